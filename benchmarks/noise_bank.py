@@ -36,8 +36,9 @@ from research.files import read_json, write_json
 from research.installation.tiny_model import prepare_model
 from research.metrics.asked import AskedMetric
 from research.metrics.judge import MetricChoice, scheduled
-from research.noise.bank import RESULTS_VERSION, BankFile, Checked, NoiseBank, job_key, metric_key, model_key
+from research.noise.bank import BankFile, Checked, NoiseBank, job_key, metric_key, model_key
 from research.noise.figures import Observation
+from research.noise.results_version import RESULTS_VERSION
 from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec
 from research.results.collect import CollectedEvidence, collect
 from studies import fold

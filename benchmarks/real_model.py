@@ -182,7 +182,7 @@ class _Watch:
 
 
 async def _episode(backend: Any, task: tuple[str, list[int]], number: int) -> Any:
-    from swarm.backends.protocols import Sampling, TrainEpisode, TrainRow
+    from swarm.backends.protocols import GenerationRequest, Sampling, TrainEpisode, TrainRow
 
     group, prompt = task
     renderer = backend.renderer
@@ -190,7 +190,7 @@ async def _episode(backend: Any, task: tuple[str, list[int]], number: int) -> An
     ids: list[int] = []
     logprobs: list[float] = []
     versions: list[int] = []
-    async for chunk in backend.engine.generate(f"{group}-{number}", prompt, rule):
+    async for chunk in backend.engine.generate(GenerationRequest(f"{group}-{number}", prompt, rule)):
         ids += chunk.ids
         logprobs += chunk.logprobs
         versions += [chunk.version] * len(chunk.ids)

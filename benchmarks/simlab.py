@@ -3,6 +3,7 @@
     python benchmarks/simlab.py                 all suites at full size: thousands of studies on both cores
     python benchmarks/simlab.py --quick         the same at a size for CI: a few minutes of one core
     python benchmarks/simlab.py --suite null    only this one (again: --suite effects ...)
+    python benchmarks/simlab.py --suite inquiries --inquiries 40    so many of them, which take a minute each
     python benchmarks/simlab.py --json          also writes benchmarks/results/simlab.json, docs/calibration.md and
                                                 its plots; a suite that was not run keeps what is there
     python benchmarks/simlab.py --check         exit code 1 unless the bars below are kept
@@ -32,6 +33,8 @@ from typing import Any
 
 from rig.frame import RESULTS, circumstances, parser
 from rig.pages.calibration import write_page
+from simlab.inquiries import rivals
+from simlab.inquiries import suite as inquiries
 from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, to_stderr
 from simlab.suites import (
@@ -66,7 +69,8 @@ def main() -> int:
     missed: list[str] = []
     for name in arguments.suite or SUITES:
         began = time.monotonic()
-        outcome = SUITES[name](arguments.quick, arguments.workers, to_stderr)
+        flown_by = _inquiries(arguments.inquiries) if name == inquiries.NAME else SUITES[name]
+        outcome = flown_by(arguments.quick, arguments.workers, to_stderr)
         flown = {key: circumstances(arguments)[key] for key in FLOWN}
         found[name] = {**outcome.payload(), "seconds": round(time.monotonic() - began, 1), **flown}
         missed += outcome.missed
@@ -82,6 +86,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     options = parser(__doc__, quick="a size for CI")
     options.add_argument("--suite", action="append", choices=SUITES, help="only this suite")
+    options.add_argument("--inquiries", type=int, help="of the suite of inquiries so many (default: all of its size)")
     options.add_argument("--workers", type=int, default=cores(), help="processes (default: all cores)")
     return options.parse_args()
 
@@ -122,6 +127,16 @@ def _sized(measure: Callable[..., SuiteOutcome], quick: Sequence[int], full: Seq
     return suite
 
 
+def _inquiries(count: int | None) -> Suite:
+    """Return the suite of inquiries, which take long; of so many where it is said."""
+
+    def suite(is_quick: bool, workers: int, tell: Progress) -> SuiteOutcome:
+        usual, every = (4, 60) if is_quick else (300, 10)
+        return inquiries.measure(usual if count is None else count, 1, every=every, workers=workers, tell=tell)
+
+    return suite
+
+
 SUITES: dict[str, Suite] = {
     null.NAME: _sized(null.measure, (2, 2), (8, 900)),
     effects.NAME: _sized(effects.measure, (24, 1, 1), (480, 8, 720)),
@@ -136,6 +151,8 @@ SUITES: dict[str, Suite] = {
     search.NAME: _sized(search.measure, (5,), (60,)),
     regret.NAME: _sized(regret.measure, (2, 0), (40, 40)),
     curves.NAME: _sized(curves.measure, (1,), (30,)),
+    inquiries.NAME: _inquiries(None),
+    rivals.NAME: _sized(rivals.measure, (1,), (33,)),
 }  # fmt: skip
 
 

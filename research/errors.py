@@ -12,6 +12,7 @@
     |-- UnknownPlanner      no planner of that name
     |-- PlannerUnready      the planner is known but lacks settings (model, key, address)
     |-- PlannerFailed       the planner's endpoint is unreachable, refuses, or answers nonsense
+    |   `-- NoDesignAccepted    it answers, and none of its designs for a proposal is accepted
     |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
     |-- Declined            the planner declines the topic, with its reason: no error of anybody's
     |-- BackendMissing      packages without which the backend cannot train
@@ -22,6 +23,7 @@
     |-- StudyBusy           another process works on this study, maybe on another host
     |-- NoWorker            a study was to be handed to a worker, and none runs here
     |-- WorkerBusy          a worker was to be started where one runs
+    |-- BadPool             a pool of containers that cannot be served: no image fits, or none of them was asked for
     |-- StudyElsewhere      what the study has made lies in another installation
     |-- NotRunning          a study that stands still already, so that there is nothing to pause
     |-- BadApproval         an answer where nothing is asked, or to an older question; no mode of approval
@@ -36,6 +38,9 @@ Each message is one line: what was expected, what was found, what to do. None ho
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 
 class ResearchError(Exception):
@@ -88,6 +93,17 @@ class PlannerUnready(ResearchError):
 
 class PlannerFailed(ResearchError):
     """The planner gave no usable action: endpoint unreachable, access refused, or nonsense after all tries."""
+
+    spent: Mapping[str, Any] | None = None
+    """What the turn had taken until then, as `planner.acted` tells it; None where nobody counted."""
+
+
+class NoDesignAccepted(PlannerFailed):
+    """The planner answers, and none of its designs for a proposal is accepted; `reason` says why of the last one."""
+
+    def __init__(self, message: str, reason: str) -> None:
+        super().__init__(message)
+        self.reason = reason
 
 
 class DesignRefused(ResearchError):
@@ -144,6 +160,10 @@ class NoWorker(ResearchError):
 
 class WorkerBusy(ResearchError):
     """A worker was to be started in an installation that has one."""
+
+
+class BadPool(ResearchError):
+    """A pool of containers that cannot be served here, or options of one where none was asked for."""
 
 
 class StudyElsewhere(ResearchError):

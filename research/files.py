@@ -26,12 +26,16 @@ def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> str:
     """Write `data` as `write_json` writes a value; return its sha256."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(draft, "wb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    os.replace(draft, path)
+    try:
+        with open(draft, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        os.replace(draft, path)
+    except OSError:  # half of it would stay on a disk that is full
+        draft.unlink(missing_ok=True)
+        raise
     return hashlib.sha256(data).hexdigest()
 
 

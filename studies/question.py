@@ -64,7 +64,7 @@ def _words(kind: str) -> tuple[str, ...]:
 
 
 def unequal(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
-    """Return what the two arms of a hypothesis do not share of training, with the amounts: each a clause.
+    """Return what the arms of a hypothesis do not share of training with the control, with the amounts: each a clause.
 
     Of models that are compared, at which success they began comes first: it is what they gain that is judged.
 
@@ -73,11 +73,15 @@ def unequal(state: StudyState, hypothesis: Hypothesis) -> tuple[str, ...]:
     design = state.design
     if design is None:
         return ()
-    names = (design.control_arm, design.arm_with(hypothesis.variable, hypothesis.treatment).name)
+    control, *others = design.contrast_of(hypothesis)
+    return tuple(clause for other in others for clause in _apart(state, design, hypothesis, (control, other)))
+
+
+def _apart(state: StudyState, design: Design, hypothesis: Hypothesis, names: tuple[str, str]) -> Iterator[str]:
     known = [_conditions(state, name) for name in names]
-    begun = _begun(names, known) if MODEL in hypothesis.declared else ()
-    planned = [_planned_episodes(design, name) for name in names]
-    return (*begun, *_unequal(names, known, planned))
+    if MODEL in hypothesis.declared:
+        yield from _begun(names, known)
+    yield from _unequal(names, known, [_planned_episodes(design, name) for name in names])
 
 
 def unequal_episodes(control: tuple[str, float], treatment: tuple[str, float]) -> str | None:

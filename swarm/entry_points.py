@@ -14,7 +14,7 @@ BACKENDS: Final = "ajet.backends"
 """Each a callable of a job and the folder of models that returns a `swarm.backends.Backend`."""
 PLANNERS: Final = "ajet.planners"
 """Each a callable of a model's name (or None) and the environment's variables that returns a planner."""
-BUILT_IN_BACKENDS: Final = ("local", "fake")
+BUILT_IN_BACKENDS: Final = ("local", "fake", "verl")
 
 
 class EntryPointBroken(Exception):

@@ -17,6 +17,7 @@
     |-- EngineUnavailable     503  the engine is not serving in this state, or lost this answer; try again
     |   `-- StoreUnavailable  503  what was done could not be written down, so it does not count; try again
     |-- Unreachable           --   (client only) nothing answers at the address
+    |   `-- UnknownAnswer     --   (client only) what answers is no swarm server, or one of another version
     `-- TeamAborted           --   (client only) linked episodes could not end together, so all were given up
 
 The wire form is OpenAI's error object: {"error": {"message", "type", "code", "param"}}. `code` is the
@@ -164,6 +165,10 @@ class Unreachable(SwarmError):
 
     code = "unreachable"
     status = 0
+
+
+class UnknownAnswer(Unreachable):
+    """What answers at the address is no swarm server, or one of another version (raised by clients, never sent)."""
 
 
 class TeamAborted(SwarmError):

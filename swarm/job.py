@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from swarm.job_schema import Versioned
+from swarm.job_schema import Versioned, is_record
+from swarm.verl_fields import VerlFields, taught
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,19 @@ _STEPS = (
 )  # fmt: skip
 
 
+LONGEST_AGENT = 64
+"""Bytes of an agent's name."""
+
+
+def _named(name: str) -> str:
+    if not name or len(name.encode()) > LONGEST_AGENT or not name.isprintable():
+        raise ValueError(f"expected a name of 1 to {LONGEST_AGENT} bytes of printable characters, found {name[:80]!r}")
+    return name
+
+
+AgentName = Annotated[str, AfterValidator(_named)]
+
+
 class TinyModel(Versioned):
     """A tiny causal LM made on the spot from a seed: nothing is downloaded, and it is cached by its hash."""
 
@@ -59,6 +73,9 @@ class TinyModel(Versioned):
     """Decoder layers. Default 2."""
     warm_start_steps: int = Field(default=400, ge=0, le=20_000)
     """Supervised steps on a mediocre scripted player of the job's environment, before any RL. Default 400."""
+    head_size: Literal[16, 32, 64] = 16
+    """Numbers of an attention head; the model has as many heads as fit its width. Default 16, or 32 with the backend
+    verl: vLLM on a CPU takes no fewer."""
 
 
 class PathModel(Versioned):
@@ -123,7 +140,8 @@ _APART = {"tracking"}
 """Fields that train nothing: jobs that differ in them are the same."""
 _MAY_CHANGE = {
     "checkpoint_every", "checkpoints_kept", "lease_ttl_s", "drain_timeout_s", "micro_batch_tokens",
-    "gradient_checkpointing", "max_concurrency", "kv_cache_bytes", "evaluate_after", "evaluation_episodes",
+    "gradient_checkpointing", "max_concurrency", "kv_cache_bytes", "evaluate_after", "eval_every",
+    "evaluation_episodes", "missing_stream", "missing_stream_s",
 }  # fmt: skip
 """Fields with which a training that was begun with others may go on: what a step learns does not depend on them."""
 
@@ -137,9 +155,14 @@ class Job(Versioned):
     """Name of the environment the model is warm-started on and the built-in agents play. Default `guess`."""
     model: ModelSpec = Field(default_factory=TinyModel)
     """The trainable model: made on the spot (`tiny`), or of a folder: {"kind": "path", "path": "/models/mine"}."""
+    start_from: str | None = Field(default=None, min_length=1, max_length=4096)
+    """Folder that `ajet swarm export-model` wrote, or any of the same architecture and tokenizer as `model`: a path
+    from `/` on, or a name among the server's models. Training begins with its weights in place of `model`'s; optimiser,
+    schedule and steps begin anew. Default None: the weights of `model`, warm start and all."""
     backend: str = Field(default="local", min_length=1, max_length=64)
     """Name of what generates and learns. `local` (default): torch, one module shared by engine and learner. `fake`:
-    scripted, for tests; learns nothing. Installed packages may bring more, by the entry points `ajet.backends`; a
+    scripted, for tests; learns nothing. `verl`: verl's learners and vLLM's engines on Ray, for what one machine cannot
+    hold (docs/cluster.md). Installed packages may bring more, by the entry points `ajet.backends`; a
     server refuses a name that is none of them."""
     algorithm: Annotated[
         Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo"],
@@ -289,9 +312,17 @@ class Job(Versioned):
     streams: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """Shares of the streams in each batch, by name, in any unit: {"math": 40, "code": 60}. The server admits groups by
     deficit round robin, so that what a batch's whole groups leave over is made up in the next: 40/30/30 of ten groups
-    are 4/3/3 in every batch. Places of a stream that plays nothing are held until drain_timeout_s after all others are
-    done, then lent and made up later (at most one batch). Shares may be changed while training. Default none: every
-    stream is admitted as it comes."""
+    are 4/3/3 in every batch. A batch waits for every stream that plays, however slow it is; `missing_stream` is about
+    those that do not. Shares may be changed while training. Default none: every stream is admitted as it comes."""
+    missing_stream: Literal["wait", "renormalise"] = "wait"
+    """What becomes of the places of a stream that has a share and plays nothing. `wait` (default): they are held until
+    drain_timeout_s after all others are done with the batch, batch by batch, then lent and made up later (at most one
+    batch). `renormalise`: once no client of the stream was heard of for `missing_stream_s`, its share is dealt out to
+    the streams that live, by their own shares. When a client of it comes back it has its share again, from the next
+    place that is free, and is owed nothing. The places of one that was missing for less are lent as under `wait`."""
+    missing_stream_s: float = Field(default=60.0, gt=0, le=86_400)
+    """Seconds without a client after which `renormalise` takes a stream for missing. A client is there while it waits
+    for room, holds a lease that it renews, or has a call in flight. Default 60."""
     loss_weighting: Literal["episode", "token"] = "episode"
     """What weighs one in the loss: each `episode` (default), however many timelines and tokens it has, or each sampled
     `token`. An episode's own weight, given at its end, multiplies either. `dr_grpo` fixes it itself: each token weighs
@@ -394,8 +425,20 @@ class Job(Versioned):
     """Steps, in growing order, after each of which training waits until `evaluation_episodes` evaluation episodes have
     ended that were played with its weights; no training episode begins meanwhile. Default: none. Somebody has to play
     them: a study's evaluator does, or `swarm.environments evaluate --during`."""
+    eval_every: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Training waits so after each so-many-th step, the last one too where it is one. A checkpoint is saved before each
+    such evaluation, and the one that was evaluated best is kept until another is better: its score is the best of
+    several noisy ones, and so too high (docs/swarm.md). Default None: no such evaluations. Not together with
+    `evaluate_after`, which names its steps one by one and keeps no best. `ajet client run --evaluations` plays
+    them."""
     evaluation_episodes: int = Field(default=64, ge=1, le=65_536)
-    """Evaluation episodes that training waits for after each step of `evaluate_after`. Default 64."""
+    """Evaluation episodes that training waits for after each step of `evaluate_after` or `eval_every`. Default 64."""
+    verl: VerlFields | None = None
+    """What the backend `verl` has of its own: Ray's address, how many learn and answer.
+    Default None: that of each field. Other backends refuse it."""
+    train_agents: tuple[AgentName, ...] = Field(default=(), max_length=32)
+    """Which agents of an episode are trained, by the names that they send with their calls (docs/swarm.md). Calls of
+    others, and of those that say no name, are context alone. Default: all calls are trained."""
     tracking: Tracking | None = None
     """Where metrics go; None logs to the server's own log only."""
 
@@ -406,6 +449,28 @@ class Job(Versioned):
                 f"episodes_per_step must be a multiple of group_size; "
                 f"found {self.episodes_per_step} and {self.group_size}"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _own_fields(self) -> Self:
+        if self.verl is not None and self.backend != "verl":
+            raise ValueError(f"`verl` holds fields of the backend verl; found the backend {self.backend!r}")
+        if self.backend == "verl" and not 0.01 <= self.temperature <= 2:
+            raise ValueError(f"vLLM samples at temperatures from 0.01 to 2; found {self.temperature:g}")
+        if self.backend == "verl" and self.merging == "tree":
+            raise ValueError("the backend verl learns rows, no trees: merging auto, linear or none; found 'tree'")
+        if self.backend == "verl" and self.engine != "slots":
+            raise ValueError(f"`engine` chooses the local backend's; found {self.engine!r} with the backend verl")
+        return self
+
+    @model_validator(mode="after")
+    def _heads_that_vllm_has(self, info: ValidationInfo) -> Self:
+        """Give a tiny model the heads that the backend has attention for; what a record says of them stands."""
+        model = self.model
+        if self.backend != "verl" or is_record(info) or not isinstance(model, TinyModel):
+            return self
+        if "head_size" not in model.model_fields_set:
+            self.__dict__["model"] = model.model_copy(update={"head_size": 32})  # of a value that nobody has seen yet
         return self
 
     @model_validator(mode="after")
@@ -421,6 +486,22 @@ class Job(Versioned):
     def _evaluated_in_order(self) -> Self:
         if list(self.evaluate_after) != sorted(set(self.evaluate_after)):
             raise ValueError(f"evaluate_after must be steps in growing order; found {list(self.evaluate_after)}")
+        if self.evaluate_after and self.eval_every is not None:
+            raise ValueError(
+                f"expected evaluate_after or eval_every; found both ({list(self.evaluate_after)} and "
+                f"{self.eval_every}): leave one of them out"
+            )
+        if self.eval_every is not None and self.eval_every > self.steps:
+            raise ValueError(
+                f"expected an eval_every of at most steps, or nothing is evaluated; found {self.eval_every} and "
+                f"{self.steps}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _agents_are_named_once(self) -> Self:
+        if len(set(self.train_agents)) < len(self.train_agents):
+            raise ValueError(f"expected each name in train_agents once; found {list(self.train_agents)}")
         return self
 
     @model_validator(mode="after")
@@ -436,6 +517,18 @@ class Job(Versioned):
     def tasks_per_step(self) -> int:
         """Groups in one batch."""
         return self.episodes_per_step // self.group_size
+
+    def trains(self, agent: str) -> bool:
+        """Return whether calls of an agent of this name, "" where it says none, are trained."""
+        return not self.train_agents or agent in self.train_agents
+
+    def keeps_best_of(self, step: int) -> bool:
+        """Return whether the checkpoint of a step is one of those of which the best is kept, by `eval_every`."""
+        return self.eval_every is not None and step > 0 and step % self.eval_every == 0
+
+    def evaluates_after(self, step: int) -> bool:
+        """Return whether training waits after a step until its weights were evaluated."""
+        return self.keeps_best_of(step) or (step in self.evaluate_after and step < self.steps)
 
     def canonical(self) -> str:
         """Return the canonical JSON of the job: sorted keys, no spaces, `tracking` left out (it trains nothing)."""
@@ -453,10 +546,10 @@ class Job(Versioned):
         """Return whether a training that `other` began goes on under this job as if this one had begun it.
 
         What may differ: `steps`, unless the learning rate's schedule runs over them, and what no step depends on
-        (checkpoints, timeouts, memory).
+        (checkpoints, timeouts, memory, the processes and nodes that it is spread over).
         """
-        may = _APART | _MAY_CHANGE | ({"steps"} if self.lr_schedule == "constant" else set())
-        return self._without(may) == other._without(may)
+        may = _APART | _MAY_CHANGE | {"verl"} | ({"steps"} if self.lr_schedule == "constant" else set())
+        return self._without(may) == other._without(may) and taught(self.verl) == taught(other.verl)
 
     def differences(self, other: Job) -> tuple[str, ...]:
         """Return in words where this job is not `other`, field by field."""

@@ -28,6 +28,11 @@ VERSION_KEY = "schema_version"
 _RECORD: Mapping[str, Any] = {"record": True}
 
 
+def is_record(info: ValidationInfo) -> bool:
+    """Return whether what is validated is a record, which says what its writer meant."""
+    return info.context is _RECORD
+
+
 class Versioned(BaseModel):
     """A frozen value of which every release reads what every other one wrote."""
 
@@ -41,7 +46,7 @@ class Versioned(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_its_version(cls, value: Any, info: ValidationInfo) -> Any:
-        if not isinstance(value, Mapping) or (VERSION_KEY not in value and info.context is not _RECORD):
+        if not isinstance(value, Mapping) or (VERSION_KEY not in value and not is_record(info)):
             return value
         said, newest = value.get(VERSION_KEY, 1), 1 + len(cls.earlier_defaults)
         if not isinstance(said, int) or not 1 <= said <= newest:

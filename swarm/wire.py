@@ -18,10 +18,12 @@
     GET  /checkpoints                                 -> CheckpointList (any role)
     GET  /events                                      -> server-sent events, a ServerEvent each (any role)
     GET  /metrics                                     -> Prometheus' text format (any role)
+    GET  /snapshot, /history                          -> `swarm.snapshot` (any role)
     GET  /streams                                     -> StreamList    (any role)
     POST /streams                      SharesRequest  -> StreamList    (admin)
     POST /streams/tasks                TaskList       -> TaskListKnown (client, admin)
     POST /owners/release               ReleaseRequest -> Released      (client, admin)
+    POST /owners/erase                 EraseRequest   -> Erasure       (client, admin)
     POST /v1/chat/completions          OpenAI chat         (the episode's api_key)
     POST /v1/responses                 OpenAI responses    (the episode's api_key)
     POST /v1/messages                  Anthropic messages  (the episode's api_key)
@@ -36,11 +38,19 @@ Keys travel as `Authorization: Bearer KEY`.
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationInfo, field_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    JsonValue,
+    ValidationInfo,
+    field_validator,
+)
 from pydantic.config import JsonDict
 
 
@@ -72,6 +82,19 @@ class Stillness(_Wire):
     probs_tolerance: float | None = None
     """Most by which the backend's engine and learner may differ on the probability of a sampled token; None where it
     does not compare them."""
+
+
+class EvaluationSummary(_Wire):
+    """What the weights of a step were worth in the evaluation that training waited for (a job's `eval_every`)."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    step: int
+    episodes: int
+    reward: float
+    """Mean over these episodes."""
+    success: float | None = None
+    """Share of them that succeeded; None unless all of them said whether they did."""
 
 
 class Status(_Wire):
@@ -118,7 +141,13 @@ class Status(_Wire):
     needed_episodes: int = 0
     """Episodes the present step's batch takes."""
     awaited_evaluations: int = 0
-    """Evaluation episodes of `policy_version` that training waits for (a job's `evaluate_after`)."""
+    """Evaluation episodes of `policy_version` that training waits for (a job's `evaluate_after` or `eval_every`)."""
+    evaluation: EvaluationSummary | None = None
+    """The last evaluation of a job's `eval_every`; None before there is one."""
+    best: EvaluationSummary | None = None
+    """The best of these, whose checkpoint is kept. It was chosen for its score, so the score is optimistic."""
+    code_labels: bool = False
+    """It takes a `code` with the beginning of an episode and a `reason` with a release; older servers refuse them."""
     metrics: Mapping[str, float] = Field(default_factory=dict)
     """Metrics of the last finished step, by verl's names (`critic/rewards/mean`, ...)."""
     stillness: Stillness | None = None
@@ -158,6 +187,8 @@ class BeginRequest(_Wire):
     timeout_s: float | None = Field(default=None, gt=0, le=604_800)
     """Seconds the episode may take. A full batch that waits for it does so for as long at most, and only while its
     client is heard of. None (default): heartbeats alone keep it for 600 s after its last model call."""
+    code: Digest | None = None
+    """sha256 of the files of the agent that plays it; sent to a server alone that says `code_labels`."""
 
     @field_validator("task_id")
     @classmethod
@@ -201,15 +232,23 @@ class Lease(_Wire):
     policy_version: int
 
 
+Reward = Annotated[float, Field(ge=-1e9, le=1e9, allow_inf_nan=False)]
+
+
 class EndRequest(_Wire):
     """End an episode with its reward."""
 
-    reward: float = Field(ge=-1e9, le=1e9, allow_inf_nan=False)
+    reward: Reward
     """What is trained on; within bounds that leave the learner's fp32 sums finite."""
     success: bool | None = None
     """Whether the task was solved; logged, never trained on."""
     weight: float = Field(default=1.0, ge=0, le=1e6, allow_inf_nan=False)
     """How much the episode counts in the loss, beside others that count 1."""
+    by_call: Mapping[Annotated[int, Field(ge=0)], Reward] = Field(default_factory=dict)
+    """What single calls are worth, by their numbers (`CallRecord.index`): from 0, in the order in which they ended."""
+    by_agent: Mapping[str, Reward] = Field(default_factory=dict)
+    """What calls of an agent are worth, by the name they said (header or key), unless `by_call` says otherwise. All
+    other calls are worth `reward`."""
 
 
 class PrepareRequest(EndRequest):
@@ -266,10 +305,16 @@ class TaskListKnown(_Wire):
     """False: send the list again with its ids."""
 
 
+ReleaseReason = Literal["owner_died", "code_changed"]
+"""Its process is gone, or its agent's code was replaced."""
+
+
 class ReleaseRequest(_Wire):
-    """Give the open episodes of a dead client up, by its secret (`swarm.client.succession`)."""
+    """Give the open episodes of a client that is over up, by its secret (`swarm.client.succession`)."""
 
     secret: str = Field(min_length=32, max_length=128)
+    reason: ReleaseReason = "owner_died"
+    """Why they are given up; sent to a server alone that says `code_labels`, where it is not the default."""
 
 
 class Released(_Wire):
@@ -278,8 +323,33 @@ class Released(_Wire):
     episodes: int
 
 
+MOST_ERASED = 256
+"""Episodes that one request may erase."""
+
+
+class EraseRequest(_Wire):
+    """Delete what was sampled and read in episodes of one owner, who is known by the secret behind its name's mark."""
+
+    secret: str = Field(min_length=32, max_length=128)
+    episodes: tuple[str, ...] = Field(min_length=1, max_length=MOST_ERASED)
+
+
+class Erasure(_Wire):
+    """What became of each episode that was to be erased."""
+
+    erased: tuple[str, ...]
+    """Their tokens are gone; what was open is aborted, what waited for its batch dropped (`drop_erased`)."""
+    left: tuple[str, ...]
+    """They stay for now: their batch is being learned, and has to be learned again after a crash until the next
+    checkpoint holds it; or their team is undecided. Ask again."""
+    unknown: tuple[str, ...]
+    """No episodes of this owner in any training of this server."""
+
+
 class StreamStatus(_Wire):
-    """Where one stream stands."""
+    """Where one stream stands; a client takes no notice of what it does not know."""
+
+    model_config = ConfigDict(extra="ignore")
 
     name: str
     share: float | None
@@ -291,6 +361,9 @@ class StreamStatus(_Wire):
     groups_trained: int
     unfinished: Mapping[str, int] = Field(default_factory=dict)
     """Tasks whose group lacks members and has none in play, and how many places: a restarted client begins there."""
+    missing: bool = False
+    """No client of it was heard of for so long that the others have its share (a job's `missing_stream`). Sent with
+    `?labels=true` alone: clients of before refuse it."""
 
 
 class StreamList(_Wire):
@@ -305,7 +378,9 @@ class ServerEvent(_Wire):
     id: str
     """Sent back as `Last-Event-ID`, or as `?after=`, by a listener that goes on after this event."""
     kind: str
-    """state (details: from, to, reason), recovered (checkpoint, step, pool), or gap: events that are kept no longer
+    """state (details: from, to, reason), recovered (checkpoint, step, pool), step (step; metrics: those of `GET
+    /history`), evaluated (step, episodes, reward, success, best: whether it is the best so far), stream_missing and
+    stream_back (stream; shares: each stream's part of a batch from then on), or gap: events that are kept no longer
     were missed (missed: how many; null after an id of another life of the server)."""
     at: float
     """Unix time in seconds."""
@@ -325,9 +400,14 @@ class CheckpointSummary(_Wire):
 class CheckpointList(_Wire):
     """The kept checkpoints of one training, the newest first."""
 
+    model_config = ConfigDict(extra="ignore")
+
     job_digest: str | None
     """Whose they are: the loaded job's, else the newest training's; None where nothing was trained yet."""
     checkpoints: tuple[CheckpointSummary, ...]
+    best: EvaluationSummary | None = None
+    """The evaluation (`eval_every`) for which the checkpoint of its step is kept. Sent with `?labels=true` alone:
+    clients of before refuse it."""
 
 
 EpisodeState = Literal["open", "prepared", "ended", "in_step", "consumed", "aborted", "fenced", "dropped"]
@@ -352,12 +432,32 @@ class EpisodeSummary(_Wire):
     calls: int
     tokens: int
     """Sampled tokens."""
+    code: str | None = None
+    """sha256 of the files of the agent that played it; None where its client did not say."""
 
 
 class EpisodeList(_Wire):
     """The newest episodes first."""
 
     episodes: tuple[EpisodeSummary, ...]
+
+
+EXPORT_HEADER = "X-Ajet-Export"
+
+
+class ExportCounts(_Wire):
+    """What became of the episodes of an export, as `X-Ajet-Export` tells it beside the file."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    episodes: int = 0
+    """In the file."""
+    pruned: int = 0
+    """Left out: their tokens went with old checkpoints."""
+    no_tokens: int = 0
+    """Left out: nothing was sampled in them."""
+    withdrawn: int = 0
+    """Left out: they were open, and were given up since they were listed."""
 
 
 class TokenSpan(_Wire):
@@ -391,6 +491,11 @@ class CallRecord(_Wire):
     """Its sampled ids are; those of a call that was asked for with `train` false are context alone."""
     truncated: bool | None = None
     """The answer was cut short (a token limit, a stop string); None where no renderer was at hand to tell."""
+    reward: float | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What the call is worth; absent where no call of its episode has a reward of its own, and, as `agent`, without
+    `?labels=true`: clients of before refuse it."""
+    agent: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """The agent that made it, as it said; absent where it did not."""
 
 
 class EpisodeRecord(EpisodeSummary):
@@ -403,9 +508,23 @@ def tasks_digest(ids: Iterable[str]) -> str:
     """Return the sha256, in hex, of task ids whatever their order; how often each occurs counts."""
     digest = hashlib.sha256()
     for id in sorted(ids):
-        encoded = id.encode("utf-8", "surrogatepass")
+        encoded = _encoded(id)
         digest.update(len(encoded).to_bytes(4, "big") + encoded)
     return digest.hexdigest()
+
+
+def stream_label(stream: str) -> str:
+    """Return the name of a stream as it stands in names of metrics (`stream/LABEL/reward/mean`).
+
+    Letters, digits and `._-`; a part of its hash after `+` where it has others, or more than 64: two streams never have
+    the same.
+    """
+    plain = re.sub(r"[^A-Za-z0-9._-]", "_", stream)[:64]
+    return plain if plain == stream else f"{plain}+{hashlib.sha256(_encoded(stream)).hexdigest()[:6]}"
+
+
+def _encoded(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
 
 
 def fingerprint(secret: str) -> str:

@@ -21,6 +21,7 @@ from research.installation.home import Home
 from research.isolation.client_image import ensure_client_image
 from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
 from sandboxes.images import Image
+from swarm.environments import registry
 from tests.shared_prefect import EndsPrefect
 from tests.slowest_files import SlowestFiles
 
@@ -38,10 +39,19 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     os.environ["AJET_SANDBOX"] = "process"
     os.environ["WANDB_MODE"] = "offline"
+    os.environ["AJET_ROUNDS"] = "1"  # a test that asks on says so
     config.pluginmanager.register(SlowestFiles())
     config.pluginmanager.register(EndsPrefect())
     settings.register_profile("untimed", deadline=None)
     settings.load_profile("untimed")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _environments_of_this_module() -> Iterator[None]:
+    """Know at a module's beginning the built-in environments only: what others brought is forgotten."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(registry, "_CATALOGUE", registry._Catalogue())
+        yield
 
 
 def no_engine(reason: str) -> None:

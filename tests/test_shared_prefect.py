@@ -12,12 +12,14 @@ import psutil
 
 ROOT = Path(__file__).parent.parent
 CONFTEST = """
-import subprocess, sys
+import json, subprocess, sys
 from research.orchestration import server
 from tests.shared_prefect import EndsPrefect
 
-def answers(folder, port):  # as fast as a server can be that says it is well
+def answers(folder, port):  # as fast as a server can be that says it is well, and where it has its state
     (folder / "api" / "health").mkdir(parents=True, exist_ok=True)
+    (folder / "api" / "admin").mkdir(exist_ok=True)
+    (folder / "api" / "admin" / "settings").write_text(json.dumps({"home": str(folder)}))
     command = [sys.executable, "-m", "http.server", str(port), "--bind", "127.0.0.1", "--directory", str(folder)]
     return subprocess.Popen(command, stderr=subprocess.DEVNULL, start_new_session=True)
 

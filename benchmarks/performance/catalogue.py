@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from rig.training import pretrained
 
-from performance import server_sections, study_sections, training_sections, verdict_sections
+from performance import server_sections, study_sections, swarm_sections, training_sections, verdict_sections
 from performance.results import Figures
 
 
@@ -38,13 +38,17 @@ BENCHMARKS = (
     Benchmark("simlab", "How often is a study wrong?", 150, verdict_sections.simlab),
     Benchmark("verdicts", "How often is a verdict wrong, by its rules alone?", 40, verdict_sections.verdicts),
     Benchmark("metric_verdicts", "And on other metrics than success?", 12, verdict_sections.metric_verdicts),
+    Benchmark("inquiries", "And over inquiries of twelve rounds?", 25, verdict_sections.inquiries),
     Benchmark("real_noise", "And on the noise of real trainings?", 5, verdict_sections.real_noise),
     Benchmark("first_study", "How long does a first study take?", 6, study_sections.first_study),
     Benchmark("evaluation_cost", "What do evaluations during training cost?", 5, study_sections.evaluation_cost),
+    Benchmark("orchestration", "What does orchestration cost?", 12, study_sections.orchestration),
     Benchmark("learning_curves", "Does the whole stack learn?", 18, study_sections.learning_curves),
     Benchmark("server_capacity", "How many calls does a server carry?", 6, server_sections.server_capacity),
     Benchmark("soak", "Is a sample lost or trained twice when processes are killed?", 6, server_sections.soak,
               ("--minutes", "5")),
+    Benchmark("scale", "What does an episode send and store?", 4, server_sections.scale),
+    Benchmark("powers", "Do the powers of the swarm hold what they promise?", 75, swarm_sections.powers),
     Benchmark("generate", "How fast does the local engine generate?", 8, training_sections.generate),
     Benchmark("train_step", "How much faster is an update on merged calls?", 7, training_sections.train_step),
     Benchmark("merge_ratio", "How many ids does merging save?", 1, training_sections.merge_ratio),

@@ -120,6 +120,13 @@ def _first_study(figures: Figures) -> Iterator[Headline]:
     yield _exact("continued calls whose ids were not kept", figures["captured"]["forked calls"])
 
 
+def _orchestration(figures: Figures) -> Iterator[Headline]:
+    yield _timed("a look in vain at 10,000 runs, s", row_with(figures["ticks"], runs=10_000)["idle tick"], "lower")
+    yield _timed("an attempt in Prefect, s", figures["prefect"][0]["an attempt, server"], "lower")
+    yield _timed("list of 1,000 studies, s", figures["list"]["again"], "lower")
+    yield Headline("a controller's growth over ten days, MiB", figures["days"]["grown"], 5.0, "lower")
+
+
 def _server_capacity(figures: Figures) -> Iterator[Headline]:
     yield _ratio("calls/s over the bare route's", figures["ratio of calls per second"])
     yield _timed("added p50 at half load, ms", figures["added p50 ms"], "lower")
@@ -193,6 +200,7 @@ OF: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
     "verdicts": _verdicts,
     "real_noise": _real_noise,
     "first_study": _first_study,
+    "orchestration": _orchestration,
     "server_capacity": _server_capacity,
     "soak": _soak,
     "generate": _generate,

@@ -1,8 +1,10 @@
-"""The sections on the swarm server, its capacity and its crashes, and on what a sandbox costs."""
+"""The sections on the swarm server: capacity, crashes, bytes sent and stored; and on what a sandbox costs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+
+from rig.scale import shown
 
 from performance.results import Figures
 from performance.writing import table
@@ -52,6 +54,21 @@ def soak(figures: Figures) -> Iterator[str]:
         f"{must['episodes trained twice'] or 'none'} trained twice; {figures['seconds to roll again']['median']:.1f} s "
         "(median) from a kill to a server that serves again."
     )
+
+
+def scale(figures: Figures) -> Iterator[str]:
+    """Yield what an episode sends and stores, and what a parameter weighs."""
+    formula = figures["formula over measured"]
+    yield (
+        "Bytes of HTTP between real clients and a server process (engine without a model, real tokenizer, SQLite), "
+        "counted by a relay; rows and bytes of its store; safetensors files of a tiny model. Agents ask in messages of "
+        "240 characters and are answered as much (48 tokens). Formulas with these constants, from 1 and 8 turns, give "
+        f"{formula['up']:.3f} of the bytes up, {formula['down']:.3f} of those down and {formula['stored']:.3f} of "
+        "those stored at 32 turns; what they come to for 1,000 clients, 8 servers and a model of 32B: "
+        "[scale.md](scale.md)."
+    )
+    for head, rows in shown.measured(figures):
+        yield from table(head, rows)
 
 
 def sandbox(figures: Figures) -> Iterator[str]:

@@ -54,6 +54,32 @@ def evaluation_cost(figures: Figures) -> Iterator[str]:
     ])  # fmt: skip
 
 
+def orchestration(figures: Figures) -> Iterator[str]:
+    """Yield what a controller, Prefect and a list of studies take of a core, and a controller's memory over days."""
+    ticks, shown, listed, days = (figures[name] for name in ("ticks", "prefect", "list", "days"))
+    yield "Seconds of one core for studies of simulated attempts, half of whose runs are done:"
+    yield from table(("runs", "events", "first look at the log", "a look in vain", "an attempt that ends"), [
+        (f"{row['runs']:,}", f"{row['events']:,}", *(f"{row[name]:.3f}" for name in (
+            "first look", "idle tick", "attempt ended"))) for row in ticks
+    ])  # fmt: skip
+    yield ""
+    yield "Showing such studies in a real Prefect server, in the controller's process and in the server's:"
+    yield from table(("runs", "shown anew after an outage", "a look in vain", "an attempt that ends and the next"), [
+        (f"{row['runs']:,}", f"{row['catching up, controller']:.2f} + {row['catching up, server']:.1f}",
+         f"{row['idle refresh']:.4f}", f"{row['an attempt, controller']:.3f} + {row['an attempt, server']:.3f}")
+        for row in shown
+    ])  # fmt: skip
+    kept = "kept" if listed["again"] < 1.0 else "**missed**"
+    yield ""
+    yield (
+        f"`ajet study list` of {listed['studies']:,} studies takes {listed['again']:.2f} s as a whole command (goal: "
+        f"less than 1 s, {kept}), {listed['the command alone']:.2f} s of it Python's start and imports, and "
+        f"{listed['first']:.1f} s the first time. Over {days['days']:.0f} simulated days and {days['runs']} runs a "
+        f"controller's memory grows by {days['grown']:.0f} MiB after the first (goal: less than 20, "
+        f"{'kept' if days['grown'] < 20 else '**missed**'})."
+    )
+
+
 def learning_curves(figures: Figures) -> Iterator[str]:
     """Yield how three algorithms learn in two environments."""
     environments = figures["environments"]

@@ -138,6 +138,25 @@ def metric_verdicts(figures: Figures) -> Iterator[str]:
     yield from table(heads, rows)
 
 
+def inquiries(figures: Figures) -> Iterator[str]:
+    """Yield what inquiries of several rounds claim falsely, with and without ledgers of error."""
+    known = figures["rows"]
+    yield (
+        f"Inquiries of twelve rounds under two error ledgers, {max(row['inquiries'] for row in known):,} of each kind, "
+        "judged by the shipped verdict; the planner chooses each question on all that came before. The upper end of an "
+        "interval is to lie at 6 % or below. All kinds: [calibration.md](calibration.md)."
+    )
+    rows = [
+        (
+            f"{row['truth']}, asked by: {row['planner']}" + ("" if row["noise"] == "normal" else f", {row['noise']}"),
+            "two ledgers" if row["ledgers"] else "5 % each round",
+            *(rate(row[name]) for name in ("false_difference", "false_equivalence")),
+        )
+        for row in known
+    ]
+    yield from table(("what is true", "level", "any false difference", "any false equivalence"), rows)
+
+
 def real_noise(figures: Figures) -> Iterator[str]:
     """Yield what verdicts get wrong on the noise of real trainings."""
     studies = real_row(figures, "game", planted=False)["studies"]

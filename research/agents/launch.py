@@ -103,12 +103,19 @@ class ProcessAgent:
         """Return the summary or evaluation it left."""
         return json.loads(self._result.read_bytes()) if self._result.exists() else None
 
-    async def end(self) -> None:
-        """End it and all it started."""
+    async def tell(self, word: str) -> None:
+        """Tell a standby a word (`swarm.environments.playing.standby`); one that has ended hears nothing."""
+        assert self._process.stdin is not None
+        with suppress(ConnectionError):
+            self._process.stdin.write(f"{word}\n".encode())
+            await self._process.stdin.drain()
+
+    async def end(self, grace_s: float = GRACE_S) -> None:
+        """End it and all it started; what has not ended within `grace_s` is killed."""
         self._signal(signal.SIGTERM)
         try:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._process.wait(), GRACE_S)
+                await asyncio.wait_for(self._process.wait(), grace_s)
         finally:
             self._signal(signal.SIGKILL)
             await self._process.wait()
@@ -141,7 +148,8 @@ async def in_process(
                 server=server.url, code=code, tasks=str(tasks), out=str(result), environments=str(environments),
             ),
             env={"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token, VARIABLE: str(held)},
-            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+            stdin=asyncio.subprocess.PIPE if request.standby else asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             start_new_session=True, pass_fds=(held,),
         )  # fmt: skip
         agent = ProcessAgent(process, result, request.time_limit_s)

@@ -10,22 +10,21 @@ from typing import Literal
 
 from research.agents.files import AgentFiles
 from research.errors import ResearchError
-from research.files import read_json
 from research.installation.home import Home
-from research.installation.server_process import SwarmProcessError, find_swarm
+from research.servers.running import HOW_TO_START, reached
 from sandboxes.gateway.destinations import Destination
 from sandboxes.spec import Limits
 from swarm.client import SwarmClient
 from swarm.environments import Split, Task, get_environment
 from swarm.environments.brought import is_brought
 from swarm.environments.tasks_file import fitting, read_tasks
+from swarm.errors import EngineUnavailable
 from swarm.job import Job
 
 MODULE = "swarm.environments"
 Action = Literal["play", "evaluate"]
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)([kmg])i?b?", re.IGNORECASE)
 _UNITS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-HOW_TO_START = "start one with `ajet swarm start --environment guess`"
 EVALUATED: Split = "search"
 """The split that is evaluated; the hidden one is for the harness's evaluators."""
 LEAST_MEMORY, MOST_MEMORY = 64 << 20, 16 << 40
@@ -51,6 +50,8 @@ class AgentRequest:
     stream: str = "default"
     episodes: int = 0
     """Of an evaluation."""
+    during: bool = False
+    """It evaluates whenever training waits for it, as many episodes as are waited for, until the job is finished."""
     concurrency: int = 64
     seed: int = 0
     timeout_s: float = 600.0
@@ -58,6 +59,8 @@ class AgentRequest:
     reward: AgentFiles | None = None
     """Judges the plays of the environment's own agent in place of its games."""
     time_limit_s: float | None = None
+    standby: bool = False
+    """The process loads the user's files, and plays, when it is told to."""
 
     @property
     def code(self) -> AgentFiles | None:
@@ -75,10 +78,11 @@ class AgentRequest:
             "--environments": environments if self.environment and is_brought(self.environment) else None,
             "--agent": self.agent and self.agent.at(code), "--reward": self.reward and self.reward.at(code),
             **({"--stream": self.stream} if self.action == "play" else
-               {"--split": self.split, "--episodes": self.episodes}),
+               {"--split": self.split, "--episodes": None if self.during else self.episodes}),
         }  # fmt: skip
         words = (f"{option}={value}" for option, value in given.items() if value is not None)
-        return ("-m", MODULE, self.action, *words)
+        switches = [*(["--during"] if self.during else []), *(["--standby"] if self.standby else [])]
+        return ("-m", MODULE, self.action, *words, *switches)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +104,8 @@ class SandboxOptions:
     """As NAME=VALUE."""
     only_contained: Mapping[str, object]
     """Options that mean nothing to a process, by name; None where not given."""
+    reload: bool = False
+    """The agent's files are read where they lie, again and again: no container sees them there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,30 +171,29 @@ def tasks_of(
 def find_server(asked: str | None, environ: Mapping[str, str], home: Home) -> PlayedServer:
     """Return the server asked for, else that of AJET_SERVER, else this installation's own. Raises ResearchError.
 
-    Another server's client token is read from AJET_TOKEN; the own one's from its folder.
+    Another server's client token is read from AJET_TOKEN; that of one which runs here from its folder.
     """
-    own = find_swarm(home.path / "swarm")
-    url = (asked or environ.get("AJET_SERVER") or (own.url if own else "")).rstrip("/")
-    if not url:
-        raise SwarmProcessError(f"no swarm server runs here; {HOW_TO_START}, or name one with --server")
-    if not url.startswith(("http://", "https://")):
-        raise BadOption(f"expected an address like http://127.0.0.1:8700 as the server, found {url!r}")
-    if own is not None and url == own.url:
-        return PlayedServer(url, str((read_json(own.folder / "tokens.json") or {})["client"]))
-    token = environ.get("AJET_TOKEN", "").strip()
-    if not token:
-        raise BadOption(f"expected the client token of {url} in AJET_TOKEN, found none; see tokens.json in its folder")
-    if not (token.isascii() and token.isprintable()):
+    found = reached(asked, role="client", environ=environ, home=home)
+    return PlayedServer(found.url, found.token)
+
+
+def check_evaluated(job: Job) -> None:
+    """Raise BadOption for a job whose training waits for no evaluation."""
+    if job.eval_every is None and not job.evaluate_after:
         raise BadOption(
-            "expected a token in AJET_TOKEN, as tokens.json in the server's folder has it; found other characters"
+            "expected a job whose training waits for evaluations, found one that has no eval_every (nor "
+            "evaluate_after): start the server with a job that has, or evaluate once with --eval"
         )
-    return PlayedServer(url, token)
 
 
-def check_ready(server: PlayedServer, *, train: bool) -> Job:
-    """Return the server's job; raise BadOption if it has none, or none that can still be trained."""
+def check_ready(server: PlayedServer, *, train: bool, stream: str | None = "default") -> Job:
+    """Return the server's job; raise BadOption if it has none, or none that can still be trained in this stream.
+
+    Evaluations are of no stream.
+    """
     with SwarmClient(server.url, server.token, owner="ajet client run") as client:
         status, job = client.status(), client.job()
+        shared = _with_shares(client) if train and stream is not None else ()
     if job is None or status.group_size is None:
         raise BadOption(f"expected a job on the server at {server.url}, found none; {HOW_TO_START}")
     if train and status.finished:
@@ -196,4 +201,14 @@ def check_ready(server: PlayedServer, *, train: bool) -> Job:
             f"expected a job with steps to train, found one whose {status.steps} steps are done; evaluate it with "
             "--eval, or stop the server (`ajet swarm stop`) and start it with another job"
         )
+    if shared and stream is not None and stream not in shared:
+        raise BadOption(f"expected --stream to be one that has a share ({', '.join(shared)}); found {stream[:60]!r}")
     return job
+
+
+def _with_shares(client: SwarmClient) -> tuple[str, ...]:
+    """Return the streams that have shares; none where every stream comes as it comes, or before the engine serves."""
+    try:
+        return tuple(stream.name for stream in client.streams().streams if stream.share is not None)
+    except EngineUnavailable:  # whoever plays waits for it, and is told then
+        return ()

@@ -1,7 +1,8 @@
 """One run of an agent in the foreground: started, its output passed on, and its result returned.
 
 The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the
-result. An interrupt ends the agent first, and its open episodes are given up.
+result. An interrupt ends the agent first, and its open episodes are given up. One that is started again, or whose code
+is loaded again at each save, is looked after by `research.agents.supervision` and `research.agents.reloading`.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any, Self
 
 from research.agents.launch import ContainerHost, RunningAgent, in_container, in_process
 from research.agents.request import AgentRequest, BadOption, Confinement, PlayedServer, SandboxOptions, variables_of
+from research.agents.restarts import Restart
 from research.environments.bring import packages_of, path_with
 from research.environments.record import requirements_of
 from research.installation.home import Home
@@ -32,12 +34,15 @@ from sandboxes.shown import shown
 from swarm.client import AsyncSwarmClient
 from swarm.environments.playing.lifeline import OWNER
 from swarm.errors import SwarmError, Unreachable
-from swarm.wire import ServerState, Status
+from swarm.wire import EpisodeKind, ServerState, Status
 
 PROGRESS_S = 5.0
 """Seconds between two lines about the job's progress, at least."""
 SILENT_S = 15.0
 """A server that does not answer for its status within so long is reported."""
+OWNED_BY = "ajet client"
+_MOST_LOOKED_AT = 1000
+_FINISHED = frozenset({"ended", "in_step", "consumed", "dropped"})
 _NOT_SERVING = {
     ServerState.OFFLINE: "its engine is off: `ajet swarm start --job FILE` turns it on",
     ServerState.BOOTING: "it is loading the model",
@@ -70,6 +75,11 @@ class AgentPlacement:
         Raises ResearchError or SandboxError for what cannot be had.
         """
         contained = choose(options.sandbox, environ, home, note).sandboxing.kind == "docker"
+        if contained and options.reload:
+            raise BadOption(
+                "expected a plain process for --reload, which loads files where they lie; found a container. Add "
+                "--sandbox process: the agent then has all your rights"
+            )
         variables = variables_of(options.variables, contained=contained)
         played = [] if environment is None else [environment]
         host = _container_host(options, home, environ, note, requirements_of(played)) if contained else None
@@ -119,6 +129,22 @@ class AgentRun:
     request: AgentRequest
     server: PlayedServer
     place: AgentPlacement
+    restart: bool = False
+    """It is started again where it dies."""
+    reload: bool = False
+    """Its code is loaded again at each save."""
+
+    def again(self, number: int, within_s: float | None) -> AgentRun:
+        """Return the run of another client of it, in a folder of its own, with what is left of the time limit."""
+        folder = self.place.folder.with_name(f"{self.place.folder.name}-{number}")
+        folder.mkdir(mode=0o700)
+        request = replace(self.request, time_limit_s=within_s, standby=self.reload)
+        return replace(self, request=request, place=replace(self.place, folder=folder))
+
+    def clear(self) -> None:
+        """Remove its folder, tasks and sockets; the log of its connections to the Internet stays."""
+        if not self.place.given.allow:
+            shutil.rmtree(self.place.folder, ignore_errors=True)
 
     def begin(self, owner: str) -> AbstractAsyncContextManager[RunningAgent]:
         """Return the running agent, once entered; its episodes are the owner's."""
@@ -138,8 +164,14 @@ class AgentResult:
     result: dict[str, Any] | None
     """The summary of a training, or the outcomes of an evaluation; None if it left none."""
     refused: Mapping[str, int]
+    finished: int = 0
+    """Episodes that a client which died had finished, as far as is known."""
     status: Status | None = None
     """The job's status by the server; None if it did not answer."""
+    restarts: tuple[Restart, ...] = ()
+    """The clients before this one that died."""
+    reloads: int = 0
+    """How often its code was loaded again."""
 
     @property
     def egress_log(self) -> Path | None:
@@ -164,6 +196,8 @@ class AgentResult:
             "exit": asdict(self.exit),
             "result": self.result,
             "refused": dict(self.refused),
+            "restarts": [asdict(restart) for restart in self.restarts],
+            "reloads": self.reloads,
             "job": self.status and {"step": self.status.step, "steps": self.status.steps},
             "egress_log": self.egress_log and str(self.egress_log),
         }
@@ -171,18 +205,44 @@ class AgentResult:
 
 async def perform(run: AgentRun) -> AgentResult:
     """Run an agent to its end; only the log of its connections is kept of its folder."""
+    async with ended_by_signals():
+        ended = await play(run)
+    return replace(ended, status=await status_of(run))
+
+
+async def play(run: AgentRun) -> AgentResult:
+    """Run one client of an agent to its end; what one that died left open is given up at once."""
     try:
-        async with ended_by_signals(), AsyncSwarmClient(run.server.url, run.server.token, owner="ajet client") as mine:
+        async with AsyncSwarmClient(run.server.url, run.server.token, owner=OWNED_BY) as mine:
             await mine.take_over()  # of runs that were killed: what they played ended with them
             async with run.begin(mine.owner) as agent:
                 ended = await follow(run, agent)
+            if ended.exit.reason == "finished":
+                return ended
+            with suppress(SwarmError):
+                await mine.give_up_open("owner_died")
+                kind: EpisodeKind = "eval" if run.request.action == "evaluate" else "train"
+                return replace(ended, finished=await finished_by(mine, kind))
+            return ended
     finally:
-        if not run.place.given.allow:
-            shutil.rmtree(run.place.folder, ignore_errors=True)  # tasks and sockets: nothing that is wanted any more
+        run.clear()
+
+
+async def finished_by(client: AsyncSwarmClient, kind: EpisodeKind) -> int:
+    """Return how many of the newest episodes of a kind were finished under the client's name, also within others'."""
+    found = (await client.episodes(_MOST_LOOKED_AT)).episodes
+    return sum(
+        client.owner in one.owner and one.state in _FINISHED and one.reason != "no_calls" and one.kind == kind
+        for one in found
+    )
+
+
+async def status_of(run: AgentRun) -> Status | None:
+    """Return the job's status; None where the server does not say."""
     with suppress(SwarmError):
         async with AsyncSwarmClient(run.server.url, run.server.token) as client:
-            return replace(ended, status=await client.status())
-    return ended
+            return await client.status(within_s=SILENT_S)
+    return None
 
 
 async def follow(run: AgentRun, agent: RunningAgent) -> AgentResult:
@@ -236,7 +296,7 @@ async def _now(run: AgentRun, client: AsyncSwarmClient) -> str:
         status = await client.status(within_s=SILENT_S)
     except Unreachable as error:
         return f"{error}; the agent waits for it"
-    if run.request.action == "play" or status.state in _NOT_SERVING:
+    if run.request.action == "play" or run.request.during or status.state in _NOT_SERVING:
         return job_status(status)
     return f"evaluating, {status.open_episodes} episodes open"
 

@@ -37,8 +37,9 @@ from research.attempts.monitor import TrainingMonitor
 from research.attempts.processes import DIED, ManagedProcess, ProcessGroup
 from research.attempts.provenance import file_hash, file_hashes, observed_conditions
 from research.attempts.workers import Account, ProcessWorkers, Worker, Workers
-from research.errors import BadModel
+from research.errors import BackendMissing, BadModel
 from research.files import read_json, write_json
+from research.installation.backends import python_of
 from research.installation.disk import FULL_EXIT, has_room, is_full
 from research.installation.model_folder import require_unchanged
 from research.isolation.mode import one_line, require_isolation
@@ -169,7 +170,12 @@ class Attempt:
             "--idle",  # the job it may take up by itself is tracked as the earlier attempt's
             *_checkpoints(self._job),
         )  # fmt: skip
-        server = await processes.start("server", "swarm.server", *arguments, log=self._folder.log("server"))
+        try:
+            python = python_of(self._job.backend)
+        except BackendMissing as missing:
+            raise AttemptFailed("boot_failed", one_line(missing)) from missing
+        log = self._folder.log("server")
+        server = await processes.start("server", "swarm.server", *arguments, log=log, python=python)
         ended = asyncio.create_task(server.ended())
         deadline = time.monotonic() + BIND_TIMEOUT_S
         while (bound := read_json(self._folder.server / "server.json")) is None:

@@ -23,6 +23,7 @@ from research.design.pricing import observed_run, price_of
 from research.environments.bring import packages_of
 from research.environments.record import brought_among
 from research.files import read_json, write_json
+from research.installation.backends import variables_of
 from research.installation.disk import FULL_EXIT, LAUNCH_ROOM, require_room
 from research.installation.home import Home
 from research.installation.model_folder import require_unchanged
@@ -273,7 +274,7 @@ class AttemptLauncher:
             self._read_tracking,
             said=said or NOTHING_SAID,
             neighbours=max(
-                neighbours_of((a for r in state.runs.values() for a in r.attempts), trained, until, others)
+                neighbours_of((a for r in state.every_run.values() for a in r.attempts), trained, until, others)
                 for trained, until in _trained(run, ended)
             ),
         )
@@ -317,7 +318,11 @@ class AttemptLauncher:
             name=attempt.name,
             command=(sys.executable, "-m", "research.attempts.attempt", str(folder)),
             directory=folder,
-            environment={**self._engine_variables(), **shared_by(int(state.settings["parallel"]))},
+            environment={
+                **self._engine_variables(),
+                **variables_of(Job.recorded(run.spec.job).backend),
+                **shared_by(int(state.settings["parallel"])),
+            },
             labels=self._labels(run, attempt),
             time_limit_s=_time_limit(state, run),
             trusted=True,

@@ -89,7 +89,14 @@ class ProcessGroup:
             await self.end(member)
 
     async def start(
-        self, name: str, module: str, *arguments: str, log: Path, directory: Path | None = None, **environment: str
+        self,
+        name: str,
+        module: str,
+        *arguments: str,
+        log: Path,
+        directory: Path | None = None,
+        python: str = sys.executable,
+        **environment: str,
     ) -> ManagedProcess:
         """Start `python -m module arguments` with its output in `log`; `environment` is added to this process's own.
 
@@ -97,7 +104,7 @@ class ProcessGroup:
         """
         with _opened(log) as output:
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", module, *arguments,
+                python, "-m", module, *arguments,
                 cwd=directory or self._directory, env=_environment(environment),
                 stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
             )  # fmt: skip

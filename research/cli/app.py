@@ -37,7 +37,13 @@ class Ajet(LazyGroup):
             "research.cli.study.app",
             "app",
             "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, "
-            "verify, export.",
+            "recipe, verify, export.",
+        ),
+        "findings": Lazy(
+            "research.cli.study.shown.known_findings",
+            "findings",
+            "List what the studies of this installation found, and what they did not: every verdict, with its "
+            "conditions.",
         ),
         "swarm": Lazy("research.cli.swarm.app", "app", "Swarm servers: host a trainable model for any agent."),
         "env": Lazy(
@@ -45,7 +51,12 @@ class Ajet(LazyGroup):
             "app",
             "Environments: what there are, what one is, how to begin one, what it is worth.",
         ),
-        "client": Lazy("research.cli.swarm.client", "app", "Clients: agents of your own on a swarm server."),
+        "passive": Lazy(
+            "research.cli.passive.app",
+            "app",
+            "Passive mode: a chat application's use becomes training data, of users who consent.",
+        ),
+        "client": Lazy("research.cli.clients.client", "app", "Clients: agents of your own on a swarm server."),
         "sandbox": Lazy(
             "research.cli.sandbox",
             "app",

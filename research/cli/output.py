@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cache
+from textwrap import wrap
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 _WIDE = 160
 """Columns for tables in a pipe or a file."""
+_GAP = "  "
+_LEAST_WRAPPED = 20
+"""Least width of a column that is wrapped, on however narrow a terminal."""
 _STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
@@ -39,6 +45,21 @@ def console() -> Console:
     """
     width = None if sys.stdout.isatty() else _WIDE
     return _BareConsole(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+
+
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Text:
+    """Return rows under a header, aligned; the last column is wrapped. Rich's table renders each cell by itself."""
+    cells = [[bare(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(header, *cells, strict=True)][:-1]
+    before = sum(widths) + len(_GAP) * len(widths)
+    room = max(_LEAST_WRAPPED, console().width - before)
+
+    def lines(row: Sequence[str]) -> str:
+        first = _GAP.join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=False))
+        last = wrap(row[-1], room) or [""]
+        return f"\n{' ' * before}".join([f"{first}{_GAP}{last[0]}".rstrip(), *last[1:]])
+
+    return Text.assemble((lines(header), "dim"), *(f"\n{lines(row)}" for row in cells))
 
 
 def print_json(value: Any) -> None:

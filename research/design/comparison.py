@@ -19,8 +19,9 @@ from research.errors import DesignRefused, Unmeasurable
 from research.metrics.judge import MetricChoice, span, with_unit
 from research.proposals.actions import ProposeDesign, ProposedScreen
 from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, feared, field_value, possible
+from studies.metrics import kind_of
 from studies.metrics.kinds.curve import LEAST_POINTS
-from studies.records.design import MODEL, REWARD, Arm, Hypothesis, Metric
+from studies.records.design import MODEL, REWARD, Arm, Hypothesis, Kind, Metric
 from studies.records.design_parts import Knob, Prediction, Rung, Screen
 from studies.records.sentences import metric_name
 from swarm.environments.registry import environments
@@ -48,6 +49,9 @@ class UnsizedDesign:
     """Most candidates that a screen may try."""
     replication: tuple[Job, ...] = ()
     """The arms' jobs in the replication's environment; empty for none."""
+    weights: tuple[float, ...] = ()
+    """Of an interaction or a trend, what the mean of each arm counts in its effect; empty for differences."""
+    kind: Kind = "difference"
 
     @property
     def varies_model(self) -> bool:
@@ -62,7 +66,7 @@ class UnsizedDesign:
     @property
     def claims(self) -> int:
         """How many claims are judged."""
-        return self.arms - 1
+        return 1 if self.weights else self.arms - 1
 
     @property
     def compared(self) -> int:
@@ -116,12 +120,24 @@ def unsized_design(
         raise DesignRefused("expected hypotheses before a design; found none; propose some first")
     comparison = compare(proposal.environment, hypotheses, constants, base)
     for job in (comparison.base, *_replicated(proposal, comparison)[:1]):
-        require_environment(job, {entry.variable for entry in hypotheses})
+        require_environment(job, {name for entry in hypotheses for name in entry.varied})
     families = len({entry.variable for entry in hypotheses})
     unsized = UnsizedDesign(comparison, 0.0, families, replication=_replicated(proposal, comparison))
-    return replace(
-        unsized, effect=smallest_effect(hypotheses, requirements, unsized.metric(judge, requirements.episodes))
-    )
+    metric = unsized.metric(judge, requirements.episodes)
+    if (claim := hypotheses[0]).kind != "difference":
+        _require_means(claim, metric)
+        unsized = replace(unsized, weights=claim.weights, kind=claim.kind)
+    return replace(unsized, effect=smallest_effect(hypotheses, requirements, metric))
+
+
+def _require_means(claim: Hypothesis, metric: Metric) -> None:
+    """Raise DesignRefused for an interaction or a trend of what is judged by counting runs."""
+    if kind_of(metric).rates:
+        raise DesignRefused(
+            f"expected differences of {metric_name(metric)}, which is judged by counting runs, exactly; found "
+            f"{'an interaction' if claim.moderator else 'a trend'}, which is a sum of means; compare two arms, or ask "
+            "for another metric"
+        )
 
 
 def smallest_effect(hypotheses: Sequence[Hypothesis], requirements: StatisticalRequirements, metric: Metric) -> float:
@@ -157,7 +173,7 @@ def _constants(proposal: ProposeDesign, hypotheses: Sequence[Hypothesis]) -> dic
         if constant.field in constants or constant.field == "steps":
             raise DesignRefused(f"constants name {constant.field!r} twice, or beside `steps`; give each field once")
         constants[constant.field] = constant.value
-    steps_compared = {entry.control for entry in hypotheses if entry.variable == "steps"}
+    steps_compared = {entry.varied["steps"][0] for entry in hypotheses if "steps" in entry.varied}
     if proposal.steps is not None and proposal.steps not in steps_compared:
         constants["steps"] = proposal.steps
     return constants
@@ -172,7 +188,10 @@ def _searching(
     requirements: StatisticalRequirements,
     judge: MetricChoice,
 ) -> UnsizedDesign:
-    """Return a screen whose control is the base job; the claims are on what it finds."""
+    """Return a screen whose control is the base job, with the values that the knobs name for it.
+
+    The claims are on what it finds.
+    """
     if hypotheses:
         raise DesignRefused("expected a screen without hypotheses, as its claims are on what it finds; found both")
     if proposal.environment not in environments():
@@ -180,9 +199,10 @@ def _searching(
         raise DesignRefused(f"expected an environment among {known}; found {proposal.environment!r}")
     knobs = tuple(_knob(knob.field, knob.values) for knob in proposed.knobs)
     fixed = {name: constant_value(name, value) for name, value in constants.items()}
-    require_agreement(base, {name: [value] for name, value in fixed.items()})
     if both := fixed.keys() & {knob.field for knob in knobs}:
         raise DesignRefused(f"{min(both)} is searched, so it cannot be held constant; leave it out")
+    require_agreement(base, {name: [value] for name, value in fixed.items()})
+    fixed |= {knob.field: field_value(knob.field, knob.control) for knob in proposed.knobs if knob.control is not None}
     values = {**(base or Job()).model_dump(), "environment": proposal.environment, **fixed}
     if not possible(values)({}):
         raise DesignRefused("the control of the screen is no valid job; choose other constants")
@@ -272,6 +292,15 @@ def _replicated(proposal: ProposeDesign, comparison: ResolvedArms) -> tuple[Job,
 
 def with_feared_confounds(entry: Hypothesis) -> Hypothesis:
     """Return the hypothesis with the confounds that its variable brings by itself, before those the planner fears."""
-    variables = () if entry.variable == REWARD else (entry.variable,)
-    known = tuple(dict.fromkeys((*feared(variables, entry.matched), *entry.confounds)))
+    variables = () if entry.variable == REWARD else tuple(entry.varied)
+    matched = "together" if _as_many(entry) else entry.matched
+    known = tuple(dict.fromkeys((*feared(variables, matched), *entry.confounds)))
     return entry.model_copy(update={"confounds": known[:8]})
+
+
+def _as_many(entry: Hypothesis) -> bool:
+    """Return whether steps and batches differ together such that both arms train on as many episodes."""
+    steps, batches = (entry.varied.get(name) for name in ("steps", "episodes_per_step"))
+    if steps is None or batches is None:
+        return False
+    return len({int(n) * int(size) for n, size in zip(steps, batches, strict=True)}) == 1

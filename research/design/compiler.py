@@ -12,8 +12,9 @@ from __future__ import annotations
 import hmac
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from research.base_fields import require_agreement
 from research.decisions import DEFAULT_TABLE, KEPT_NAMES
 from research.design.comparison import (
     PREDICTION_LEVEL,
@@ -32,7 +33,6 @@ from research.design.headroom import (
     require_signal,
     require_told_collapse,
 )
-from research.design.power import ALPHA
 from research.design.pricing import Pricing, priced_by
 from research.design.requirements import DEFAULT_REQUIREMENTS, StatisticalRequirements
 from research.design.sample_size import SizedDesign, Sizing, Unaffordable
@@ -51,18 +51,23 @@ from research.proposals.models import NO_MODELS, ComparedModels
 from research.proposals.reward_code import check_reward
 from research.results.alarms import watchdog_of
 from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
+from studies.inquiry.ledger import ALPHA, Ledgers
 from studies.metrics import kind_of
 from studies.metrics.kinds.gain import Gain
 from studies.records.design import REWARD, Budget, Design, Hypothesis, Metric, Price
 from studies.records.design_parts import CollapseRule, Prediction, Promise, Replication, Rule
 from studies.records.noise_plan import NoisePlan
-from studies.records.sentences import statement
+from studies.records.sentences import statement_of
 from swarm.environments.registry import environments
 from swarm.job import Job
 
 MOST_EXCLUDED = 0.2
 """Largest share of an arm's runs that may be excluded: of five runs one, as with two the rest is a choice."""
 _MOST_REDRAWS = 100
+LEAST_POWER = 0.5
+"""Power with which a later round is still worth asking."""
+_LESS_POWER = (0.7, 0.6, LEAST_POWER)
+"""With which power a later round may be asked, where the budget carries no more."""
 REPLICATING_TABLE = (
     Rule(name="found", when="verdict == 'supported'", then="replicate"),
     Rule(name="decided", when="verdict in ('refuted', 'equivalent')", then="settle"),
@@ -72,14 +77,17 @@ REPLICATING_TABLE = (
 
 
 def accept_hypotheses(
-    proposal: Propose, models: ComparedModels = NO_MODELS, metric: Metric | None = None
+    proposal: Propose, models: ComparedModels = NO_MODELS, metric: Metric | None = None, round: int = 1
 ) -> tuple[Hypothesis, ...]:
     """Return the proposal's hypotheses as records `h1`, `h2`, ...; raise DesignRefused if one cannot be tested.
 
-    `models` are those that a hypothesis may compare, `metric` what they are about, where somebody asked for one.
+    `models` are those that a hypothesis may compare, `metric` what they are about, where somebody asked for one; of
+    round 2 they are `r2h1`, `r2h2`, ..., so that no two of an inquiry share a name.
     """
+    prefix = "h" if round == 1 else f"r{round}h"
     accepted = tuple(
-        _hypothesis(f"h{index}", entry, models, metric) for index, entry in enumerate(proposal.hypotheses, start=1)
+        _hypothesis(f"{prefix}{index}", entry, models, metric)
+        for index, entry in enumerate(proposal.hypotheses, start=1)
     )
     common_controls(accepted)
     proposed_code(proposal)
@@ -112,6 +120,8 @@ class CompiledDesign:
     sized: SizedDesign | None
     """None where A/A runs come first."""
     sizing: Sizing
+    used: frozenset[int] = frozenset()
+    """Seeds that are not to be drawn again."""
 
     @property
     def job(self) -> Job:
@@ -123,6 +133,10 @@ class CompiledDesign:
         """Whether a training with a learning rate of 0 comes first, as none was seen of this environment and model."""
         return self.sizing.bank.unchecked(self.job)
 
+    def affords_as_often(self, times: int) -> bool:
+        """Return whether what is left carries so many designs of this price."""
+        return self.sized is not None and self.sizing.budget_check.affords(self.sized.stages * times)
+
     def locked(self, question: str, draw_seed: Callable[[], int], code: Mapping[str, str]) -> Design:
         """Return the design as it is locked, on seeds of `draw_seed`; `code` is `proposed_code` of the proposal.
 
@@ -131,7 +145,8 @@ class CompiledDesign:
         if self.sized is None:
             raise DesignRefused(f"{self.sizing.unknown(self.unsized)} A/A runs come first")
         sized = self.sized
-        seeds = _distinct(draw_seed, sized.seeds * (2 if sized.unsized.replication else 1) + bool(sized.unsized.screen))
+        count = sized.seeds * (2 if sized.unsized.replication else 1) + bool(sized.unsized.screen)
+        seeds = _distinct(draw_seed, count, self.used)
         return _locked(question, self.hypotheses, self.proposal, sized, self.sizing, seeds, code)
 
     def noise_plan(self, draw_seed: Callable[[], int]) -> NoisePlan | None:
@@ -142,7 +157,7 @@ class CompiledDesign:
         count = NOISE_SEEDS if self.sized is None else 0
         if not count and not self.unchecked:
             return None
-        seeds = _distinct(draw_seed, count + self.unchecked)
+        seeds = _distinct(draw_seed, count + self.unchecked, self.used)
         metric = self.sizing.metric(self.unsized)
         return NoisePlan(
             environment=self.job.environment,
@@ -173,12 +188,18 @@ class DesignCompiler:
     """Models that a hypothesis may compare."""
     measured_by: Metric | None = None
     """What A/A runs of this study were judged by, where it made any."""
+    ledgers: Ledgers = field(default_factory=lambda: Ledgers.begin(1))
+    """The inquiry's error ledgers, as they stand before the round that is designed."""
+    previous: str = ""
+    """Hash of the lock of the round before; empty before the first."""
+    used: frozenset[int] = frozenset()
+    """Seeds of earlier rounds, which no claim of a later one may rest on."""
 
     @property
     def sizing(self) -> Sizing:
-        """The sizing by these prices, requirements and noise."""
+        """The sizing by these prices, requirements, noise and levels."""
         budget = BudgetCheck(self.price, self.budget, self.seconds_left, self.runs_made)
-        return Sizing(self.requirements, budget, self.bank, self.measured_by)
+        return Sizing(self.requirements, budget, self.bank, self.measured_by, self.ledgers.place(self.previous))
 
     def metric_in(self, environment: str | None = None) -> Metric:
         """Return what runs of the job under all arms would be judged by in an environment.
@@ -195,8 +216,16 @@ class DesignCompiler:
         Raises DesignRefused; where the noise is not known, for A/A runs (with the least that has to follow them) that
         are not affordable.
         """
+        if proposal.screen is not None and self.ledgers.round == 1:  # later ones may begin at what was confirmed
+            named = {knob.field: [knob.control] for knob in proposal.screen.knobs if knob.control is not None}
+            require_agreement(self.base, named)
         decision_table(proposal)
         sizing = self.sizing
+        if proposal.replication is not None and sizing.place is not None:
+            raise DesignRefused(
+                "expected no replication in a round of several, as it is a question of its own; found one; ask it in "
+                "the next round, or use --rounds 1"
+            )
         unsized = unsized_design(hypotheses, proposal, self.base, self.requirements, sizing.judge)
         metric = sizing.metric(unsized)
         require_schedule(unsized, metric, self.price.estimates)
@@ -207,18 +236,36 @@ class DesignCompiler:
         self._require_room(unsized, metric, hypotheses)
         sized = None
         if sizing.unknown(unsized) is None:
-            sized = sizing.size(unsized, proposal.seeds_per_arm)
+            sizing, sized = self._sized(sizing, unsized, proposal)
         else:
             sizing.noise_stage(unsized)
-        return CompiledDesign(tuple(hypotheses), proposal, unsized, sized, sizing)
+        return CompiledDesign(tuple(hypotheses), proposal, unsized, sized, sizing, self.used)
+
+    def _sized(self, sizing: Sizing, unsized: UnsizedDesign, proposal: ProposeDesign) -> tuple[Sizing, SizedDesign]:
+        """Return the size of a design, and what it was sized by.
+
+        A later round is asked with less power than was promised rather than not at all, as long as it is half.
+        """
+        later = self.ledgers.round > 1
+        powers = [self.requirements.power, *(p for p in _LESS_POWER if later and p < self.requirements.power)]
+        for power in powers:
+            by = replace(sizing, requirements=replace(self.requirements, power=power))
+            try:
+                return by, by.size(unsized, proposal.seeds_per_arm)
+            except Unaffordable:
+                if power == powers[-1]:
+                    raise
+        raise AssertionError("the last power returns or raises")
 
     def _require_room(self, unsized: UnsizedDesign, metric: Metric, hypotheses: Sequence[Hypothesis]) -> None:
         if kind_of(metric).name == Gain.name:
             known = [self.price.estimates.of(job) for job in unsized.comparison.jobs]
             levels = self.bank.levels(unsized.comparison.base, metric)
-            require_room_to_gain(unsized, levels, known, hypotheses)
+            require_room_to_gain(unsized, levels, known, [entry for entry in hypotheses if not entry.moderator])
             return
-        sought = [claim.direction for claim in hypotheses if claim.sought == "difference"]
+        # where two effects are compared, either may fit although their difference would not
+        plain = [claim for claim in hypotheses if claim.kind != "interaction"]
+        sought = [claim.direction for claim in plain if claim.sought == "difference"]
         directions = sought if hypotheses else ["increase" if metric.higher_is_better else "decrease"]
         require_signal(unsized, metric, self.price.estimates.of(unsized.comparison.base), directions)
         if not kind_of(metric).rates:  # of a few runs none or all are no bound
@@ -297,10 +344,10 @@ def _refuse_code(action: Propose, allowed: bool) -> None:
 
 def _hypothesis(name: str, entry: ProposedHypothesis, models: ComparedModels, metric: Metric | None) -> Hypothesis:
     check_prediction(entry.direction, entry.predicted_low, entry.predicted_high)
-    control, treatment = (variable_value(entry.variable, value, models) for value in (entry.control, entry.treatment))
+    control, treatment = (variable_value(entry.variable, value, models) for value in entry.sides)
     accepted = Hypothesis(
         id=name,
-        statement=statement(entry.variable, control, treatment, entry.direction, metric),
+        statement="-",
         said=entry.statement,
         mechanism=entry.mechanism,
         variable=entry.variable,
@@ -319,8 +366,10 @@ def _hypothesis(name: str, entry: ProposedHypothesis, models: ComparedModels, me
         confounds=entry.confounds,
         matched=entry.matched,
         sought=entry.sought,
+        moderator=entry.moderator,
+        ladder=tuple(variable_value(entry.variable, value, models) for value in entry.ladder),
     )
-    return with_feared_confounds(accepted)
+    return with_feared_confounds(accepted.model_copy(update={"statement": statement_of(accepted, metric)}))
 
 
 def _locked(
@@ -333,7 +382,7 @@ def _locked(
     code: Mapping[str, str],
 ) -> Design:
     unsized, count, metric = sized.unsized, sized.seeds, sizing.metric(sized.unsized)
-    comparison, environment = unsized.comparison, unsized.comparison.base.environment
+    comparison, environment, place = unsized.comparison, unsized.comparison.base.environment, sizing.place
     test, reads_collapses = sized.analysis.test(count, unsized.effect), kind_of(metric).reads_collapses
     screen = unsized.screen.model_copy(update={"seed": seeds[-1]}) if unsized.screen else None
     return Design(
@@ -346,7 +395,7 @@ def _locked(
         seeds=seeds[:count],
         metric=metric,
         test=test,
-        alpha=ALPHA,
+        alpha=ALPHA if place is None else place.difference,
         exclusions=EXCLUDED_CODES,
         budget=sizing.budget_check.budget,
         price=_price(sized.stages, sizing.budget_check, comparison.jobs),
@@ -355,7 +404,7 @@ def _locked(
         noise=sized.noise,
         looks=sized.analysis.looks(count),
         equivalence_margin=unsized.effect,
-        multiplicity="dunnett_bh" if unsized.claims > 1 else "none",
+        multiplicity="none" if unsized.claims == 1 else "dunnett_bh" if place is None else "dunnett_bonferroni",
         screen=screen,
         replication=_replication(proposal, seeds[count : 2 * count]),
         watchdog=watchdog_of(max(sizing.budget_check.price.step(scheduled(job, metric)) for job in comparison.jobs)),
@@ -366,6 +415,7 @@ def _locked(
         scope_reached=reads_collapses and metric.cut_at is not None,
         shared_seeds=test == "paired",
         environments=records_of([environment, *([proposal.replication.environment] if proposal.replication else [])]),
+        inquiry=place,
     )
 
 
@@ -374,10 +424,11 @@ def _replication(proposal: ProposeDesign, seeds: tuple[int, ...]) -> Replication
     return None if other is None else Replication(environment=other.environment, seeds=seeds)
 
 
-def _distinct(draw_seed: Callable[[], int], count: int) -> tuple[int, ...]:
+def _distinct(draw_seed: Callable[[], int], count: int, used: frozenset[int]) -> tuple[int, ...]:
     seeds: dict[int, None] = {}
-    for _ in range(count + _MOST_REDRAWS):
-        seeds[draw_seed()] = None
+    for _ in range(count + len(used) + _MOST_REDRAWS):
+        if (seed := draw_seed()) not in used:
+            seeds[seed] = None
         if len(seeds) == count:
             return tuple(seeds)
     raise ValueError(f"the source of seeds gave fewer than {count} different ones in {count + _MOST_REDRAWS} draws")

@@ -16,14 +16,14 @@ from functools import lru_cache
 from typing import Literal
 
 from research.proposals.actions import LEAST_SEEDS
+from studies.inquiry.ledger import ALPHA
 from studies.records.design_parts import Look, Noise
 
-_OfMeans = Literal["welch", "common", "paired"]
+_OfMeans = Literal["welch", "common", "paired", "contrast"]
 Test = _OfMeans | Literal["boschloo"]
 
 MOST_SEEDS = 20
 """Most seeds of an arm: beyond, another evaluation or a larger effect is the better buy."""
-ALPHA = 0.05
 FIRST_LOOK = 3
 """Fewest seeds of an arm that are looked at: where trainings collapse, a look at 2 brings nearly all false claims."""
 _LEAST_PAIRS = 20
@@ -51,10 +51,16 @@ class PowerAnalysis:
     most_looks: int
     span: float = 1.0
     """The widest difference that two runs can have."""
+    level: float = ALPHA
+    """The whole two-sided level of its claims of a difference."""
+    alike: float | None = None
+    """The level of each claim of no difference; None for `level`."""
+    weights: tuple[float, ...] = ()
+    """Of an interaction or a trend, what the mean of each arm counts in its effect; empty for differences."""
 
     def looks(self, seeds: int) -> tuple[Look, ...]:
         """Return when so many seeds are looked at."""
-        return planned_looks(seeds, self.most_looks)
+        return planned_looks(seeds, self.most_looks, self.level, self.alike)
 
     def test(self, seeds: int, effect: float) -> Test:
         """Return the test with the greater power."""
@@ -86,6 +92,8 @@ class PowerAnalysis:
 
     @property
     def _unpaired(self) -> _OfMeans:
+        if self.weights:
+            return "contrast"
         return "welch" if self.arms == 2 else "common"
 
     def _power(self, seeds: int, effect: float, test: _OfMeans) -> float:
@@ -119,7 +127,7 @@ class RatePower(PowerAnalysis):
         from studies.statistics.exact_rates import MOST_SEEDS as MOST_TRIED
         from studies.statistics.exact_rates import seeds_for_rates
 
-        alone = seeds_for_rates(*self._rates(effect), promised=self.promised, alpha=self._share(ALPHA))
+        alone = seeds_for_rates(*self._rates(effect), promised=self.promised, alpha=self._share(self.level))
         if alone is None or self.most_looks == 1:
             return alone
         return next((seeds for seeds in range(alone, MOST_TRIED + 1) if self.detects(seeds, effect)), None)
@@ -145,31 +153,43 @@ def _power(analysis: PowerAnalysis, seeds: int, effect: float, test: _OfMeans) -
     from studies.statistics.power import PowerDesign, power
 
     noise, known = analysis.noise, least_correlation(analysis.noise)
-    if test == "paired" and known <= 0:
+    if test == "paired" and (known <= 0 or analysis.weights):
         return 0.0
     last = analysis.looks(seeds)[-1]
     kept = math.floor(seeds * (1 - noise.collapse_rate) + 1e-9)
     if kept < FIRST_LOOK:
         return 0.0
     looked = PowerDesign(
-        test, (Look(seeds=kept, alpha=last.alpha),), analysis.arms, analysis.compared, analysis.families, known
-    )
+        test, (Look(seeds=kept, alpha=last.alpha),), analysis.arms, analysis.compared, analysis.families, known,
+        analysis.weights,
+    )  # fmt: skip
     return power(looked, effect, noise.sd, sd_df=noise.df)
 
 
 @lru_cache(maxsize=256)
-def planned_looks(seeds: int, most: int) -> tuple[Look, ...]:
+def planned_looks(seeds: int, most: int, level: float = ALPHA, alike: float | None = None) -> tuple[Look, ...]:
     """Return up to `most` looks at `seeds` seeds with their levels, from half of them on; up to 5 seeds two are enough.
 
-    An earlier look has next to nothing to spend, and never decides.
+    An earlier look has next to nothing to spend, and never decides. `level` is that of all looks together, and `alike`
+    that of a claim of no difference, where it has a ledger of its own.
     """
     from studies.statistics.looks import spend
 
+    stops = _stops(seeds, most)
+    single = len(stops) == 1
+    looks = (Look(seeds=seeds, alpha=level),) if single else spend(stops, level)
+    if alike is None:
+        return looks
+    levels = [alike] if single else [look.alpha for look in spend(stops, alike)]
+    return tuple(look.model_copy(update={"equivalence": own}) for look, own in zip(looks, levels, strict=True))
+
+
+def _stops(seeds: int, most: int) -> list[int]:
     first = max(FIRST_LOOK, math.ceil(seeds / 2))
     count = min(most, 2 if seeds <= 5 else most)
     if count == 1 or seeds <= FIRST_LOOK:
-        return (Look(seeds=seeds, alpha=ALPHA),)
-    return spend(sorted({first + round((seeds - first) * look / (count - 1)) for look in range(count)}), ALPHA)
+        return [seeds]
+    return sorted({first + round((seeds - first) * look / (count - 1)) for look in range(count)})
 
 
 def least_correlation(noise: Noise) -> float:

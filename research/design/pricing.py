@@ -5,13 +5,14 @@ model, and arithmetic where nobody did. A run of the same job observed before on
 was measured on as many episodes and ran where runs of this study run: containers cost more than processes.
 
 From its first run that ends on, a study goes by its own: `price_of` is the price in the lock times what its newest runs
-took of theirs. It follows from the log alone, and from times alone: no result moves it.
+took of theirs, and a later round is priced by what those of the rounds before took. It follows from the log alone, and
+from times alone: no result moves it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from statistics import median
@@ -93,15 +94,31 @@ class Pricing:
         return self.run(still, min(episodes, PLUMBING_EPISODES))
 
     def after_noise(self, state: StudyState) -> Pricing:
-        """Return the price list with every price times what the study's A/A runs took of theirs.
+        """Return the price list with every price times what the study's own runs took of theirs.
 
-        All prices, as what slows one job, such as a loaded machine, is not known to spare another.
+        By its A/A runs; of an inquiry's next round, by its newest runs of all rounds, until that has A/A runs that
+        ended. All prices, as what slows one job, such as a loaded machine, is not known to spare another.
         """
-        plan = state.noise_plan
-        if plan is None or not _took(state, ("noise",)):
-            return self
+        plan, asks_on = state.noise_plan, state.most_rounds > 1 and state.design is not None
+        if asks_on or plan is None or not _took(state, ("noise",)):
+            return self._after_rounds(state)
         times = price_of(state, "noise") / self.judged(Job.recorded(plan.job), plan.judged)
         return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's A/A runs took")
+
+    def _after_rounds(self, state: StudyState) -> Pricing:
+        """Return the price list of a round that is asked after others; itself for a first round."""
+        if state.most_rounds == 1:
+            return self
+        tries = _whole_tries(state.every_run.values())
+        newest = sorted(((run, attempt) for run, attempt in tries if _job(run) is not None), key=_when)[-NEWEST_RUNS:]
+        if not newest:
+            return self
+        times = median(self._share(run, attempt) for run, attempt in newest)
+        return replace(self, times=times, basis=f"{self.basis}, times {times:.2g}, as this study's runs so far took")
+
+    def _share(self, run: RunState, attempt: AttemptState) -> float:
+        """Return what an attempt at a run took of its listed seconds."""
+        return (attempt.seconds or 0.0) / self.judged(Job.recorded(run.spec.job), run.spec.metric)
 
 
 def priced_by(pricing: Pricing, jobs: Sequence[Job]) -> str:
@@ -147,7 +164,7 @@ def observed_seconds(log: EventLog, besides: str = "") -> dict[str, float]:
     seconds: defaultdict[str, list[float]] = defaultdict(list)
     others = (study for study in readable(log) if study.id != besides)
     for study in islice(others, NEWEST_STUDIES):
-        for run in study.runs.values():
+        for run in study.every_run.values():
             if (job := _job(run)) is None or run.spec.metric.episodes != EVALUATION_EPISODES:
                 continue
             for attempt in run.attempts:
@@ -170,6 +187,8 @@ def _job(run: RunState) -> Job | None:
 
 def locked_price(state: StudyState, phase: Phase, steps: int | None = None) -> float:
     """Return the seconds that one run of a phase was priced at beforehand, by its steps in a screen."""
+    if phase == "explore":
+        return state.explorations[-1].seconds_per_run if state.explorations else 0.0
     if phase == "noise" or state.locked_design is None:
         return state.noise_seconds
     price, usual = state.locked_design.price.seconds_per_run, state.locked_design.base_job.get("steps")
@@ -200,7 +219,7 @@ def price_of(state: StudyState, phase: Phase, steps: int | None = None) -> float
 
 def _under(phase: Phase) -> tuple[Phase, ...]:
     """Return the phases whose runs are under the same lock."""
-    return ("noise",) if phase == "noise" else ("screen", "confirm", "replicate")
+    return (phase,) if phase in ("noise", "explore") else ("screen", "confirm", "replicate")
 
 
 class _Took(NamedTuple):
@@ -224,11 +243,20 @@ def _took(state: StudyState, phases: tuple[Phase, ...]) -> list[_Took]:
 def _all_took(state: StudyState) -> list[_Took]:
     return sorted(
         _Took(attempt.launched, run.spec.phase, _priced(state, run.spec), attempt.seconds)
-        for run in state.runs.values()
-        if run.spec.arm != PLUMBING_ARM
-        for attempt in run.attempts
-        if attempt.seconds and _is_whole(attempt)
+        for run, attempt in _whole_tries(state.runs.values())
+        if attempt.seconds
     )
+
+
+def _whole_tries(runs: Iterable[RunState]) -> Iterator[tuple[RunState, AttemptState]]:
+    """Yield the attempts whose seconds are those of a whole run that trains, with their runs."""
+    for run in runs:
+        if run.spec.arm != PLUMBING_ARM:
+            yield from ((run, attempt) for attempt in run.attempts if attempt.seconds and _is_whole(attempt))
+
+
+def _when(attempted: tuple[RunState, AttemptState]) -> str:
+    return attempted[1].launched
 
 
 def _is_whole(attempt: AttemptState) -> bool:

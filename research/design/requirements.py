@@ -15,6 +15,7 @@ from research.design.estimates import EVALUATION_EPISODES
 from research.errors import DesignRefused
 from research.metrics.asked import AskedMetric
 from research.metrics.judge import default_effect, span, with_unit
+from studies.inquiry.ledger import MOST_ROUNDS
 from studies.metrics.kinds.success import Success
 from studies.records.design import Metric
 
@@ -43,6 +44,8 @@ class StatisticalRequirements:
     """Hidden episodes of each evaluation before and after training."""
     metric: AskedMetric | None = None
     """What somebody asks runs to be judged by; None for success, or its gain where models are compared."""
+    rounds: int | None = 1
+    """Most rounds of the inquiry, over which its level is shared; None for as many as the budget leaves time for."""
 
     def __post_init__(self) -> None:
         _check_effect(self.effect, self.metric)
@@ -50,6 +53,8 @@ class StatisticalRequirements:
             raise DesignRefused(f"expected a power from 0.5 to 0.99; found {self.power:g}; 0.8 is usual")
         if not 1 <= self.looks <= MOST_LOOKS:
             raise DesignRefused(f"expected 1 to {MOST_LOOKS} looks; found {self.looks}; use --looks {DEFAULT_LOOKS}")
+        if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
+            raise DesignRefused(f"expected 1 to {MOST_ROUNDS} rounds; found {self.rounds}; leave --rounds out")
         if not LEAST_EPISODES <= self.episodes <= MOST_EPISODES:
             raise DesignRefused(
                 f"expected {LEAST_EPISODES} to {MOST_EPISODES} evaluation episodes; found {self.episodes}; "
@@ -57,14 +62,22 @@ class StatisticalRequirements:
             )
 
     @classmethod
-    def asked(cls, effect: float | None, power: float, looks: int, episodes: int, metrics: Sequence[str] = ()) -> Self:
+    def asked(
+        cls,
+        effect: float | None,
+        power: float,
+        looks: int,
+        episodes: int,
+        metrics: Sequence[str] = (),
+        rounds: int | None = 1,
+    ) -> Self:
         """Return the requirements that flags give, None for what was not given; raise DesignRefused or BadMetric."""
         if len(metrics) > 1:
             raise DesignRefused(
                 f"expected one metric; found --metric {' and --metric '.join(metrics)}; name the one that decides: a "
                 "report tells others beside it"
             )
-        return cls(effect, power, looks, episodes, AskedMetric.named(metrics[0]) if metrics else None)
+        return cls(effect, power, looks, episodes, AskedMetric.named(metrics[0]) if metrics else None, rounds)
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -76,13 +89,15 @@ class StatisticalRequirements:
             looks=int(settings.get("looks", DEFAULT_LOOKS)),
             episodes=int(settings.get("episodes", EVALUATION_EPISODES)),
             metric=AskedMetric.in_settings(settings),
+            rounds=settings.get("rounds", 1),
         )
 
     def settings(self) -> dict[str, Any]:
         """Return them as a study's settings hold them."""
         effect = {} if self.effect is None else {"effect": self.effect}
         asked = {} if self.metric is None else self.metric.settings()
-        return {**effect, "power": self.power, "looks": self.looks, "episodes": self.episodes, **asked}
+        rounds = {} if self.rounds == 1 else {"rounds": self.rounds}
+        return {**effect, "power": self.power, "looks": self.looks, "episodes": self.episodes, **asked, **rounds}
 
     def least(self, metric: Metric) -> float:
         """Return the smallest effect of interest of a study that is judged by a metric.

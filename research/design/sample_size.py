@@ -22,9 +22,10 @@ from research.errors import DesignRefused
 from research.metrics.judge import MetricChoice, amount, span, with_unit
 from research.noise.bank import NOISE_SEEDS, NoiseBank
 from research.proposals.actions import LEAST_SEEDS
+from studies.inquiry.ledger import ALPHA
 from studies.metrics import kind_of
 from studies.records.design import Metric
-from studies.records.design_parts import Noise
+from studies.records.design_parts import Noise, RoundPlace
 
 LEAST_RATE = 0.05
 """Of a few runs none or all do not say that no other will."""
@@ -62,6 +63,8 @@ class Sizing:
     bank: NoiseBank
     measured_by: Metric | None = None
     """What A/A runs of this study were judged by, where it made any."""
+    place: RoundPlace | None = None
+    """The round's place in its inquiry, with its levels; None for a study of one round."""
 
     @property
     def judge(self) -> MetricChoice:
@@ -155,10 +158,17 @@ class Sizing:
     def _seen_by(self, unsized: UnsizedDesign, noise: Noise) -> PowerAnalysis:
         metric, wanted = self.metric(unsized), self.requirements
         shape = (noise, unsized.arms, unsized.families, unsized.compared, wanted.power)
+        level, alike = self._levels(unsized)
         if kind_of(metric).rates:
             rate = self._rate(unsized, metric)
-            return RatePower(*shape, most_looks=1, span=max(rate, 1 - rate), rate=rate)
-        return PowerAnalysis(*shape, wanted.looks, span(metric))
+            return RatePower(*shape, 1, max(rate, 1 - rate), level, alike, rate=rate)
+        return PowerAnalysis(*shape, wanted.looks, span(metric), level, alike, unsized.weights)
+
+    def _levels(self, unsized: UnsizedDesign) -> tuple[float, float | None]:
+        """Return the level of all claims of a difference, and of each claim of no difference where it has its own."""
+        if self.place is None:
+            return ALPHA, None
+        return self.place.difference, self.place.equivalence / unsized.claims
 
     def with_largest_screen(self, unsized: UnsizedDesign, seeds: int) -> UnsizedDesign:
         """Return the design with the largest screen that leaves its confirmation affordable."""
@@ -191,10 +201,11 @@ class Sizing:
         if need is None:
             seen = analysis.detectable(MOST_SEEDS)
             can = f"{MOST_SEEDS} see {with_unit(metric, seen)}" if seen else f"{MOST_SEEDS} see none"
-            return f"no {MOST_SEEDS} seeds see {promise}, as {noise}; {can}"
+            return f"no {MOST_SEEDS} seeds see {promise}, as {noise}{wider(unsized)}; {can}"
         stages, most = self.stages(unsized, need), self.affordable(unsized)
         seen = analysis.detectable(most) if most else None
         can = f"{most} seeds are affordable and see {with_unit(metric, seen)}; " if seen else ""
+        noise += wider(unsized)
         return (
             f"{promise} needs {need} seeds x {unsized.arms} arms, as {noise}: {self.budget_check.priced(stages)}; {can}"
             f"{self.budget_check.stated()}"
@@ -251,6 +262,16 @@ class Sizing:
             n for n in self._lengths(unsized) if self.budget_check.affords(self.stages(shorter(unsized, n), seeds))
         )
         return next(fitting, None)
+
+
+def wider(unsized: UnsizedDesign) -> str:
+    """Return how much wider a contrast is than a difference on as many seeds, as a clause; empty for a difference."""
+    if not unsized.weights:
+        return ""
+    times = sum(weight * weight for weight in unsized.weights) / 2
+    if unsized.kind == "interaction":
+        return f", and a difference of two differences has {times:g} times the variance of one"
+    return f", and the rise over {unsized.arms} values has {times:.2g} times the variance of a difference"
 
 
 def shorter(unsized: UnsizedDesign, steps: int) -> UnsizedDesign:

@@ -43,7 +43,7 @@ def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
             continue
         if _refused(state, events):
             continue
-        begun = state.hypotheses or state.noise_plan is not None or state.design is not None
+        begun = state.rounds_before or state.hypotheses or state.noise_plan is not None or state.design is not None
         elsewhere = begun and not home.study(study).is_dir()
         named = any(name in json.dumps(event.payload, default=str) for event in events)
         if named and state.status != "concluded" and not elsewhere:
@@ -53,7 +53,7 @@ def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
 def _refused(state: StudyState, events: Sequence[Event]) -> bool:
     """Return whether a study came to nothing at its planning, of which no run is made: it could only be asked again."""
     ended = events[-1]
-    unlocked = state.design is None and state.noise_plan is None
+    unlocked = state.design is None and state.noise_plan is None and not state.rounds_before
     return unlocked and ended.type is EventType.STUDY_STOPPED and ended.actor == "system"
 
 

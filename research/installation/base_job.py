@@ -24,7 +24,10 @@ _OWN: Final[Mapping[str, str]] = {
     "seed": "each run has a seed that is drawn after the lock",
     "tracking": "each run is tracked in its own folder",
     "streams": "each run plays one stream, its environment's",
+    "train_agents": "an environment's agent plays, whose calls say no name",
+    "start_from": "a study begins with a model: give the folder as that (--model-path)",
     "evaluate_after": "the study's metric says when runs are evaluated (--metric, `ajet metric list`)",
+    "eval_every": "the study's metric says when runs are evaluated (--metric, `ajet metric list`)",
     "evaluation_episodes": "the study's metric says on how many episodes (--metric, --episodes)",
 }
 """Fields of a job that a study sets, and how."""
@@ -67,15 +70,17 @@ def _each_once(path: Path, pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def base_job(file: Path | None, folder: str | None, hashes: Path | None = None) -> Job | None:
-    """Return the job under all arms that a file, a model's folder or both say; None where nobody says any.
+def base_job(
+    file: Path | None, folder: str | None, hashes: Path | None = None, backend: str | None = None
+) -> Job | None:
+    """Return the job under all arms that a file, a model's folder and a backend's name say; None where nobody says any.
 
     The model's folder is looked at and hashed; hashes of its files are kept in the folder `hashes`. Raises BadJob for
     a file that is no job of a study, and for two folders of a model; BadModel for a folder that holds none.
     """
-    if file is None and folder is None:
+    if file is None and folder is None and backend is None:
         return None
-    said = Job() if file is None else _of_a_study(file)
+    said = with_backend(Job() if file is None else _of_a_study(file), backend)
     named = said.model.path if isinstance(said.model, PathModel) else None
     if named is not None and folder is not None:
         raise BadJob(f"expected one model; found {named} in {file} and --model-path {folder}; leave one of them out")
@@ -91,6 +96,16 @@ def base_job(file: Path | None, folder: str | None, hashes: Path | None = None) 
     if isinstance(said.model, PathModel):  # what else the file says of the model stays, such as its warm start
         found = said.model.model_copy(update={"path": found.path, "sha256": found.sha256})
     return said.model_copy(update={"model": found})
+
+
+def with_backend(job: Job, backend: str | None) -> Job:
+    """Return a job with a backend in place of its own; raise BadJob where it holds fields of another's."""
+    if backend is None:
+        return job
+    try:
+        return Job.model_validate({**job.model_dump(exclude_unset=True), "backend": backend})
+    except ValidationError as error:
+        raise BadJob(f"--backend {backend}: {wrong_value(error)}") from error
 
 
 def _of_a_study(file: Path) -> Job:

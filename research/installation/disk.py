@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from sandboxes import SandboxError
@@ -45,3 +46,16 @@ def require_room(folder: Path, wanted: int = LEAST_ROOM) -> None:
             f"expected {wanted >> 20} MiB of room on the disk of {folder}; found {(room(folder) or 0) >> 10} KiB. "
             "Free some space; what was begun goes on then"
         )
+
+
+def unless_full(say: Callable[[str], None]) -> Callable[[str], None]:
+    """Return what says a line, and drops it where the disk that it goes to is full: no work ends for what is said."""
+
+    def said(line: str) -> None:
+        try:
+            say(line)
+        except OSError as error:
+            if not is_full(error):
+                raise
+
+    return said

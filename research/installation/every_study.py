@@ -1,9 +1,10 @@
-"""All studies of an installation, each read by itself: one whose log is corrupt is reported, and hides no other."""
+"""The studies of an installation: the one that a name means, and all, of which a corrupt one hides no other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from research.errors import NoSuchStudy
 from studies import EventLog, LogCorrupt, StudyState, fold
 
 
@@ -21,3 +22,17 @@ def readable(log: EventLog) -> Iterator[StudyState]:
     for _, state in every_study(log):
         if isinstance(state, StudyState):
             yield state
+
+
+def find_study(log: EventLog, name: str | None) -> str:
+    """Return the id of the study that `name` names or begins; the newest when it is None."""
+    known = log.studies()
+    if not known:
+        raise NoSuchStudy('there is no study yet; begin one with: ajet research "..."')
+    if name is None:
+        return known[0]
+    fitting = [study for study in known if study == name] or [study for study in known if study.startswith(name)]
+    if len(fitting) != 1:
+        found = "none" if not fitting else ", ".join(fitting[:5])
+        raise NoSuchStudy(f"expected one study named {name!r}, found {found}; `ajet study list` shows all")
+    return fitting[0]

@@ -10,17 +10,20 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
 
 import psutil
 
 from research.errors import ResearchError
+from research.installation.backends import python_of
 
 _BIND_TIMEOUT_S = 60.0
+STORE: Final = "AJET_SWARM_STORE"
+"""Names the variable with a store's URL, which may hold a password; all may read a command line."""
 
 
 class SwarmProcessError(ResearchError):
@@ -51,18 +54,48 @@ def find_swarm(folder: Path) -> SwarmProcess | None:
     return found if _is_server(found.pid, folder) else None
 
 
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Where a server listens and keeps its store, and whom it asks."""
+
+    host: str = "127.0.0.1"
+    store: str | None = field(default=None, repr=False)
+    """URL of its database; None for SQLite in its folder."""
+    token_file: str | None = None
+    """Owner-only file with an admin token of one's own; an address beyond loopback needs one."""
+    backend: str = "local"
+    """The backend of the jobs it is for: one may need a Python of its own."""
+    peers: tuple[str, ...] = ()
+    """Addresses of servers that it may ask what became of a team."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """What of it stands on the server's command line: not the store, whose URL may hold a password."""
+        token = [] if self.token_file is None else ["--token-file", self.token_file]
+        return ["--host", self.host, *token, *(word for peer in self.peers for word in ("--peer", peer))]
+
+
+LOOPBACK: Final = Binding()
+
+
 def start_swarm(
-    folder: Path, *, models: Path, port: int, idle: bool = False, variables: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    models: Path,
+    port: int,
+    idle: bool = False,
+    variables: Mapping[str, str] | None = None,
+    binding: Binding = LOOPBACK,
 ) -> SwarmProcess:
     """Start a server in `folder` and wait until it is bound; raises SwarmProcessError with the end of its log.
 
     It takes up the job whose engine was on when the last server there ended, unless it is to be `idle`. `variables` are
     put beside those of this process.
-    """
+    """  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "server.json").unlink(missing_ok=True)
     command = [
-        sys.executable,
+        python_of(binding.backend),
         "-m",
         "swarm.server",
         "--directory",
@@ -73,20 +106,32 @@ def start_swarm(
         str(models.parent / "environments"),
         "--port",
         str(port),
+        *binding.arguments,
         *(["--idle"] if idle else []),
     ]
+    store = {} if binding.store is None else {STORE: binding.store}
     log_path = folder / "server.log"
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
-            env={**os.environ, **(variables or {})},
+            env={**_without_store(os.environ), **(variables or {}), **store},
         )  # fmt: skip
     deadline = time.monotonic() + _BIND_TIMEOUT_S
-    while (found := find_swarm(folder)) is None:
-        if process.poll() is not None or time.monotonic() > deadline:
-            raise SwarmProcessError(f"the swarm server did not start: {_last_line(log_path)}")
-        time.sleep(0.1)
+    try:
+        while (found := find_swarm(folder)) is None or found.pid != process.pid:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SwarmProcessError(f"the swarm server did not start: {_last_line(log_path)}")
+            time.sleep(0.1)
+    except BaseException:  # nobody would know of it
+        process.terminate()
+        process.wait()
+        raise
     return found
+
+
+def _without_store(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without the store of some server, which is not that of all."""
+    return {name: value for name, value in variables.items() if name != STORE}
 
 
 def stop_swarm(swarm: SwarmProcess, *, grace_s: float = 20.0) -> None:

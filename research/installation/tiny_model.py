@@ -13,13 +13,13 @@ import hashlib
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from research.errors import ModelFailed
+from research.installation.backends import python_of
 from research.installation.model_folder import require_unchanged
 from studies.records.sentences import model_name
 from swarm.job import Job, ModelSpec, PathModel, TinyModel
@@ -44,7 +44,7 @@ def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
         require_unchanged(job.model, models)
         if not job.model.warm_start_steps:
             return {"sha256": job.model.sha256, "seconds": 0.0}
-    if job.backend != "local":
+    if job.backend not in ("local", "verl"):
         return {"sha256": None, "seconds": 0.0}
     began = time.monotonic()
     folder = _make(_command(job, models), _called(job.model), note)
@@ -59,7 +59,7 @@ def _command(job: Job, models: Path) -> Sequence[str]:
     else:
         maker, given = "imitation", ("--job", job.model_dump_json())
     folders = ("--models", str(models), "--environments", str(models.parent / "environments"))
-    return (sys.executable, "-m", f"swarm.backends.{maker}.model", *given, *folders)
+    return (python_of(job.backend), "-m", f"swarm.backends.{maker}.model", *given, *folders)
 
 
 def _called(model: ModelSpec) -> str:

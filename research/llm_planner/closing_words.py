@@ -32,7 +32,8 @@ def voiced(by: str, text: str, digest: Digest) -> PlannerWords:
     """Return a planner's words with what in them is in no fact of the digest it was shown."""
     facts = tuple(_facts(digest.facts())) + _counts(digest)
     unfounded = (found.text for found in _numbers(text) if not any(found.may_be(fact) for fact in facts))
-    wrong = _contradicted(text, digest.verdicts) if digest.verdicts else ()
+    reached = digest.every_verdict
+    wrong = _contradicted(text, reached) if reached else ()
     return PlannerWords(
         by=by, text=text, unfounded=tuple(dict.fromkeys(unfounded)), contradicted=tuple(dict.fromkeys(wrong))
     )

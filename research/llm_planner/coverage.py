@@ -66,7 +66,7 @@ class _Coverage:
         self._defaults = {facts.name: facts.default for facts in digest.fields}
         self._values = _values(digest, design)
         searched = {knob.field for knob in design.screen.knobs} if design.screen else set()
-        self._varied = searched | {claim.variable for claim in digest.hypotheses}
+        self._varied = searched | {name for claim in digest.hypotheses for name in claim.varied}
 
     def _read(self, digest: Digest, text: str) -> Reading:
         return read_topic(text, digest.fields, digest.environments)
@@ -152,6 +152,6 @@ def _values(digest: Digest, design: ProposeDesign) -> dict[str, tuple[Scalar, ..
     for knob in design.screen.knobs if design.screen else ():
         values[knob.field] = (*knob.values, *(facts.default for facts in digest.fields if facts.name == knob.field))
     for claim in digest.hypotheses:
-        compared = (_named(claim.variable, value) for value in (claim.control, claim.treatment))
-        values[claim.variable] = (*values.get(claim.variable, ()), *compared)
+        for name, compared in claim.varied.items():
+            values[name] = (*values.get(name, ()), *(_named(name, value) for value in compared))
     return values

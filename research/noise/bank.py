@@ -24,6 +24,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from research.installation.every_study import every_study
 from research.installation.model_folder import wherever
 from research.noise.figures import LEAST_DF, Figures, Observation, figures
+from research.noise.results_version import FIRST_VERSION, RESULTS_VERSION, VERSION_KEY
 from studies import EventLog, RunState, StudyState
 from studies.checks.collapse import collapse
 from studies.checks.plumbing import conditions, plumbing_fault
@@ -35,15 +36,9 @@ from studies.records.design_parts import CollapseRule, Noise
 from studies.records.run_specs import PLUMBING_ARM
 from swarm.job import Job
 
-RESULTS_VERSION = 1
-"""Raised whenever environments, training or evaluation change what a job comes to: older runs say nothing then."""
-VERSION_KEY = "results"
-"""Where `study.created` has the results version, beside the versions of packages."""
-FIRST_VERSION = 1
-"""The results version of studies whose logs name none, as they were begun before there was a second."""
 NOISE_SEEDS = LEAST_DF + 2
 """Seeds of an A/A stage: one more than the fewest that give `LEAST_DF`, so that a run may be lost."""
-_APART = ("seed", "tracking", "evaluate_after", "evaluation_episodes")
+_APART = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
 """Fields of a job of which no training depends: chance, names, and when somebody looks."""
 
 
@@ -68,9 +63,9 @@ class NoiseBank:
 
     @classmethod
     def of_study(cls, state: StudyState) -> NoiseBank:
-        """Return what one study's collected runs say."""
+        """Return what one study's collected runs say, those of all its rounds."""
         version = str(state.versions.get(VERSION_KEY, FIRST_VERSION))
-        every = [run for run in state.runs.values() if run.status == "collected"]
+        every = [run for run in state.every_run.values() if run.status == "collected"]
         collected = [run for run in every if run.spec.arm != PLUMBING_ARM]
         if version != str(RESULTS_VERSION):
             return cls(left_out=_counted(_another(version), len(collected)))
@@ -111,7 +106,8 @@ class NoiseBank:
         known = self._figures(environment, job, metric)
         about = f"{environment}, this model and {job.algorithm}"
         if known is None:
-            if late := len(self._of(environment, job, metric)):
+            late = len(self._of(environment, job, metric))
+            if late and metric.threshold is not None:
                 return f"Most of the {late} runs of {about} in the noise bank never reached {metric.threshold:g}."
             return f"The noise bank has no two runs of {about} that differ in their seed alone{self._left_out()}."
         if known.says(metric.episodes):

@@ -7,7 +7,8 @@ May enter: what speaks to Prefect and what is shown there. What a study does nex
 person may change of it in `research.study`.
 """
 
-from research.orchestration.server import PrefectServer, PrefectUnavailable, ensure_server, stop_server
+from research.orchestration.named import PrefectUnavailable
+from research.orchestration.server import PrefectServer, ensure_server, stop_server
 from research.orchestration.view import PrefectView
 
 __all__ = ["PrefectServer", "PrefectUnavailable", "PrefectView", "ensure_server", "stop_server"]

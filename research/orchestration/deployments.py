@@ -10,11 +10,21 @@ Import this module only after `client_environment` is in os.environ: Prefect rea
 from __future__ import annotations
 
 import hashlib
+import re
 import socket
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Final
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.filters import (
+    FlowRunFilter,
+    FlowRunFilterId,
+    FlowRunFilterState,
+    FlowRunFilterStateType,
+)
+from prefect.client.schemas.objects import FlowRun, StateType
 from prefect.exceptions import ObjectNotFound
 
 from research.installation.home import Home
@@ -23,6 +33,8 @@ RESEARCH: Final = "ajet-research"
 RESUME: Final = "ajet-resume"
 TAG: Final = "ajet"
 """On every flow run of ours, so that automations can tell them from others."""
+_TAKEN_UP: Final = re.compile(r".+/[0-9a-f]{64}/.+")
+"""The key of a flow run by which a worker takes up what was left with a log of that hash."""
 _NO_WORKER: Final = (
     "What `ajet research` and `ajet study resume` drive on this machine. Cancel and Pause are obeyed; a run that is "
     "begun here waits for a worker: `ajet up --work`."
@@ -30,8 +42,8 @@ _NO_WORKER: Final = (
 
 
 def place_of(home: Home) -> str:
-    """Return the name of this machine and installation, the same for all its processes."""
-    return f"{socket.gethostname()}-{hashlib.sha256(str(home.path).encode()).hexdigest()[:4]}"
+    """Return the name of this machine and installation, the same for all its processes, however they spell its path."""
+    return f"{socket.gethostname()}-{hashlib.sha256(str(home.path.resolve()).encode()).hexdigest()[:4]}"
 
 
 def resume_deployment(client: SyncPrefectClient, place: str) -> UUID:
@@ -43,10 +55,24 @@ def resume_deployment(client: SyncPrefectClient, place: str) -> UUID:
         return client.create_deployment(flow, place, description=_NO_WORKER, tags=[TAG])
 
 
-def hand_over(client: SyncPrefectClient, place: str, study: str, key: str) -> UUID:
+def hand_over(client: SyncPrefectClient, place: str, study: str, key: str) -> FlowRun:
     """Ask the worker of a place to go on with a study; asked again with the same key, it is the same flow run."""
-    made = client.create_flow_run_from_deployment(
+    return client.create_flow_run_from_deployment(
         resume_deployment(client, place), parameters={"study": study}, name=study, tags=[TAG, study],
         idempotency_key=key,
     )  # fmt: skip
-    return made.id
+
+
+def wish_of(run: FlowRun) -> datetime | None:
+    """Return for when somebody asked for a flow run; None where nobody did: a worker takes up what was left."""
+    key = run.idempotency_key
+    return None if key is not None and _TAKEN_UP.fullmatch(key) is not None else run.expected_start_time or run.created
+
+
+def cancelling(client: SyncPrefectClient, flow_runs: Sequence[UUID]) -> list[UUID]:
+    """Return those of flow runs that somebody cancelled, and that have not ended yet."""
+    asked = FlowRunFilter(
+        id=FlowRunFilterId(any_=list(flow_runs)),
+        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CANCELLING])),
+    )
+    return [run.id for run in client.read_flow_runs(flow_run_filter=asked)]

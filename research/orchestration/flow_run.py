@@ -14,7 +14,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from http import HTTPStatus
-from typing import Any
+from textwrap import shorten
+from typing import Any, NamedTuple
 from uuid import UUID, uuid4
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
@@ -24,7 +25,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running
 
-from research.orchestration.deployments import TAG, resume_deployment
+from research.orchestration.deployments import TAG, resume_deployment, wish_of
 from research.orchestration.reconcile import Activity, SessionEnd, UserAction
 from research.orchestration.shown.rows import TaskRow
 from research.orchestration.shown.training import TrainingLine
@@ -32,6 +33,10 @@ from research.orchestration.task_runs import TaskRuns
 
 HEARTBEAT = "prefect.flow-run.heartbeat"
 """The event by which Prefect's own engine says that a flow run lives."""
+_MOST_TOPIC = 50
+"""Letters of a topic in a flow run's name: with the study's id it fits in a line of Prefect's list."""
+_RETRIED = "AwaitingRetry"
+"""The name of the state that Retry of Prefect's pages sets."""
 _LASTS_S = 10 * 365 * 86_400
 """Seconds that a pause may last: Prefect fails a flow run whose pause has expired."""
 
@@ -64,6 +69,18 @@ class FlowRunState:
     shows: Activity | None
 
 
+class RequestedWork(NamedTuple):
+    """What a flow run was created for: the name of its flow, its parameters, and for when somebody asked for it.
+
+    `wished` is by the server's clock: when it was to begin, or Retry was pressed last; None where a worker handed a
+    study over by itself.
+    """
+
+    flow: str
+    parameters: Mapping[str, Any]
+    wished: datetime | None
+
+
 class FlowRun:
     """A flow run that this process writes."""
 
@@ -83,17 +100,25 @@ class FlowRun:
 
     @classmethod
     def taken(cls, client: SyncPrefectClient, identity: UUID, study: str, topic: str) -> FlowRun:
-        """Return the flow run that a worker's process was started for, named after its study; raises FlowRunGone."""
+        """Return the flow run that a worker's process was started for, named after its study; raises FlowRunGone.
+
+        Tags that somebody gave it stay: their automations look for them.
+        """
         try:
-            client.update_flow_run(identity, name=_name(study, topic), tags=[TAG, study])
+            tags = dict.fromkeys([*client.read_flow_run(identity).tags, TAG, study])
+            client.update_flow_run(identity, name=_name(study, topic), tags=list(tags))
         except ObjectNotFound as error:
             raise FlowRunGone from error
         return cls(client, identity)
 
-    def asked(self) -> tuple[str, Mapping[str, Any]]:
-        """Return the name of its flow, and the parameters that it was created with."""
+    def asked(self) -> RequestedWork:
+        """Return what it was created for."""
         found = self._client.read_flow_run(self.id)
-        return self._client.read_flow(found.flow_id).name, found.parameters
+        flow = self._client.read_flow(found.flow_id).name
+        # A retry leaves the expected time as it was.
+        retried = (each.timestamp for each in self._client.read_flow_run_states(self.id) if each.name == _RETRIED)
+        wishes = [each for each in (wish_of(found), *retried) if each is not None]
+        return RequestedWork(flow, found.parameters, max(wishes, default=None))
 
     def found(self) -> FlowRunState:
         """Read the state; raises FlowRunGone."""
@@ -121,12 +146,15 @@ class FlowRun:
         self._set(Running() if activity is Activity.RUNNING else _paused(reason))
 
     def end(self, ending: SessionEnd) -> None:
-        """Set the last state."""
+        """Set the last state; raises FlowRunGone."""
         states = {"concluded": Completed, "cancelled": Cancelled, "failed": Failed, "left": Crashed}
-        if ending.how == "budget":
-            self._set(Completed(name="Budget used up", message=ending.message))
-        else:
-            self._set(states[ending.how](message=ending.message))
+        try:
+            if ending.how == "budget":
+                self._set(Completed(name="Budget used up", message=ending.message))
+            else:
+                self._set(states[ending.how](message=ending.message))
+        except ObjectNotFound as error:
+            raise FlowRunGone from error
 
     def beat(self) -> None:
         """Say that whoever drives the study lives."""
@@ -183,7 +211,7 @@ class FlowRun:
 
 
 def _name(study: str, topic: str) -> str:
-    return f"{study}: {topic[:80]}"
+    return f"{study}: {shorten(topic, _MOST_TOPIC, placeholder=' …')}"
 
 
 def _paused(reason: str) -> State[Any]:

@@ -130,9 +130,9 @@ class _Trainings:
         self._flow_run = flow_run
         self._folder = folder
         self._curves = curves
-        self._over = {(attempt.name, attempt.url) for _, attempt in _tries(since) if attempt.status is not None}
+        self._over = {(attempt.name, attempt.url) for _, _, attempt in _tries(since) if attempt.status is not None}
         """Attempts of which nothing more is told, unless they get another page at W&B."""
-        self._open: list[tuple[RunState, AttemptState]] = []
+        self._open: list[tuple[int, RunState, AttemptState]] = []
         self._told: set[tuple[str, str]] = set()
         self._logs: dict[str, str | None] = {}
         self._state: StudyState | None = None
@@ -144,11 +144,11 @@ class _Trainings:
         """
         known = len(self._logs)
         if state is not self._state:
-            self._open = [one for one in _tries(state) if (one[1].name, one[1].url) not in self._over]
+            self._open = [one for one in _tries(state) if (one[2].name, one[2].url) not in self._over]
             self._state = state
-        self.say(line for run, attempt in self._open for line in self._lines(run, attempt))
-        self._over |= {(attempt.name, attempt.url) for _, attempt in self._open if attempt.status is not None}
-        self._open = [one for one in self._open if one[1].status is None]
+        self.say(line for one in self._open for line in self._lines(*one))
+        self._over |= {(attempt.name, attempt.url) for _, _, attempt in self._open if attempt.status is not None}
+        self._open = [one for one in self._open if one[2].status is None]
         return len(self._logs) > known
 
     def say(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
@@ -167,8 +167,8 @@ class _Trainings:
             self._logs[attempt.name] = found
         return self._logs[attempt.name]
 
-    def _lines(self, run: RunState, attempt: AttemptState) -> Iterator[tuple[str, TrainingLine]]:
-        folder, key = self._files(run, attempt), attempt_key(run, attempt.number)
+    def _lines(self, round: int, run: RunState, attempt: AttemptState) -> Iterator[tuple[str, TrainingLine]]:
+        folder, key = self._files(run, attempt), attempt_key(run, attempt.number, round)
         progress = read_progress(folder)
         if progress is not None:
             self._curves.see(run.run_id, attempt.number, progress)
@@ -181,5 +181,7 @@ class _Trainings:
         return AttemptFolder(attempt_in(self._folder, run.run_id, attempt.number))
 
 
-def _tries(state: StudyState) -> Iterator[tuple[RunState, AttemptState]]:
-    return ((run, attempt) for run in state.runs.values() for attempt in run.attempts)
+def _tries(state: StudyState) -> Iterator[tuple[int, RunState, AttemptState]]:
+    """Yield each attempt with the round and the run that it is of."""
+    for entry in state.every_round:
+        yield from ((entry.round, run, attempt) for run in entry.runs.values() for attempt in run.attempts)

@@ -7,23 +7,23 @@ that a finished study can still be looked at. A server named by PREFECT_API_URL 
 
 from __future__ import annotations
 
-import http.client
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-import urllib.request
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from filelock import FileLock
+from filelock import FileLock, Timeout
 
 from research.files import read_json, write_json
+from research.orchestration.named import DATABASE, PrefectUnavailable, is_of, named_server, why_not_up
+from studies.log.leases import Holder
 
 DEFAULT_PORT = 4200
 _START_TIMEOUT_S = 120.0
@@ -35,12 +35,6 @@ _QUIET = {
     "PREFECT_TELEMETRY_ENABLE_RESOURCE_METRICS": "false",
     "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
 }
-_DATABASE = "PREFECT_API_DATABASE_CONNECTION_URL"
-"""Prefect's own setting, the only one of them that a server of ours takes from whoever starts it."""
-
-
-class PrefectUnavailable(Exception):
-    """No Prefect server could be reached or started; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +53,35 @@ class PrefectServer:
 
 def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
     """Return a server that answers: the user's, this installation's, or a new one. Raises PrefectUnavailable."""
-    chosen = os.environ.get("PREFECT_API_URL")
-    if chosen:
-        url = chosen.rstrip("/").removesuffix("/api")
-        if _answers(url):
-            return PrefectServer(url, reused=True, note="named by PREFECT_API_URL")
-        raise PrefectUnavailable(
-            f"PREFECT_API_URL names {url}, but no Prefect server answers there; unset it or start one"
-        )
+    if (url := named_server()) is not None:
+        return PrefectServer(url, reused=True, note="named by PREFECT_API_URL")
     folder.mkdir(parents=True, exist_ok=True)
-    with FileLock(folder / "starting.lock"):  # whoever comes meanwhile finds the server that is being started
+    with _starting(folder):  # whoever comes meanwhile finds the server that is being started
         known = recorded(folder / "server.json")
         if known is not None and lives(known):
             url = str(known["url"])
-            if _comes_up(url, lambda: lives(known)):
+            if _comes_up(url, folder, lambda: lives(known)):
                 return PrefectServer(url, reused=True)
             stop_server(folder)
         elif known is not None:
-            _end_remains(int(str(known["pid"])))
+            _end_remains(known)
         return _start(folder, port if known is None else _port_of(str(known["url"])))
+
+
+@contextmanager
+def _starting(folder: Path) -> Iterator[None]:
+    lock = FileLock(folder / "starting.lock", timeout=2 * _START_TIMEOUT_S)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise PrefectUnavailable(
+            f"expected whoever starts a Prefect server in {folder} to be done in {2 * _START_TIMEOUT_S:.0f} s; found "
+            "that it is not, or was suspended (Ctrl-Z); go on with it, or end it"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def client_environment(folder: Path) -> dict[str, str]:
@@ -97,26 +101,32 @@ def client_environment(folder: Path) -> dict[str, str]:
 
 
 def stop_server(folder: Path, *, grace_s: float = 10.0) -> bool:
-    """Stop the server this installation started; return False when none was running."""
+    """Stop the server this installation started, or what a killed one left; return False when nothing was running."""
     known = recorded(folder / "server.json")
     (folder / "server.json").unlink(missing_ok=True)
-    if known is None or not lives(known):
+    if known is None:
         return False
-    end_group(int(str(known["pid"])), grace_s)  # it leads its own session, hence its own group
-    return True
+    if not lives(known):
+        return _end_remains(known)
+    return end_group(int(str(known["pid"])), grace_s)  # it leads its own session, hence its own group
 
 
-def _end_remains(leader: int) -> None:
-    """End what a killed server left: a process of its group listens where it did.
+def _end_remains(known: Mapping[str, object]) -> bool:
+    """End what a killed server left, which may listen where it did; return whether there was anything.
 
-    Its id is nobody else's while the group is there, and where it was given anew, somebody has it: no group of ours.
+    Its id is nobody else's while the group is there, and where it was given anew, or the machine was started since,
+    somebody has it: no group of ours.
     """
-    if not psutil.pid_exists(leader) or psutil.Process(leader).status() == psutil.STATUS_ZOMBIE:
-        end_group(leader, _REMAINS_S)
+    leader = int(str(known["pid"]))
+    if _of_another_boot(known):
+        return False
+    if psutil.pid_exists(leader) and psutil.Process(leader).status() != psutil.STATUS_ZOMBIE:
+        return False
+    return end_group(leader, _REMAINS_S)
 
 
-def end_group(group: int, grace_s: float) -> None:
-    """End the processes of a group, by force after a grace."""
+def end_group(group: int, grace_s: float) -> bool:
+    """End the processes of a group, by force after a grace; return whether there were any."""
     members = [p for p in psutil.process_iter(["pid"]) if _group_of(p.pid) == group]
     with suppress(ProcessLookupError):
         os.killpg(group, signal.SIGTERM)
@@ -124,25 +134,43 @@ def end_group(group: int, grace_s: float) -> None:
     for process in left:
         process.kill()
     psutil.wait_procs(left, timeout=grace_s)
+    return bool(members)
 
 
 def _start(folder: Path, wanted: int) -> PrefectServer:
     port = wanted if wanted and _free(wanted) else _any_port()
+    try:
+        url = _begun(folder, port)
+    except PrefectUnavailable:
+        if _free(port):
+            raise
+        port = _any_port()  # somebody was faster: it takes seconds until a server listens
+        url = _begun(folder, port)
     note = None if port == wanted or not wanted else f"port {wanted} is in use, so Prefect took {port}"
-    url = f"http://127.0.0.1:{port}"
-    process = _launch(folder, port)
-    # Recorded before it answers: whoever is interrupted or killed meanwhile leaves a server that is found again.
-    record(folder / "server.json", process.pid, url=url)
-    if not _comes_up(url, lambda: process.poll() is None):
-        stop_server(folder)
-        raise PrefectUnavailable(f"the Prefect server did not come up on {url}; its log is {folder / 'server.log'}")
     return PrefectServer(url, reused=False, note=note)
 
 
-def _comes_up(url: str, is_there: Callable[[], bool]) -> bool:
-    """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow)."""
+def _begun(folder: Path, port: int) -> str:
+    """Start a server at a port, and return its address once it answers; raises PrefectUnavailable."""
+    url = f"http://127.0.0.1:{port}"
+    log = folder / "server.log"
+    said = log.stat().st_size if log.exists() else 0
+    process = _launch(folder, port)
+    # Recorded before it answers: whoever is interrupted or killed meanwhile leaves a server that is found again.
+    record_or_end(folder / "server.json", process, url=url)
+    if not _comes_up(url, folder, lambda: process.poll() is None):
+        stop_server(folder)
+        raise PrefectUnavailable(f"expected a Prefect server to come up on {url}; {why_not_up(log, said)}")
+    return url
+
+
+def _comes_up(url: str, folder: Path, is_there: Callable[[], bool]) -> bool:
+    """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow).
+
+    One of another installation may have taken its port and answer there.
+    """
     deadline = time.monotonic() + _START_TIMEOUT_S
-    while not _answers(url):
+    while not is_of(url, folder):
         if not is_there() or time.monotonic() > deadline:
             return False
         time.sleep(0.5)
@@ -151,7 +179,7 @@ def _comes_up(url: str, is_there: Callable[[], bool]) -> bool:
 
 def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
     environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or key == _DATABASE},
+        **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or key == DATABASE},
         **_QUIET,
         "PREFECT_HOME": str(folder),
         "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
@@ -164,8 +192,23 @@ def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
 
 
 def record(path: Path, pid: int, **more: object) -> None:
-    """Write which process it is, so that its id on another one is not taken for it."""
-    write_json(path, {**more, "pid": pid, "created": psutil.Process(pid).create_time()})
+    """Write which process it is, by when it began since the boot: neither its id nor a set clock makes it another."""
+    process = Holder.of(pid, path.parent)
+    created = psutil.Process(pid).create_time()
+    write_json(path, {**more, "pid": pid, "created": created, "boot": process.boot, "started_s": process.started_s})
+
+
+def record_or_end(path: Path, process: subprocess.Popen[bytes], **more: object) -> None:
+    """Write which process was started, which leads a group; where that cannot be written, nobody would find it again.
+
+    It is ended then: each try on a full disk would leave one more.
+    """
+    try:
+        record(path, process.pid, **more)
+    except OSError:
+        end_group(process.pid, _REMAINS_S)
+        process.wait()
+        raise
 
 
 def recorded(path: Path) -> Mapping[str, object] | None:
@@ -179,7 +222,9 @@ def recorded(path: Path) -> Mapping[str, object] | None:
 
 def lives(known: Mapping[str, object]) -> bool:
     """Return whether the process that was recorded still runs."""
-    try:
+    if "started_s" in known:
+        return not _of_another_boot(known) and not _holder(known).is_gone()
+    try:  # as earlier versions recorded it
         process = psutil.Process(int(str(known["pid"])))
         ended = process.status() == psutil.STATUS_ZOMBIE  # of whoever started it, and has not looked yet
         return not ended and abs(process.create_time() - float(str(known["created"]))) < 1.0
@@ -187,19 +232,23 @@ def lives(known: Mapping[str, object]) -> bool:
         return False
 
 
+def _holder(known: Mapping[str, object]) -> Holder:
+    pid, started_s = int(str(known["pid"])), float(str(known["started_s"]))
+    return Holder(socket.gethostname(), str(known["boot"]), pid, started_s, "")
+
+
+def _of_another_boot(known: Mapping[str, object]) -> bool:
+    """Return whether the machine, or its namespace of process ids, is not the one that a process was recorded in."""
+    if "boot" in known:
+        return not _holder(known).is_beside(Holder.here(Path()))
+    return float(str(known["created"])) < psutil.boot_time()
+
+
 def _group_of(pid: int) -> int | None:
     try:
         return os.getpgid(pid)
     except ProcessLookupError:
         return None
-
-
-def _answers(url: str) -> bool:
-    try:
-        with urllib.request.urlopen(f"{url}/api/health", timeout=2.0) as reply:
-            return bool(reply.status == 200)
-    except (OSError, ValueError, http.client.HTTPException):  # nobody, no address, or no HTTP
-        return False
 
 
 def _port_of(url: str) -> int:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -60,9 +60,12 @@ class ControllerSession:
         self._beaten = -math.inf
         self._shown: _Shown | None = None
 
-    def refresh(self, notes: Sequence[str] = ()) -> None:
-        """Carry out what was clicked since the last refresh, and publish what is new, with lines of the controller."""
-        self._with_flow_run(lambda shown: self._refresh(shown, notes))
+    def refresh(self, notes: list[str] | None = None) -> None:
+        """Carry out what was clicked since the last refresh, and publish what is new, with lines of the controller.
+
+        Lines that were told are taken out of `notes`, whatever comes after them.
+        """
+        self._with_flow_run(lambda shown: self._refresh(shown, [] if notes is None else notes))
 
     def close(self, error: BaseException | None) -> None:
         """Publish how the session ended, or the error that it ended with; clicks are not carried out any more.
@@ -80,10 +83,14 @@ class ControllerSession:
                 shown.flow_run.end(ending(state, error))
 
         self._with_flow_run(tell)
-        self._note.unlink(missing_ok=True)
+        if self._shown is not None and _noted(self._note) == str(self._shown.flow_run.id):  # else a later session's
+            self._note.unlink(missing_ok=True)
 
-    def _refresh(self, shown: _Shown, notes: Sequence[str]) -> None:
-        """Set the flow run's state before the study's, so that the least time is left for a click in between."""
+    def _refresh(self, shown: _Shown, notes: list[str]) -> None:
+        """Set the flow run's state before the study's, so that the least time is left for a click in between.
+
+        What people are asked and answer comes before what is only shown.
+        """
         state = self._study.state()
         found = shown.flow_run.found()
         both = reconcile(shown.agreed, found.action, activity(state))
@@ -95,10 +102,11 @@ class ControllerSession:
         if (now := time.monotonic()) - self._beaten >= BEAT_S:
             shown.flow_run.beat()
             self._beaten = now
-        if notes:
-            shown.flow_run.log(notes)
-        shown.projection.tell(self._study.state())
+        if told := len(notes):  # more may come meanwhile
+            shown.flow_run.log(notes[:told])
+            del notes[:told]
         self._forms.refresh(self._study.state())
+        shown.projection.tell(self._study.state())
 
     def _ask(self, action: UserAction) -> None:
         match action:

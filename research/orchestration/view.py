@@ -14,12 +14,14 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Self
 from uuid import UUID
 
+from research.installation.disk import unless_full
 from research.installation.home import Home
-from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
+from research.orchestration.named import PrefectUnavailable
+from research.orchestration.server import PrefectServer, client_environment, ensure_server
 from studies import EventLog, StudyState
 
 if TYPE_CHECKING:
-    from research.orchestration.session import ControllerSession  # imports Prefect, which reads its settings then
+    pass  # imports Prefect, which reads its settings then
 
 REFRESH_S = 2.0
 """Seconds between two refreshes: what is clicked is carried out after so many."""
@@ -40,12 +42,15 @@ class PrefectView:
     """Shows one session of a study, which begins at `since`, from entering to leaving; `url` is where, once known."""
 
     def __init__(self, home: Home, since: StudyState, say: Say, warn: Say, taken: UUID | None = None) -> None:
-        """`say` takes where it is shown, `warn` that it is not; `taken` is a flow run as in ControllerSession."""
+        """`say` takes where it is shown, `warn` that it is not; `taken` is a flow run as in ControllerSession.
+
+        A line that can be written nowhere, as on a full disk, is dropped.
+        """
         self.url: str | None = None
         self._home = home
         self._since = since
-        self._say = say
-        self._warn = warn
+        self._say = unless_full(say)
+        self._warn = unless_full(warn)
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._taken = taken
@@ -89,7 +94,7 @@ class PrefectView:
         while True:
             try:
                 return ensure_server(self._home.prefect)
-            except PrefectUnavailable as error:
+            except (PrefectUnavailable, OSError) as error:  # a full disk, say, has room again
                 if again_s == _AGAIN_S:
                     self._warn(f"{error}; the study goes on without Prefect's view, which is tried again")
             if self._over.wait(again_s):
@@ -105,15 +110,10 @@ class PrefectView:
 
         with connect(server.api) as client, closing(EventLog(self._home.database)) as log:
             session = ControllerSession(self._home, log, self._since, client, self._taken)
-            self._try(lambda: self._refresh(session))
+            self._try(lambda: session.refresh(self._notes))
             while not self._over.wait(_AGAIN_S if self._lost else REFRESH_S):
-                self._try(lambda: self._refresh(session))
+                self._try(lambda: session.refresh(self._notes))
             self._try(lambda: session.close(self._error))
-
-    def _refresh(self, session: ControllerSession) -> None:
-        lines = tuple(self._notes)
-        session.refresh(lines)
-        del self._notes[: len(lines)]  # those that came meanwhile are told the next time
 
     def _try(self, look: Callable[[], None]) -> None:
         """Publish something; say once that it fails, with the reason, and once that it works again."""

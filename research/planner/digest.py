@@ -1,9 +1,9 @@
 """What a planner is shown: a compact, frozen value rebuilt from the study before every turn.
 
-A planner has no memory of its own; all it may know stands here. It holds facts only, and nothing an agent or training
-code wrote: topic and notes are the user's, arms, warnings and verdicts are code's, hypotheses are the planner's own,
-examples of plays are of a scripted player on training tasks. Notes are quoted: they steer what is proposed, and no
-number in them is a result.
+A planner has no memory of its own; all it may know stands here, or can be looked at from here (`may_look`). It holds
+facts only, and nothing an agent or training code wrote: topic and notes are the user's, arms, warnings and verdicts are
+code's, hypotheses and the notebook are the planner's own, examples of plays are of a scripted player on training tasks.
+Notes are quoted: they steer what is proposed, and no number in them is a result.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ from typing import Any, Final, Literal
 
 from research.base_fields import fixed_fields
 from research.metrics.asked import AskedMetric, form
+from research.planner.inquiry import InquiryFacts
+from research.planner.looks import NO_LOOKS, NO_REWARD_NOW, Looks
+from research.planner.notebook import Notebook
 from research.planner.quoted import Quoted
 from research.planner.rewards import examples, names_reward
 from research.proposals.actions import DEFAULT_EFFECT
@@ -163,6 +166,16 @@ class Digest:
     environments: tuple[EnvironmentFacts, ...] = field(default_factory=environment_facts)
     fixed: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the job under all arms that the user fixed, as given."""
+    inquiry: InquiryFacts | None = None
+    """What the rounds before found; None in the first."""
+    notebook: Notebook | None = None
+    """What the planner wrote down in earlier turns; None where it can write nothing down."""
+    findings: Sequence[Quoted] = ()
+    """What earlier studies here found about the topic, quoted."""
+    may_look: Looks = field(default=NO_LOOKS, repr=False)
+    """What may be looked at before the action."""
+    plays_seen: bool = False
+    """Whether plays of hidden tasks were looked at, so that no reward function may be written any more."""
 
     @property
     def stage(self) -> Stage:
@@ -174,6 +187,12 @@ class Digest:
         return "design" if self.hypotheses or self.search else "propose"
 
     @property
+    def every_verdict(self) -> tuple[Verdict, ...]:
+        """Return the verdicts of this round, and of the rounds before it."""
+        before = () if self.inquiry is None else self.inquiry.verdicts
+        return (*before, *self.verdicts)
+
+    @property
     def lacks_reward(self) -> bool:
         """Whether the topic asks for a reward function where none may be proposed."""
         return not self.code_allowed and names_reward(self.topic)
@@ -181,10 +200,16 @@ class Digest:
     def facts(self) -> dict[str, Any]:
         """Return what the due action needs to know, as JSON values."""
         known: dict[str, Any] = {"topic": self.topic} | self._of_stage()
+        if self.inquiry is not None:
+            known |= {"inquiry": self.inquiry.facts()}
         if self.warnings:
             known |= {"linter_warnings": list(self.warnings)}
+        if self.findings:
+            known |= {"findings_of_earlier_studies_quoted": _quoted(self.findings)}
+        if self.notebook is not None:
+            known |= self.notebook.facts()
         if self.notes:
-            known |= {"user_notes_quoted": [{"id": note.id, "text": note.text} for note in self.notes]}
+            known |= {"user_notes_quoted": _quoted(self.notes)}
         return known | ({"last_action_refused": self.rejected} if self.rejected else {})
 
     def _of_stage(self) -> dict[str, Any]:
@@ -205,7 +230,8 @@ class Digest:
         if self.code_allowed:
             known |= {"reward_examples": examples(facts.name for facts in self.environments)}
         if self.lacks_reward:
-            known |= {"reward_function": "may not be proposed in this study: its runs are in no containers"}
+            why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
+            known |= {"reward_function": f"may not be proposed in this study: {why}"}
         return known
 
     def _to_design(self) -> dict[str, Any]:
@@ -260,6 +286,10 @@ class Digest:
 _SHOWN_OF_VERDICT = {
     "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",
 }  # fmt: skip
+
+
+def _quoted(texts: Sequence[Quoted]) -> list[dict[str, str]]:
+    return [{"id": entry.id, "text": entry.text} for entry in texts]
 
 
 def _field(facts: FieldFacts) -> dict[str, Any]:

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from research.errors import DesignRefused
 from research.planner.digest import Digest
-from research.proposals.actions import Action
+from research.planner.looks import TakenLook
+from research.proposals.actions import Action, Aside
 
 Check = Callable[[Action], DesignRefused | None]
 """Returns why an action would be refused, in one line for a person and one for a planner; None when it is taken."""
@@ -34,6 +35,10 @@ class PlannerTurn:
     """What of the topic the action leaves out: words of the topic, or the planner's own sentence on it."""
     refused: DesignRefused | None = None
     """Why `check` refuses the action, where the planner has no other idea."""
+    looks: tuple[TakenLook, ...] = ()
+    """What it looked at before."""
+    asides: tuple[Aside, ...] = ()
+    """What it said beside the action."""
 
     def payload(self) -> dict[str, Any]:
         """Return the payload of the event `planner.acted`."""
@@ -44,6 +49,7 @@ class PlannerTurn:
             "rejected": list(self.rejected),
             "note": self.note,
             "not_tested": list(self.not_tested),
+            **({"looks": [look.payload() for look in self.looks]} if self.looks else {}),
         }
 
 

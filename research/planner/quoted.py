@@ -5,9 +5,10 @@ What is quoted may steer what a planner proposes. It is no instruction to code: 
 
 from __future__ import annotations
 
+import os
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 LONGEST = 500
@@ -16,6 +17,9 @@ MOST = 8
 """Texts that are shown: the latest."""
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x1b\\|\x07|$)|[@-_])|\x9b[0-?]*[ -/]*[@-~]", re.DOTALL)
 """Terminal sequences: CSI (also as one character), strings up to their terminator, and two-character ones."""
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)
+_SHORTEST_SECRET = 8
+"""Shorter ones are placeholders, which would be found in any text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,14 @@ def plain(text: str) -> str:
     kept = "".join(" " if char.isspace() else char for char in bare if char.isspace() or _prints(char))
     flat = " ".join(kept.split())
     return flat if len(flat) <= LONGEST else flat[: LONGEST - 1] + "…"
+
+
+def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """Return a text without the values of those variables of this process that are secrets by their names."""
+    for name, value in (os.environ if environment is None else environment).items():
+        if len(value) >= _SHORTEST_SECRET and _SECRET.search(name):
+            text = text.replace(value, "***")
+    return text
 
 
 def quoted(texts: Iterable[tuple[str, str]]) -> Sequence[Quoted]:

@@ -123,7 +123,12 @@ def forecaster(scored: Sequence[ScoredPrediction]) -> Forecaster:
 
 
 def _of_study(state: StudyState) -> Iterator[ScoredPrediction | str]:
-    """Yield each claim's prediction with its verdict, or why it is left out."""
+    """Yield the prediction of each claim of each round with its verdict, or why it is left out."""
+    for entry in state.rounds:
+        yield from _of_round(entry)
+
+
+def _of_round(state: StudyState) -> Iterator[ScoredPrediction | str]:
     design = state.design
     for claim in design.hypotheses if design is not None else ():
         verdict = state.verdict_on(claim.id)

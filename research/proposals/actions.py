@@ -1,4 +1,5 @@
-"""What a planner may do: propose hypotheses, design their comparison, conclude, decline. Nothing else exists for it.
+"""What a planner may do: propose hypotheses, design their comparison, replicate a claim, conclude, decline; and, beside
+one of these, note, revise an idea, ask the user. Nothing else exists for it.
 
 The source of a reward function that a proposal carries is text, here and wherever else it is handled outside a
 container.
@@ -10,22 +11,38 @@ level, and sees none of the hidden tasks.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictInt, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictInt,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from research.decisions import RuleError, parse
 from research.proposals.reward_code import MOST_BYTES
+from studies.records.base import JsonValue
+from studies.records.design import CONFIGURATION, LEAST_RUNGS
 
 MOST_HYPOTHESES = 3
 MOST_CONFIRMED = 3
 """Most candidates of a screen that are confirmed."""
 MOST_KNOBS = 4
 MOST_RULES = 8
+MOST_TRIED = 6
+"""Runs of one exploration."""
 MOST_SEEDS = 5
 LEAST_SEEDS = 3
 MOST_LEFT_OUT = 500
 """Characters in which a planner says what it leaves out."""
+MOST_NOTED = 500
+"""Characters of a planner's note, or question."""
 DEFAULT_EFFECT = 0.10
 """Smallest effect of interest where nobody names one: ten points of the hidden success."""
 
@@ -34,10 +51,27 @@ Word = Annotated[str, StringConstraints(strict=True, max_length=64)]
 Phrase = Annotated[str, StringConstraints(strict=True, min_length=1, max_length=200)]
 Scalar = StrictBool | StrictInt | Number | Word
 """A value of a job field that can be varied; a text is one of a choice of words."""
+MOST_RUNGS = 4
+"""Most values of a trend."""
+MOST_TOGETHER = 4
+"""Most fields in which the arms of one hypothesis differ together."""
 
 
 class _ActionModel(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class FieldValue(_ActionModel):
+    """One of several job fields that an arm changes together, with its value."""
+
+    field: str
+    """Name of the job field."""
+    value: Scalar
+    """Its value in this arm."""
+
+
+Setting = Scalar | Annotated[tuple[FieldValue, ...], Field(min_length=2, max_length=MOST_TOGETHER)]
+"""What an arm sets: the value of the variable, or of each of several fields."""
 
 
 class ProposedHypothesis(_ActionModel):
@@ -48,11 +82,13 @@ class ProposedHypothesis(_ActionModel):
     mechanism: str = Field(max_length=1000)
     """Why you expect it, in one or two sentences."""
     variable: str
-    """The one job field in which control and treatment differ; `reward` or `model` where that is offered."""
-    control: Scalar
-    """Value of the field in the control arm; the same in every hypothesis about this field."""
-    treatment: Scalar
-    """Value of the field in the treatment arm."""
+    """The one job field in which control and treatment differ; `reward` or `model` where that is offered;
+    `configuration` where the topic itself sets several fields against each other together."""
+    control: Setting
+    """Value of the field in the control arm, the same in every hypothesis about this field; of a `configuration` the
+    list of its fields with their values."""
+    treatment: Setting
+    """Value of the field in the treatment arm; of a `configuration` the same fields, each with another value."""
     code: str | None = Field(default=None, max_length=MOST_BYTES)
     """Python source of the treatment's reward function if `variable` is `reward`; otherwise null."""
     direction: Literal["increase", "decrease"]
@@ -76,10 +112,56 @@ class ProposedHypothesis(_ActionModel):
     takes fewer steps."""
     sought: Literal["difference", "equivalence"] = "difference"
     """`equivalence` if the topic asks to see shown that there is no difference that matters."""
+    moderator: str = ""
+    """Only if the topic asks whether the effect of one field depends on another: of a `configuration` of two fields,
+    the one on which the other's effect depends. Four arms are trained, and `increase` means that the effect is larger
+    with the moderator's treatment value than with its control value. Empty for any other claim."""
+    ladder: tuple[Scalar, ...] = Field(default=(), max_length=MOST_RUNGS)
+    """Only if the topic asks how the metric moves over several values of one field: three or four values from the
+    lowest, which is `control`, to the highest, which is `treatment`. The one claim is on the rise of a straight line
+    over them. Empty for any other claim."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Self:
         _check_interval(self.predicted_low, self.predicted_high)
+        return self
+
+    @property
+    def sides(self) -> tuple[JsonValue, JsonValue]:
+        """Control and treatment as JSON: of a `configuration` the values by their fields."""
+        return _as_json(self.control), _as_json(self.treatment)
+
+    @field_validator("control", "treatment", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        """Take an object of fields as well as a list, which strict endpoints need."""
+        if not isinstance(value, Mapping):
+            return value
+        return tuple({"field": name, "value": entry} for name, entry in value.items())
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        sides = [_names_of(value) for value in (self.control, self.treatment)]
+        if self.variable != CONFIGURATION:
+            if any(sides):
+                raise ValueError(f"{self.variable}: expected one value in each arm; found several fields; name the "
+                                 f"variable {CONFIGURATION!r}")  # fmt: skip
+            return self
+        if not sides[0] or sides[0] != sides[1] or len(set(sides[0])) < len(sides[0]):
+            found = " and ".join(", ".join(names) or "none" for names in sides)
+            raise ValueError(f"{CONFIGURATION}: expected the same fields in control and treatment; found {found}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_contrast(self) -> Self:
+        names = _names_of(self.control)
+        if self.moderator and (len(names) != 2 or self.moderator not in names):
+            raise ValueError(f"moderator: expected one of the two fields of a {CONFIGURATION}; found "
+                             f"{self.moderator!r} and {', '.join(names) or 'no fields'}")  # fmt: skip
+        if self.ladder and (len(self.ladder) < LEAST_RUNGS or (self.ladder[0], self.ladder[-1])
+                            != (self.control, self.treatment)):  # fmt: skip
+            raise ValueError(f"ladder: expected {LEAST_RUNGS} values or {MOST_RUNGS} from control to treatment; found "
+                             f"{', '.join(map(str, self.ladder))}")  # fmt: skip
         return self
 
     @model_validator(mode="after")
@@ -105,12 +187,18 @@ class Propose(_ActionModel):
     """Whether the topic asks which values are best, so that a screen must find the arms that are then confirmed."""
     not_tested: str = Field(default="", max_length=MOST_LEFT_OUT)
     """What of the topic your hypotheses leave out and why, in a sentence for its author; empty for nothing."""
+    why: str = Field(default="", max_length=MOST_LEFT_OUT)
+    """Of a round after the first: why this is asked next, from what the rounds before found, in a sentence."""
 
     @model_validator(mode="after")
     def _either(self) -> Self:
         if self.search == bool(self.hypotheses):
             found = "both" if self.search else "neither"
             raise ValueError(f"expected one to three hypotheses, or `search` true and none; found {found}")
+        if len(self.hypotheses) > 1 and any(entry.moderator or entry.ladder for entry in self.hypotheses):
+            raise ValueError(
+                "an interaction or a trend takes arms of its own: expected it alone; found others beside it"
+            )
         return self
 
 
@@ -130,12 +218,15 @@ class ProposedKnob(_ActionModel):
     """Name of the job field."""
     values: tuple[Scalar, ...] = Field(min_length=2, max_length=12)
     """The values it may take, from low to high where they have an order; the default among them is not needed."""
+    control: Scalar | None = None
+    """What the control has, such as the best value of an earlier round; null for the job's own value."""
 
 
 class ProposedScreen(_ActionModel):
     """A search: candidates are trained shortly with one seed, and the best of them are then confirmed on fresh seeds.
 
-    The control is the job's default values of the knobs; the claim on each confirmed candidate is written by code.
+    The control has the job's values of the knobs, or those that you name; the claim on each confirmed candidate is
+    written by code.
     """
 
     knobs: tuple[ProposedKnob, ...] = Field(min_length=1, max_length=MOST_KNOBS)
@@ -224,7 +315,81 @@ class Decline(_ActionModel):
     """Why the topic cannot, or should not, be tested here, in a sentence or two."""
 
 
-Action = Annotated[Propose | ProposeDesign | Conclude | Decline, Field(discriminator="action")]
+class Tried(_ActionModel):
+    """One thing to try: the job under all arms with these fields set."""
+
+    settings: tuple[Constant, ...] = Field(default=(), max_length=4)
+    """The fields and their values; none for the job as it is."""
+
+
+class Explore(_ActionModel):
+    """Have single short runs made before you ask, on search tasks and one seed: no claim, and no level spent."""
+
+    action: Literal["explore"] = "explore"
+    environment: Word
+    """Name of the environment."""
+    tried: tuple[Tried, ...] = Field(min_length=1, max_length=MOST_TRIED)
+    """What is tried, one run each."""
+    steps: StrictInt | None = Field(default=None, ge=1)
+    """Training steps of each; null for half of a whole run."""
+    why: str = Field(min_length=1, max_length=MOST_LEFT_OUT)
+    """What you want to see, in a sentence."""
+
+
+class Replicate(_ActionModel):
+    """Put an earlier claim of this inquiry to the test once more, on fresh seeds; code builds the same comparison."""
+
+    action: Literal["replicate"] = "replicate"
+    claim: Word
+    """The claim's id, as `inquiry` has it, such as h1 or r2h1."""
+    environment: Word = ""
+    """Name of the environment; empty for the one in which it was tested."""
+    why: str = Field(default="", max_length=MOST_LEFT_OUT)
+    """What makes you ask it again, in a sentence."""
+
+
+class Note(_ActionModel):
+    """Keep a thought in your notebook, which later turns show you; the turn goes on."""
+
+    action: Literal["note"] = "note"
+    text: str = Field(min_length=1, max_length=MOST_NOTED)
+    """The thought: an idea to try, a doubt, what surprised you. The report quotes it as yours."""
+
+
+class Revise(_ActionModel):
+    """Withdraw or narrow an idea in your notebook, with the reason; the turn goes on."""
+
+    action: Literal["revise"] = "revise"
+    about: Word
+    """The idea's id in your notebook, such as idea-12."""
+    text: str = Field(default="", max_length=MOST_NOTED)
+    """The idea as it stands now, narrower; empty where it is withdrawn."""
+    reason: str = Field(min_length=1, max_length=MOST_NOTED)
+    """Why, in a sentence."""
+
+
+class AskUser(_ActionModel):
+    """Ask the user something; nobody waits for the answer, and the turn goes on."""
+
+    action: Literal["ask"] = "ask"
+    text: str = Field(min_length=1, max_length=MOST_NOTED)
+    """The question. An answer, if there is one, stands among the user's notes in a later turn."""
+
+
+Aside = Note | Revise | AskUser
+"""What may be said beside an action, and uses no turn up."""
+Action = Annotated[
+    Propose | ProposeDesign | Conclude | Decline | Replicate | Explore | Note | Revise | AskUser,
+    Field(discriminator="action"),
+]
+
+
+def _as_json(value: Setting) -> JsonValue:
+    return {entry.field: entry.value for entry in value} if isinstance(value, tuple) else value
+
+
+def _names_of(value: Setting) -> list[str]:
+    return sorted(entry.field for entry in value) if isinstance(value, tuple) else []
 
 
 def _check_interval(low: float, high: float) -> None:

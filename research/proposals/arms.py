@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import combinations, pairwise
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -24,8 +25,8 @@ from research.proposals.reward_code import reward_name
 from research.spelling import did_you_mean
 from research.validation import describe
 from studies.checks.job_fields import differing, flat
-from studies.records.base import JsonValue, canonical
-from studies.records.design import BUILT_IN, MODEL, REWARD, Arm, Hypothesis
+from studies.records.base import JsonValue, canonical, digest
+from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, Arm, Hypothesis
 from studies.records.sentences import setting
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables
@@ -103,7 +104,19 @@ def variable_value(name: str, value: JsonValue, models: ComparedModels = NO_MODE
     """
     if name == MODEL:
         return dict(value) if isinstance(value, Mapping) else models.value(value)
+    if name == CONFIGURATION:
+        return _together(value)
     return reward_name(value) if name == REWARD else field_value(name, value)
+
+
+def _together(values: Mapping[str, Scalar]) -> dict[str, Scalar]:
+    """Return several fields with their values as jobs hold them, by name."""
+    return {name: field_value(name, values[name]) for name in sorted(values)}
+
+
+def overrides_of(variable: str, value: JsonValue) -> dict[str, JsonValue]:
+    """Return what an arm sets that has `value` of `variable`."""
+    return dict(value) if variable == CONFIGURATION else {variable: value}
 
 
 _NO_CONSTANTS: Mapping[str, str] = {
@@ -111,6 +124,7 @@ _NO_CONSTANTS: Mapping[str, str] = {
     "tracking": "each run is tracked in its own folder",
     "streams": "each run plays one stream",
     "evaluate_after": "all arms are evaluated during training by the schedule of the study's metric",
+    "eval_every": "all arms are evaluated during training by the schedule of the study's metric",
     "evaluation_episodes": "all arms are measured on as many hidden episodes, as the study's metric says",
     "environment": "the design names it",
     MODEL: "the user names it, with --model-path or --job",
@@ -167,18 +181,20 @@ def compare(
             f"expected models compared alone, as they are judged by what they gain; found {others} varied as well; "
             "ask in two studies"
         )
-    for name in fixed.keys() & controls.keys():
+    varied = {name for variable, value in controls.items() for name in overrides_of(variable, value)}
+    for name in fixed.keys() & varied:
         raise DesignRefused(f"{name} is varied by a hypothesis, so it cannot be held constant; leave it out")
-    if "steps" in controls and any(entry.matched == "episodes" for entry in hypotheses):
+    if "steps" in varied and any(entry.matched == "episodes" for entry in hypotheses):
         raise DesignRefused("steps follows the size of the batch where episodes are equal, so it cannot be varied, too")
     arms = _arms(hypotheses, controls)
     control = arms[0].job_overrides
     kept = _KEPT if REWARD in controls else {}
     require_agreement(base, {name: [value] for name, value in kept.items()})
     resolved = _job({**(base or Job()).model_dump(), **kept, "environment": environment, **fixed, **control})
-    arms = (arms[0], *(_matched(arm, entry, resolved) for arm, entry in zip(arms[1:], hypotheses, strict=True)))
+    owners = [entry for entry in hypotheses for _ in entry.settings[1:]]
+    arms = (arms[0], *(_matched(arm, entry, resolved) for arm, entry in zip(arms[1:], owners, strict=True)))
     jobs = tuple(_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)
-    _lint_all(arms, jobs)
+    _lint_all(arms, jobs, crossed=hypotheses[0].kind != "difference")
     return ResolvedArms(resolved, arms, jobs)
 
 
@@ -186,9 +202,9 @@ def _compared(hypotheses: Sequence[Hypothesis]) -> dict[str, list[JsonValue]]:
     """Return the values of each field that are compared."""
     found: dict[str, list[JsonValue]] = {}
     for entry in hypotheses:
-        if entry.variable != REWARD:
-            values = (variable_value(entry.variable, value) for value in (entry.control, entry.treatment))
-            found.setdefault(entry.variable, []).extend(values)
+        for name, values in entry.varied.items():
+            if name != REWARD:
+                found.setdefault(name, []).extend(variable_value(name, value) for value in values)
     return found
 
 
@@ -215,20 +231,63 @@ def common_controls(hypotheses: Sequence[Hypothesis]) -> dict[str, JsonValue]:
         if (entry.variable, canonical(treatment)) in treated:
             raise DesignRefused(f"{setting(entry.variable, treatment)} is the treatment of two hypotheses; keep one")
         treated.add((entry.variable, canonical(treatment)))
+    if CONFIGURATION in controls:
+        _require_apart(hypotheses, controls)
+    for entry in hypotheses:
+        _require_contrast(entry, len(hypotheses))
     return controls
+
+
+def _require_contrast(entry: Hypothesis, claims: int) -> None:
+    """Refuse an interaction or a trend beside another claim, and a trend over what has no order."""
+    if entry.kind == "difference":
+        return
+    if claims > 1 or entry.matched == "episodes":
+        raise DesignRefused(
+            f"expected {'an interaction' if entry.moderator else 'a trend'} alone, at equal steps, as it takes arms of "
+            "its own; found another claim beside it, or equal episodes; ask in two studies"
+        )
+    numbers = [value for value in entry.ladder if isinstance(value, int | float) and not isinstance(value, bool)]
+    if len(numbers) < len(entry.ladder) or any(b <= a for a, b in pairwise(numbers)):
+        raise DesignRefused(
+            f"{entry.variable}: expected numbers from the lowest to the highest for a trend; found "
+            f"{', '.join(map(value_text, entry.ladder))}; name them in order, or compare each with the control"
+        )
+
+
+def _require_apart(hypotheses: Sequence[Hypothesis], controls: Mapping[str, JsonValue]) -> None:
+    """Refuse fields that go together beside others, or one of them that does not differ."""
+    if others := sorted(controls.keys() - {CONFIGURATION}):
+        raise DesignRefused(
+            f"expected fields that go together compared alone, as all arms share one control; found {others[0]} varied "
+            "by itself as well; ask in two studies"
+        )
+    for entry in hypotheses:
+        for name, values in entry.varied.items():
+            if canonical(values[0]) == canonical(values[1]):
+                raise DesignRefused(
+                    f"{name}: expected different values of each of the fields that go together; found "
+                    f"{value_text(values[0])} in both arms; hold it constant instead"
+                )
 
 
 def _arms(hypotheses: Sequence[Hypothesis], controls: Mapping[str, JsonValue]) -> tuple[Arm, ...]:
     single = len(controls) == 1
     name = _arm_name(*next(iter(controls.items()))) if single else "control"
-    treatments = ((entry.variable, variable_value(entry.variable, entry.treatment)) for entry in hypotheses)
+    treatments = (
+        (entry.variable, variable_value(entry.variable, value)) for entry in hypotheses for value in entry.settings[1:]
+    )
+    shared: dict[str, JsonValue] = {}
+    for variable, value in controls.items():
+        shared |= overrides_of(variable, value)
     return (
-        Arm(name=name, overrides=dict(controls)),
-        *(Arm(name=_arm_name(field, value), overrides={field: value}) for field, value in treatments),
+        Arm(name=name, overrides=shared),
+        *(Arm(name=_arm_name(field, value), overrides=overrides_of(field, value)) for field, value in treatments),
     )
 
 
 _BATCH = "episodes_per_step"
+_LONGEST_NAME = 64
 
 
 def _matched(arm: Arm, hypothesis: Hypothesis, control: Job) -> Arm:
@@ -250,6 +309,9 @@ def _matched(arm: Arm, hypothesis: Hypothesis, control: Job) -> Arm:
 
 
 def _arm_name(field: str, value: JsonValue) -> str:
+    if field == CONFIGURATION:
+        name = "+".join(_arm_name(*entry) for entry in value.items())
+        return name if len(name) <= _LONGEST_NAME else f"together-{digest(value)[:8]}"
     return f"{field}={arm_text(value) if field == MODEL else value_text(value)}"
 
 
@@ -260,10 +322,13 @@ def _job(values: Mapping[str, Any]) -> Job:
         raise DesignRefused(f"an arm is no valid job: {describe(error)}") from error
 
 
-def _lint_all(arms: Sequence[Arm], jobs: Sequence[Job]) -> None:
-    for arm, job in zip(arms[1:], jobs[1:], strict=True):
-        violations = lint_arms(jobs[0], job, tuple(arm.overrides), rewards=(arms[0].reward, arm.reward))
-        if violations:
+def _lint_all(arms: Sequence[Arm], jobs: Sequence[Job], *, crossed: bool) -> None:
+    """Refuse arms that differ from the control, or `crossed` from any other, in more than is declared."""
+    known = list(zip(arms, jobs, strict=True))
+    pairs = combinations(known, 2) if crossed else ((known[0], other) for other in known[1:])
+    for (first, left), (arm, right) in pairs:
+        declared = [name for name in arm.overrides if not crossed or first.overrides[name] != arm.overrides[name]]
+        if violations := lint_arms(left, right, declared, rewards=(first.reward, arm.reward)):
             raise DesignRefused(f"arm {arm.name} is confounded: {'; '.join(violations)}")
 
 
@@ -341,10 +406,16 @@ _CONSEQUENCES: Mapping[str, tuple[str, ...]] = {
 
 
 def feared(variables: Collection[str], matched: str = "steps") -> tuple[str, ...]:
-    """Return the confounds that varying these fields brings by itself, one clause each."""
+    """Return the confounds that varying these fields brings by itself, one clause each.
+
+    `matched` says what arms have equal: `steps`, `episodes` where steps follow the batch, or `together` where both are
+    declared and make as many episodes.
+    """
     found = [f"{name}: {clause}" for name in sorted(variables) for clause in _CONSEQUENCES.get(name, ())]
     if matched == "steps":
         return tuple(found)
+    if matched == "together":  # steps and batches that make as many episodes
+        return tuple(line for line in found if _MORE_TRAINING not in line)
     fewer = f"{_BATCH}: fewer training steps follow from a larger batch of as many episodes in all"
     return (fewer, *(line for line in found if _MORE_TRAINING not in line))
 

@@ -10,10 +10,11 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, Literal, Self, get_args
 
 from research.base_fields import require_agreement
 from research.errors import BadTopic, DesignRefused
+from research.proposals.actions import MOST_TOGETHER
 from research.proposals.arms import Scalar, field_value, value_text
 from research.proposals.models import NO_MODELS, ComparedModels
 from research.spelling import did_you_mean
@@ -21,6 +22,10 @@ from studies.records.design import MODEL
 from swarm.job import Job, tunables
 
 EXAMPLE = "--vary group_size=4,16 --env guess"
+_INTERACTION = "such as --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction"
+Shape = Literal["apart", "together", "interaction", "trend"]
+"""How the fields of a comparison go: each against the control by itself; all of them in one arm; the effect of the
+first as it depends on the second; the values of one along a straight line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,8 @@ class RequestedComparison:
     """Environments that the planner is shown beside those that are built in."""
     models: ComparedModels = NO_MODELS
     """The models that flags or the topic name, for a comparison of them."""
+    shape: Shape = "apart"
+    """How the varied fields go together."""
 
     @classmethod
     def asked(
@@ -45,6 +52,7 @@ class RequestedComparison:
         held: Sequence[str],
         base: Job | None = None,
         models: ComparedModels = NO_MODELS,
+        shape: str | None = None,
     ) -> Self:
         """Return what flags say of fields; raise BadTopic or DesignRefused for what no study can have.
 
@@ -68,7 +76,7 @@ class RequestedComparison:
             raise BadTopic("expected each field once among --vary and --set; found one twice; name it once")
         if constant and not varied:
             raise BadTopic(f"expected --set beside --vary; found it alone; say what is compared, such as {EXAMPLE}")
-        return cls(varied, constant, models=models)
+        return cls(varied, constant, models=models, shape=_shape(shape, varied))
 
     @classmethod
     def of(cls, settings: Mapping[str, Any]) -> Self:
@@ -77,13 +85,15 @@ class RequestedComparison:
         vary = {name: tuple(values) for name, values in held.get("vary", {}).items()}
         models = ComparedModels.of(held.get("models", {}))
         brought = tuple(held.get("brought", ()))
-        return cls(vary, dict(held.get("set", {})), held.get("environment"), brought, models)
+        return cls(vary, dict(held.get("set", {})), held.get("environment"), brought, models, held.get("as", "apart"))
 
     def settings(self) -> dict[str, Any]:
         """Return it as a study's settings hold it; empty for nothing."""
         held: dict[str, Any] = {}
         if self.vary:
             held["vary"] = {name: list(values) for name, values in self.vary.items()}
+        if self.shape != "apart":
+            held["as"] = self.shape
         if self.held:
             held["set"] = dict(self.held)
         if self.environment is not None:
@@ -107,7 +117,10 @@ class RequestedComparison:
         vary = [f"--vary {name}={','.join(self._said(name, value) for value in values)}"
                 for name, values in self.vary.items()]  # fmt: skip
         held = [f"--set {name}={value_text(value)}" for name, value in self.held.items()]
-        return " ".join([*vary, *held, *([f"--env {shlex.quote(self.environment)}"] if self.environment else [])])
+        shape = [f"--as {self.shape}"] if self.shape != "apart" else []
+        return " ".join(
+            [*vary, *shape, *held, *([f"--env {shlex.quote(self.environment)}"] if self.environment else [])]
+        )
 
     def _said(self, name: str, value: Scalar) -> str:
         """Return a value as it was written."""
@@ -150,6 +163,29 @@ def _split(text: str, expected: str) -> tuple[str, str]:
         near = did_you_mean(name, tunables()) or f"; they are {', '.join(tunables())}"
         raise BadTopic(f"expected a field that can be varied; found {name!r}{near}")
     return name, values
+
+
+def _shape(text: str | None, vary: Mapping[str, tuple[Scalar, ...]]) -> Shape:
+    """Return how the fields go together; raise BadTopic for a word that says nothing of it, or other fields."""
+    shapes: tuple[Shape, ...] = get_args(Shape)
+    if (shape := next((known for known in shapes if known == (text or "apart")), None)) is None:
+        near = did_you_mean(text or "", shapes)
+        raise BadTopic(f"--as: expected {', '.join(shapes[:-1])} or {shapes[-1]}; found {text!r}{near or ''}")
+    if text is None or shape == "apart":
+        return shape
+    counts = {name: len(values) for name, values in vary.items()}
+    found = " and ".join(f"{count} values of {name}" for name, count in counts.items()) or "no --vary"
+    if MODEL in vary:
+        raise BadTopic(f"expected models compared apart, as they are judged by what they gain; found --as {text}")
+    if shape == "interaction" and list(counts.values()) != [2, 2]:
+        raise BadTopic(f"--as interaction: expected two --vary with two values each; found {found}; {_INTERACTION}")
+    if shape == "together" and (not 2 <= len(counts) <= MOST_TOGETHER or len(set(counts.values())) > 1):
+        raise BadTopic(
+            f"--as together: expected --vary of 2 to {MOST_TOGETHER} fields with as many values; found {found}"
+        )
+    if shape == "trend" and len(counts) != 1:
+        raise BadTopic(f"--as trend: expected one --vary with the values of its ladder; found {found}")
+    return shape
 
 
 def _models(text: str, models: ComparedModels) -> tuple[Scalar, ...]:

@@ -65,6 +65,8 @@ class TopicRequest:
         job: Path | None = None,
         model_path: str | None = None,
         *,
+        backend: str | None = None,
+        shape: str | None = None,
         note: Note,
     ) -> TopicRequest:
         """Return the request that options make; an environment is brought, and hashes of models' files are written.
@@ -74,9 +76,9 @@ class TopicRequest:
         Raises BadBudget, BadTopic, BadMetric, BadEnvironment, DesignRefused, BadJob or BadModel.
         """
         hashes = Home.locate().models
-        base = base_job(job, model_path, hashes)
+        base = base_job(job, model_path, hashes, backend)
         models = _compared_models(topic, vary, hashes)
-        comparison = RequestedComparison.asked(vary, held, base, models)
+        comparison = RequestedComparison.asked(vary, held, base, models, shape)
         topic_of(topic, comparison)
         seconds = parse_budget(budget)
         comparison = _placed(comparison, topic or "", _environment_asked(environment, base), reward, note)

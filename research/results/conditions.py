@@ -75,8 +75,8 @@ def _drawn(spec: AttemptSpec) -> str:
 def _updates(spec: AttemptSpec, history: Sequence[Row]) -> int | None:
     """Return the optimiser steps: a learner makes all of a step's, `epochs` times `minibatches`, or none.
 
-    None for another backend than the local one, of which nobody knows.
+    None for a backend that an installed package brings, of which nobody knows.
     """
-    if spec.job.backend != "local":
+    if spec.job.backend not in ("local", "verl"):
         return None
     return len(history) * spec.job.epochs * spec.job.minibatches

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import islice
 from typing import Any
 
 from research.base_fields import fixed_fields, require_agreement
@@ -20,32 +21,43 @@ from research.metrics.judge import default_effect, with_unit
 from research.metrics.reading import metric_in, without_metric
 from research.metrics.thresholds import named_threshold
 from research.planner.digest import Digest, EnvironmentFacts, FieldFacts, environment_facts, tunable_facts
+from research.planner.inquiry import InquiryFacts
 from research.planner.protocol import Check, PlannerTurn
 from research.planner.rewards import FOR_RULES, names_reward
 from research.proposals.actions import (
     Action,
     Conclude,
     Constant,
+    FieldValue,
     Propose,
     ProposeDesign,
     ProposedHypothesis,
     ProposedKnob,
     ProposedReplication,
     ProposedScreen,
+    Setting,
 )
 from research.proposals.arms import Scalar, value_text
-from research.proposals.flags import RequestedComparison
+from research.proposals.flags import RequestedComparison, Shape
 from research.proposals.models import EXAMPLE
-from research.rule_planner.priors import fears, in_metric, predict, predict_best, prior_of
+from research.rule_planner.follow_up import follow_ups
+from research.rule_planner.priors import UNDIRECTED, fears, in_metric, predict, predict_best, prior_of
 from research.rule_planner.search import (
     Search,
+    SearchedField,
     asks_for_anything,
     fields_that_matter,
     plan_search,
     search_note,
     without_count,
 )
-from research.rule_planner.values import Contrast, ValuePlan, plan_values
+from research.rule_planner.values import (
+    Contrast,
+    ValuePlan,
+    plan_values,
+    require_interaction,
+    require_together,
+)
 from research.spelling import meant_in
 from research.topic import absent
 from research.topic.choices import ALGORITHM
@@ -53,8 +65,8 @@ from research.topic.leftover import Leftover, Role
 from research.topic.lexicon import Claim
 from research.topic.mentions import readable
 from research.topic.reading import FieldReading, Reading, read_topic
-from research.topic.requests import SplitTopic, seeks_equivalence, split_requests
-from studies.records.design import MODEL, SUCCESS, Metric
+from research.topic.requests import SplitTopic, asks_trend, seeks_equivalence, split_requests, without_trend
+from studies.records.design import CONFIGURATION, MODEL, SUCCESS, Metric
 from studies.records.sentences import judged_by, metric_name
 from swarm.job import Job
 
@@ -63,6 +75,8 @@ _OF_LENGTH = ("steps", "episodes_per_step")
 LONGEST_TOPIC = 2000
 CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --planner-model NAME"
 _SHOWN_TOPIC = 80
+_NO_IDEA = 0.15
+"""Ends of the prediction of an interaction, to both sides: no prior was written of any."""
 _SEVERAL_MODELS = re.compile(r"\b(?:models|llms|checkpoints)\b", re.IGNORECASE)
 
 
@@ -76,9 +90,34 @@ class RulesPlanner:
         """Return the due action, with its refusal if `check` refuses it; BadTopic if the topic cannot be read."""
         if digest.stage == "conclude":
             return PlannerTurn(_conclusion(digest))
+        if digest.inquiry is not None:
+            return _ask_on(digest, digest.inquiry, check)
         topic = _ReadTopic.of(digest)
         action: Action = topic.propose() if digest.stage == "propose" else topic.design()
         return PlannerTurn(action, note=topic.note(), not_tested=topic.not_tested(), refused=check(action))
+
+
+def _ask_on(digest: Digest, inquiry: InquiryFacts, check: Check) -> PlannerTurn:
+    """Return the next round's action: the first question of the rules that is not refused, or that none is left."""
+    first: PlannerTurn | None = None
+    for found in islice(follow_ups(digest, inquiry), len(inquiry.refused), None):
+        topic = _ReadTopic(digest, SplitTopic("", ()), Reading((), (found.environment,), ()), found.plan)
+        action: Action = topic.propose()
+        if digest.stage == "design":
+            if not _is_about(digest, topic.propose()):
+                continue
+            action = topic.design()
+        turn = PlannerTurn(action, note=f"{found.why} {topic.note()}", refused=check(action))
+        if turn.refused is None or digest.stage == "design":
+            return turn
+        first = first or turn
+    return first or PlannerTurn(Conclude(reason="The rules have no further question about what was asked."))
+
+
+def _is_about(digest: Digest, proposal: Propose) -> bool:
+    """Return whether a proposal is the one whose hypotheses are to be designed for."""
+    proposed = [(entry.variable, *entry.sides) for entry in proposal.hypotheses]
+    return proposed == [(entry.variable, entry.control, entry.treatment) for entry in digest.hypotheses]
 
 
 def _conclusion(digest: Digest) -> Conclude:
@@ -133,7 +172,8 @@ class _ReadTopic:
         facts = {known.name: known for known in digest.fields}
         if digest.wanted.vary:
             reading = _by_flags(digest.wanted)
-            return cls(digest, SplitTopic("", ()), reading, plan_values(reading.asked, facts))
+            plan_of_flags = plan_values(reading.asked, facts, shape=digest.wanted.shape)
+            return cls(digest, SplitTopic("", ()), reading, plan_of_flags)
         split, reading = _read(digest)
         search = plan_search(split.question, reading.asked, facts)
         if search is not None and split.matched == "episodes":
@@ -141,7 +181,8 @@ class _ReadTopic:
                 "expected a comparison where all arms train on as many episodes; found a search, which trains its "
                 "candidates for as many steps; name the batches, such as 'batch size 64 vs 256 at equal episodes'"
             )
-        return cls(digest, split, reading, search or plan_values(reading.asked, facts, split.matched))
+        plan = search or plan_values(reading.asked, facts, split.matched, _shape(digest.topic, reading))
+        return cls(digest, split, reading, plan)
 
     def named(self) -> dict[str, list[Any]]:
         """Return the values of the fields that are compared or held, but for models and what is searched."""
@@ -155,11 +196,19 @@ class _ReadTopic:
         """Return one hypothesis for each treatment value, or that a search comes first."""
         if isinstance(self._plan, Search):
             return Propose(search=True)
+        contrasts = self._plan.contrasts
+        if self._plan.shape == "together":
+            return Propose(
+                hypotheses=tuple(self._together(contrasts, at) for at in range(len(contrasts[0].treatments)))
+            )
+        if self._plan.shape == "interaction":
+            return Propose(hypotheses=(self._crossed(*contrasts),))
+        if self._plan.shape == "trend":
+            rungs = contrasts[0].control, *contrasts[0].treatments
+            return Propose(hypotheses=(self._hypothesis(contrasts[0], rungs[-1]).model_copy(update={"ladder": rungs}),))
         return Propose(
             hypotheses=tuple(
-                self._hypothesis(contrast, treatment)
-                for contrast in self._plan.contrasts
-                for treatment in contrast.treatments
+                self._hypothesis(contrast, treatment) for contrast in contrasts for treatment in contrast.treatments
             )
         )
 
@@ -186,7 +235,7 @@ class _ReadTopic:
         if isinstance(self._plan, Search):
             notes.append(search_note(self._plan))
         else:
-            notes += [_comparison_note(contrast) for contrast in self._plan.contrasts]
+            notes += _comparison_notes(self._plan)
         if self._reading.again:
             notes.append(f"What is supported is tried once more in {self._reading.again}.")
         for name, value in self._plan.constants.items():
@@ -214,13 +263,20 @@ class _ReadTopic:
         if not metric.unit or metric.horizon is None:
             return metric
         compared = {name: list(map(float, values)) for name, values in self.named().items() if name in _OF_LENGTH}
-        longest = math.prod(max(compared.get(name, [float(usual[name])])) for name in _OF_LENGTH)
+        sides = [compared.get(name, [float(usual[name])]) for name in _OF_LENGTH]
+        longest = math.prod(map(max, sides))
+        if self._shape == "together" and len(sides[0]) == len(sides[1]):
+            longest = max(steps * batch for steps, batch in zip(*sides, strict=True))
         horizon = metric.horizon * longest / math.prod(float(usual[name]) for name in _OF_LENGTH)
         return metric.model_copy(update={"horizon": horizon, "worst": horizon})
 
     def _least(self) -> str:
         metric = self._judging()
         return with_unit(metric, self._digest.effect if self._digest.effect_given else default_effect(metric))
+
+    @property
+    def _shape(self) -> Shape:
+        return "apart" if isinstance(self._plan, Search) else self._plan.shape
 
     def _varies_model(self) -> bool:
         return not isinstance(self._plan, Search) and any(entry.field == MODEL for entry in self._plan.contrasts)
@@ -271,14 +327,16 @@ class _ReadTopic:
 
     def _rivals(self) -> tuple[tuple[str, str], ...]:
         """Return the fields that the topic sets against each other and the plan compares apart."""
-        compared = set() if isinstance(self._plan, Search) else {contrast.field for contrast in self._plan.contrasts}
+        if isinstance(self._plan, Search) or self._shape != "apart":
+            return ()
+        compared = {contrast.field for contrast in self._plan.contrasts}
         return tuple(pair for pair in self._reading.rivals if compared.issuperset(pair))
 
     def _screen(self, search: Search) -> ProposedScreen:
         low, high, probability = predict_best([knob.field for knob in search.knobs])
         low, high = in_metric(low, high, self._judging())
         return ProposedScreen(
-            knobs=tuple(ProposedKnob(field=knob.field, values=knob.values) for knob in search.knobs),
+            knobs=tuple(map(self._knob, search.knobs)),
             confirm=search.confirm,
             predicted_low=low,
             predicted_high=high,
@@ -286,38 +344,98 @@ class _ReadTopic:
             smallest_effect=self._named_effect(),
         )
 
+    def _knob(self, knob: SearchedField) -> ProposedKnob:
+        """Return a knob as it is proposed: its control is named where it is not the job's."""
+        usual = next(facts.default for facts in self._digest.fields if facts.name == knob.field)
+        return ProposedKnob(
+            field=knob.field, values=knob.values, control=None if knob.control == usual else knob.control
+        )
+
     def _named_effect(self) -> float | None:
         """Return the study's smallest effect; None for a default that follows from how long the design trains."""
         return self._digest.effect if self._digest.effect_given or not self._digest.metric.unit else None
 
     def _hypothesis(self, contrast: Contrast, treatment: Scalar) -> ProposedHypothesis:
-        low, high, probability = predict(contrast.field, rises=_rises(contrast, treatment), claim=contrast.claim)
+        expected = predict(contrast.field, rises=_rises(contrast, treatment), claim=contrast.claim)
+        sides = contrast.field, contrast.control, treatment
+        return self._claim(sides, expected, contrast.claim, [contrast]).model_copy(update={"matched": contrast.matched})
+
+    def _together(self, contrasts: Sequence[Contrast], at: int, *, sharing: bool = True) -> ProposedHypothesis:
+        """Return the claim on an arm that differs from the control in all the fields of the plan.
+
+        Unless its fields share one effect, nobody knows which way it goes.
+        """
+        claim = next((contrast.claim for contrast in contrasts if contrast.claim is not None), None)
+        known = [
+            predict(contrast.field, rises=_rises(contrast, contrast.treatments[at]), claim=claim)
+            for contrast in contrasts
+        ]
+        lows, highs, chances = zip(*known, strict=True)
+        control = tuple(FieldValue(field=entry.field, value=entry.control) for entry in contrasts)
+        treatment = tuple(FieldValue(field=entry.field, value=entry.treatments[at]) for entry in contrasts)
+        expected = min(lows), max(highs), sum(chances) / len(chances)
+        if not sharing:
+            expected, claim = (-_NO_IDEA, _NO_IDEA, UNDIRECTED), None
+        return self._claim((CONFIGURATION, control, treatment), expected, claim, contrasts)
+
+    def _crossed(self, first: Contrast, other: Contrast) -> ProposedHypothesis:
+        """Return the claim that the effect of the first field depends on the other one."""
+        claim = self._together((first, other), 0, sharing=False)
+        size = "larger" if claim.direction == "increase" else "smaller"
+        falsifier = (
+            f"On fresh seeds the effect of {first.field} is {size} with {_said(other.field, other.treatments[0])} than "
+            f"with {_said(other.field, other.control)} by less than {self._least()}, or not at all."
+        )
+        return claim.model_copy(update={"moderator": other.field, "falsifier": falsifier})
+
+    def _claim(
+        self,
+        sides: tuple[str, Setting, Setting],
+        expected: tuple[float, float, float],
+        claim: Claim | None,
+        about: Sequence[Contrast],
+    ) -> ProposedHypothesis:
+        """Return the hypothesis on a variable with its two values, `expected` as (low, high, probability)."""
+        variable, control, treatment = sides
         metric = self._judging()
-        low, high = in_metric(low, high, metric)
-        better = contrast.claim != "decrease"
+        low, high = in_metric(*expected[:2], metric)
+        better = claim != "decrease"
         direction: Claim = "increase" if better == metric.higher_is_better else "decrease"
         verb = "lowers" if direction == "decrease" else "raises"
-        judged = ("the gain" if contrast.field == MODEL else "the success") if self._metric() is None else "the metric"
+        judged = ("the gain" if variable == MODEL else "the success") if self._metric() is None else "the metric"
         return ProposedHypothesis(
-            mechanism=prior_of(contrast.field).because,
-            variable=contrast.field,
-            control=contrast.control,
+            mechanism=" ".join(dict.fromkeys(prior_of(contrast.field).because for contrast in about)),
+            variable=variable,
+            control=control,
             treatment=treatment,
             direction=direction,
             predicted_low=low,
             predicted_high=high,
-            probability=probability,
+            probability=expected[2],
             smallest_effect=self._named_effect(),
-            falsifier=(
-                f"On fresh seeds {contrast.field} = {value_text(treatment)} {verb} {judged} by less than "
-                f"{self._least()}, or not at all."
-            ),
-            confounds=fears(contrast.field),
-            matched=contrast.matched,
+            falsifier=f"On fresh seeds {_said(variable, treatment)} {verb} {judged} by less than {self._least()}, or "
+            "not at all.",
+            confounds=tuple(fear for contrast in about for fear in fears(contrast.field)),
             sought="equivalence"
             if seeks_equivalence(without_metric(self._digest.topic, self._digest.asked))
             else "difference",
         )
+
+
+def _said(variable: str, value: Setting) -> str:
+    """Return what an arm sets, as sentences have it."""
+    if isinstance(value, tuple):
+        return ", ".join(_said(entry.field, entry.value) for entry in value)
+    return f"{variable} = {value_text(value)}"
+
+
+def _shape(topic: str, reading: Reading) -> Shape:
+    """Return how the fields of a topic go together."""
+    if reading.interaction:
+        return "interaction"
+    if reading.together:
+        return "together"
+    return "trend" if asks_trend(topic) else "apart"
 
 
 def _capital(text: str) -> str:
@@ -350,13 +468,28 @@ def _read(digest: Digest) -> tuple[SplitTopic, Reading]:
             "cannot be held equal; leave it out: the report tells what the arms do not share"
         )
     question = absent.without_beside(without_count(split.question), judged=digest.asked is not None)
+    question = without_trend(question)
     reading = read_topic(question, digest.fields, digest.environments)
     if split.matched == "episodes":
-        reading = replace(reading, together=())
+        split, reading = _at_equal_episodes(split, reading)
+    if reading.interaction:
+        reading = replace(reading, asked=require_interaction(reading.asked), together=(), rivals=())
+    if reading.together:
+        reading = replace(reading, asked=require_together(reading.asked, reading.together))
     if not reading.asked and asks_for_anything(split.question):
         reading = replace(reading, asked=fields_that_matter(digest.fields))
     _check(reading, digest)
     return split, _placed(reading, digest.wanted.environment, "the job's" if "environment" in digest.fixed else "--env")
+
+
+def _at_equal_episodes(split: SplitTopic, reading: Reading) -> tuple[SplitTopic, Reading]:
+    """Return what was read where arms are to have as many episodes; steps and batches that make as many say it all."""
+    values = {entry.field: entry.values for entry in reading.asked}
+    steps, batches = (values.get(name, ()) for name in _OF_LENGTH)
+    as_many = {float(n) * float(size) for n, size in zip(steps, batches, strict=False)}
+    if set(reading.together) == set(_OF_LENGTH) and len(steps) == len(batches) and len(as_many) == 1:
+        return replace(split, matched="steps"), reading
+    return split, replace(reading, together=())
 
 
 def _placed(reading: Reading, wanted: str | None, by: str) -> Reading:
@@ -392,18 +525,6 @@ def _check(reading: Reading, digest: Digest) -> None:
         raise BadTopic(
             f"expected an algorithm among {', '.join(map(value_text, known.ladder))}; found {reading.unknown!r}; "
             "name one of them"
-        )
-    if reading.interaction:
-        raise BadTopic(
-            "expected a question about one field at a time; found one that asks whether the effect of a field depends "
-            "on another, which is not tested yet; ask once for each value of the other field, such as 'learning rate "
-            "1e-3 vs 3e-3 with group size 4', then with group size 16"
-        )
-    if reading.together:
-        both = " and ".join(reading.together)
-        raise BadTopic(
-            f"expected arms that differ in one field; found arms that differ in {both} together; ask for each field by "
-            "itself, with the others at one value"
         )
     if reading.asked and (said := _unfit(reading.left, digest)) is not None:
         raise BadTopic(said)
@@ -456,6 +577,24 @@ _UNFIT: Mapping[Role, str] = {
     ),
 }
 """What is said of words that name something and are in no field of the plan, by their place in the topic."""
+
+
+def _comparison_notes(plan: ValuePlan) -> list[str]:
+    if plan.shape == "apart":
+        return [_comparison_note(contrast) for contrast in plan.contrasts]
+    if plan.shape == "trend":
+        rungs = ", ".join(map(value_text, (plan.contrasts[0].control, *plan.contrasts[0].treatments)))
+        return [f"{plan.contrasts[0].field} is trained at {rungs}, and the one claim is on their straight line."]
+    if plan.shape == "interaction":
+        first, second = (f"{entry.field} {value_text(entry.control)} and {value_text(entry.treatments[0])}"
+                         for entry in plan.contrasts)  # fmt: skip
+        return [f"{first} are crossed with {second}: four arms, and twice the variance of a plain comparison."]
+    control = ", ".join(f"{entry.field} {value_text(entry.control)}" for entry in plan.contrasts)
+    treatments = (
+        ", ".join(f"{entry.field} {value_text(entry.treatments[at])}" for entry in plan.contrasts)
+        for at in range(len(plan.contrasts[0].treatments))
+    )
+    return [f"{control} is compared with {' and with '.join(treatments)}: the fields differ together."]
 
 
 def _comparison_note(contrast: Contrast) -> str:

@@ -52,7 +52,7 @@ class SearchedField:
 
     field: str
     control: Scalar
-    """The job's default."""
+    """The job's default, or the best value so far."""
     values: tuple[Scalar, ...]
 
 
@@ -119,6 +119,18 @@ def without_count(question: str) -> str:
     return _COUNT.sub(lambda found: " ".ljust(len(found.group(0))), question) if asks_for_best(question) else question
 
 
+def search_around(
+    knobs: Sequence[SearchedField], held: Mapping[str, Scalar], facts: Mapping[str, FieldFacts]
+) -> Search:
+    """Return a search of knobs whose control is named; raise BadTopic or DesignRefused for what cannot be searched."""
+    _refuse(knobs)
+    if _candidates(knobs) < 2:
+        raise BadTopic("expected two candidates or more beside the control; found fewer; compare the one there is")
+    contrasts = [Contrast(knob.field, knob.control, _others(knob), None) for knob in knobs]
+    constants, adjusted = with_required_constants(contrasts, held, facts)
+    return Search(tuple(knobs), 1, constants, adjusted)
+
+
 def _knob(asked: FieldReading, facts: FieldFacts) -> SearchedField:
     unset = (
         Job.model_fields[asked.field].default is None and not facts.given
@@ -163,6 +175,6 @@ def search_note(search: Search) -> str:
     )
     best = "candidate is" if search.confirm == 1 else f"{search.confirm} candidates are"
     return (
-        f"The best values are searched by a screen that makes no claim: {fields}. The control holds the defaults. The "
+        f"The best values are searched by a screen that makes no claim: {fields}. The "
         f"best {best} then compared with it on fresh seeds and hidden tasks."
     )

@@ -15,16 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Literal
 
 from research.errors import BadTopic, DesignRefused
 from research.planner.digest import FieldFacts
-from research.proposals.actions import MOST_HYPOTHESES
+from research.proposals.actions import MOST_HYPOTHESES, MOST_RUNGS, MOST_TOGETHER
 from research.proposals.arms import Scalar, field_value, value_text
+from research.proposals.flags import Shape
 from research.topic.choices import ALGORITHM
 from research.topic.lexicon import Claim, Sense
 from research.topic.reading import FieldReading
-from studies.records.design import MODEL
+from studies.records.design import LEAST_RUNGS, MODEL
 
 LARGEST_BATCH = 512
 """Most episodes per step that the planner chooses by itself."""
@@ -50,31 +52,124 @@ class ValuePlan:
     constants: Mapping[str, Scalar]
     adjusted: Mapping[str, str]
     """Constants the planner chose itself, and why."""
+    shape: Shape = "apart"
+    """How the contrasts go together: apart, each is compared by itself."""
 
 
 def plan_values(
-    asked: Sequence[FieldReading], facts: Mapping[str, FieldFacts], matched: Literal["steps", "episodes"] = "steps"
+    asked: Sequence[FieldReading],
+    facts: Mapping[str, FieldFacts],
+    matched: Literal["steps", "episodes"] = "steps",
+    shape: Shape = "apart",
 ) -> ValuePlan:
     """Return the comparison that `asked` amounts to; raise BadTopic for values or combinations that cannot be run.
 
-    With `matched` episodes, all arms train on as many of them: batches are compared, and steps follow.
+    With `matched` episodes, all arms train on as many of them: batches are compared, and steps follow. `shape` says how
+    the fields that are compared go together.
     """
     known = [settled(checked(entry), facts[entry.field]) for entry in asked]
     compared = [entry for entry in known if not _may_be_constant(entry)] or known
-    contrasts = tuple(_contrast(entry, facts[entry.field]) for entry in compared)
+    if shape == "together":
+        contrasts = _together(compared)
+    elif shape == "trend":
+        contrasts = (_trend(compared, facts),)
+    else:
+        contrasts = tuple(_contrast(entry, facts[entry.field]) for entry in compared)
+    if shape == "interaction":
+        _require_crossed(contrasts)
     if matched == "episodes":
         _refuse_both(compared)
         contrasts = _at_equal_episodes(contrasts, _episodes(facts))
-    comparisons = sum(len(contrast.treatments) for contrast in contrasts)
+    comparisons = _comparisons(contrasts, shape)
     if comparisons > MOST_HYPOTHESES:
         raise BadTopic(
             f"expected at most {MOST_HYPOTHESES} comparisons in one study; found {comparisons}; "
             "name fewer fields or values, or ask them in several studies"
         )
     fixed = {entry.field: entry.values[0] for entry in known if entry not in compared and entry.values}
-    constants, why = with_required_constants(contrasts, fixed, facts)
+    constants, why = with_required_constants(contrasts, fixed, facts, shape)
     steps = _steps_of_control(contrasts, constants, _episodes(facts))
-    return ValuePlan(contrasts, {**constants, **steps}, {**why, **dict.fromkeys(steps, _AS_MANY)})
+    return ValuePlan(contrasts, {**constants, **steps}, {**why, **dict.fromkeys(steps, _AS_MANY)}, shape)
+
+
+def _comparisons(contrasts: Sequence[Contrast], shape: Shape) -> int:
+    """Return how many claims the contrasts are."""
+    counts = [len(contrast.treatments) for contrast in contrasts]
+    if shape in ("interaction", "trend"):
+        return 1
+    return max(counts) if shape == "together" else sum(counts)
+
+
+def require_together(asked: Sequence[FieldReading], names: Sequence[str]) -> tuple[FieldReading, ...]:
+    """Return what is asked where the fields `names` differ together; BadTopic where an arm lacks a value of one.
+
+    What stands after a word such as `with` is no condition then, but a part of an arm.
+    """
+    about = [entry for entry in asked if entry.field in names]
+    counts = {len(entry.values) for entry in about}
+    besides = [entry.field for entry in asked if entry.field not in names and len(entry.values) > 1]
+    if len(counts) > 1 or min(counts) < 2 or len(about) > MOST_TOGETHER or besides:
+        both = " and ".join(names)
+        told = ", ".join(f"{len(entry.values)} of {entry.field}" for entry in about)
+        more = f" beside {besides[0]}" if besides else ""
+        raise BadTopic(
+            f"expected a value of each field in each arm, of 2 to {MOST_TOGETHER} fields; found arms that differ in "
+            f"{both} together{more}, and values: {told}; write every value, such as 'group size 4 with learning rate "
+            "1e-3 vs group size 16 with learning rate 3e-3', or ask for each field by itself, with the others at one "
+            "value"
+        )
+    return tuple(replace(entry, held=False) if entry in about else entry for entry in asked)
+
+
+def _together(compared: Sequence[FieldReading]) -> tuple[Contrast, ...]:
+    """Return the contrasts of fields that differ in one arm together: their values stay in the order written."""
+    return tuple(Contrast(entry.field, entry.values[0], entry.values[1:], entry.claim) for entry in compared)
+
+
+def require_interaction(asked: Sequence[FieldReading]) -> tuple[FieldReading, ...]:
+    """Return what is asked where the effect of one field depends on another: the fields with one value are settings."""
+    single = [entry for entry in asked if len(entry.values) == 1 and entry.sense is None and entry.factor is None]
+    about = [entry for entry in asked if entry not in single] if len(asked) > 2 else list(asked)
+    if len(about) != 2:
+        named = " and ".join(entry.field for entry in about) or "none"
+        raise BadTopic(
+            "expected two fields where the effect of one may depend on the other; found "
+            f"{named}; name two, such as 'does the effect of group size 4 vs 16 depend on learning rate 1e-3 vs 3e-3?'"
+        )
+    return tuple(replace(entry, held=False) if entry in about else entry for entry in asked)
+
+
+def _require_crossed(contrasts: Sequence[Contrast]) -> None:
+    """Refuse an interaction of anything but two fields with two values each."""
+    if [len(contrast.treatments) for contrast in contrasts] == [1, 1]:
+        return
+    told = " and ".join(f"{1 + len(contrast.treatments)} values of {contrast.field}" for contrast in contrasts)
+    raise BadTopic(
+        "expected two fields with two values each where the effect of one may depend on the other, as four arms are; "
+        f"found {told}; name two values of each, such as 'group size 4 vs 16 and learning rate 1e-3 vs 3e-3'"
+    )
+
+
+def _trend(compared: Sequence[FieldReading], facts: Mapping[str, FieldFacts]) -> Contrast:
+    """Return the values of one field from the lowest to the highest: those that are named, else rungs of its ladder."""
+    if len(compared) != 1 or facts[compared[0].field].of_words or compared[0].field == MODEL:
+        named = " and ".join(entry.field for entry in compared)
+        raise BadTopic(f"expected a trend over the numbers of one field; found {named}; name one, and its values")
+    asked, known = compared[0], facts[compared[0].field]
+    rungs = sorted(asked.values or _spread(known.ladder), key=float)
+    if not LEAST_RUNGS <= len(rungs) <= MOST_RUNGS:
+        raise BadTopic(
+            f"expected {LEAST_RUNGS} or {MOST_RUNGS} values of {known.name} for a trend; found "
+            f"{', '.join(map(value_text, rungs))}; name so many"
+        )
+    return Contrast(asked.field, rungs[0], tuple(rungs[1:]), asked.claim)
+
+
+def _spread(ladder: Sequence[Scalar]) -> Sequence[Scalar]:
+    """Return rungs of a ladder, as many as a trend takes, its ends included."""
+    if len(ladder) <= MOST_RUNGS:
+        return ladder
+    return [ladder[round(at * (len(ladder) - 1) / (MOST_RUNGS - 1))] for at in range(MOST_RUNGS)]
 
 
 _STEPS, _BATCH = "steps", "episodes_per_step"
@@ -137,12 +232,15 @@ def _steps_of_control(
 
 
 def with_required_constants(
-    contrasts: Sequence[Contrast], constants: Mapping[str, Scalar], facts: Mapping[str, FieldFacts]
+    contrasts: Sequence[Contrast],
+    constants: Mapping[str, Scalar],
+    facts: Mapping[str, FieldFacts],
+    shape: Shape = "apart",
 ) -> tuple[Mapping[str, Scalar], Mapping[str, str]]:
     """Return the constants with those added without which the contrasts show nothing or fit no batch, and why each."""
     given = {name: known.default for name, known in facts.items() if known.given}
     needed = _needed(contrasts, {**given, **constants})
-    fitting = _fitting_batch(contrasts, constants, facts)
+    fitting = _fitting_batch(contrasts, constants, facts, shape)
     why = {name: reason for name, (_, reason) in needed.items()} | dict.fromkeys(fitting, _DIVIDES)
     return {**constants, **{name: value for name, (value, _) in needed.items()}, **fitting}, why
 
@@ -330,20 +428,25 @@ _DIVIDES = "so that every batch divides into its groups"
 
 
 def _fitting_batch(
-    contrasts: Sequence[Contrast], constants: Mapping[str, Scalar], facts: Mapping[str, FieldFacts]
+    contrasts: Sequence[Contrast],
+    constants: Mapping[str, Scalar],
+    facts: Mapping[str, FieldFacts],
+    shape: Shape = "apart",
 ) -> dict[str, Scalar]:
     """Return the constants needed so that every arm's batch divides into its groups; empty when it does already."""
-    arms = {contrast.field: (contrast.control, *contrast.treatments) for contrast in contrasts}
-    groups = _integers("group_size", arms, constants, facts)
-    batches = _integers("episodes_per_step", arms, constants, facts)
-    if not any(batch % group for batch in batches for group in groups):
+    varied = {contrast.field: (contrast.control, *contrast.treatments) for contrast in contrasts}
+    groups = _integers("group_size", varied, constants, facts)
+    batches = _integers("episodes_per_step", varied, constants, facts)
+    paired = shape == "together" and len(batches) == len(groups)
+    arms = zip(batches, groups, strict=True) if paired else product(batches, groups)
+    if not any(batch % group for batch, group in arms):
         return {}
-    if not {"episodes_per_step"} & (arms.keys() | constants.keys()):
+    if not {"episodes_per_step"} & (varied.keys() | constants.keys()):
         shared = math.lcm(*groups)
         fitting = max(1, round(batches[0] / shared)) * shared
         if fitting <= LARGEST_BATCH:
             return {"episodes_per_step": fitting}
-    elif not {"group_size"} & (arms.keys() | constants.keys()):
+    elif not {"group_size"} & (varied.keys() | constants.keys()):
         shared = math.gcd(*batches)
         divisors = [size for size in range(2, groups[0] + 1) if shared % size == 0]
         if divisors:

@@ -22,6 +22,7 @@ from research.errors import BadApproval
 from research.scheduling.required_runs import (
     RequiredRun,
     confirmation_runs,
+    exploration_runs,
     is_over,
     look_seeds,
     noise_runs,
@@ -40,6 +41,8 @@ from studies.records.run_specs import PLUMBING_ARM
 ApprovalMode = Literal["none", "stages", "plan"]
 MODE: Final = "approve"
 """Key of the mode in a study's settings."""
+EXPLORATION: Final = "exploration"
+"""Stage of single runs without a claim."""
 Cost = tuple[int, float]
 """Runs, and the seconds that they take."""
 
@@ -58,7 +61,7 @@ def unless_unapproved(state: StudyState, step: Step | None, limits: StepLimits) 
     if stage is None or _is_approved(state, stage):
         return step
     asked = state.open_question
-    if asked is not None and asked.question.stage == stage:
+    if asked is not None and asked.question.stage == stage and asked.question.lock == _lock(state, stage):
         return None
     return AskApproval(_question(state, stage, limits))
 
@@ -86,6 +89,8 @@ def _stage(state: StudyState, step: Step | None) -> str | None:
     phase: Phase = "screen" if isinstance(step, AskCandidate) else step.spec.phase
     if phase == "noise":
         return "noise"
+    if phase == "explore":
+        return EXPLORATION
     if mode == "plan":
         return "design"
     if isinstance(step, PlanRun) and phase == "confirm":
@@ -102,11 +107,12 @@ def _look(design: Design, spec: RunSpec) -> int:
 
 
 def _is_approved(state: StudyState, stage: str) -> bool:
-    return any(answer.granted and answer.asked.question.stage == stage for answer in state.approvals)
+    granted = (answer.asked.question for answer in state.approvals if answer.granted)
+    return any(question.stage == stage and question.lock == _lock(state, stage) for question in granted)
 
 
 def _question(state: StudyState, stage: str, limits: StepLimits) -> ApprovalQuestion:
-    lock = state.noise_hash if stage == "noise" else state.design_hash
+    lock = _lock(state, stage)
     assert lock is not None
     runs, seconds = _cost(state, stage, limits)
     return ApprovalQuestion(
@@ -115,8 +121,16 @@ def _question(state: StudyState, stage: str, limits: StepLimits) -> ApprovalQues
     )  # fmt: skip
 
 
+def _lock(state: StudyState, stage: str) -> str | None:
+    if stage == EXPLORATION:
+        return state.explorations[-1].plan.hash()
+    return state.noise_hash if stage == "noise" else state.design_hash
+
+
 def _cost(state: StudyState, stage: str, limits: StepLimits) -> Cost:
     design = state.design
+    if stage == EXPLORATION:
+        return _cost_of(state, exploration_runs(state), limits)
     if design is None:
         assert state.noise_plan is not None
         return _cost_of(state, noise_runs(state.noise_plan), limits)
@@ -149,6 +163,9 @@ def _waves(runs: int, limits: StepLimits) -> int:
 def _would(state: StudyState, stage: str) -> str:
     """Return what a yes lets begin, as a phrase."""
     design = state.design
+    if stage == EXPLORATION:
+        tried = ", ".join(arm.name for arm in state.explorations[-1].plan.arms)
+        return f"an exploration, which makes no claim: {tried}, one run each"
     if design is None:
         return _noise_said(state)
     if stage == "design":

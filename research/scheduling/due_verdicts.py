@@ -132,7 +132,7 @@ def _decision(
 def _spoilt(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> str | None:
     """Return the code of altered evidence that a verdict rests on, unless an amendment accepts it; None without any."""
     accepted = {entry.amendment.target for entry in state.amendments}
-    arms = (design.control_arm, treatment_arm(design, hypothesis))
+    arms = tuple(design.contrast_of(hypothesis))
     seen = _seeds_of_arms(design, design.seeds[: look_seeds(design, verdict.look)])
     runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in seen[arm])
     codes = (run.invalid[0] for run in runs if run.invalid)
@@ -153,5 +153,5 @@ def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, loo
     if look > max(1, len(design.looks)):
         return False
     new = _seeds_of_arms(design, design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)])
-    arms = (design.control_arm, treatment_arm(design, hypothesis))
+    arms = tuple(design.contrast_of(hypothesis))
     return any(run.attempts and run.spec.seed in new[arm] for arm in arms for run in state.runs_of(arm))

@@ -2,11 +2,12 @@
 
 `next_step` returns None when there is nothing to do but to wait for running attempts, or nothing at all. A study goes
 through its stages in order: A/A runs, the screen, the confirmation look by look, the replication; each is left when its
-runs are over. No run begins that by its price would end after the budget, and where the budget does not carry all that
-is locked, what is not needed yet is given up first (`research.scheduling.shrinking`). Once the budget is used up, what
-was collected is judged, and the study stops; resumed with no more budget, it concludes. While it is paused, what runs
-finishes and nothing begins, not even a verdict; what a person has to approve waits for that
-(`research.scheduling.approvals`). Attempts are watched elsewhere (`research.attempts.launcher`).
+runs are over. Then the next round's question is asked, as long as level and budget tell something. No run begins that
+by its price would end after the budget, and where the budget does not carry all that is locked, what is not needed yet
+is given up first (`research.scheduling.shrinking`). Once the budget is used up, what was collected is judged, and the
+study stops; resumed with no more budget, it concludes. While it is paused, what runs finishes and nothing begins, not
+even a verdict; what a person has to approve waits for that (`research.scheduling.approvals`). Attempts are watched
+elsewhere (`research.attempts.launcher`).
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from research.scheduling.required_runs import (
     budget_decision,
     budget_stop,
     confirmation_runs,
+    exploration_runs,
     is_over,
     later_runs,
+    may_ask_on,
     missing,
     model_phase,
     noise_runs,
@@ -42,14 +45,17 @@ from research.scheduling.shrinking import StepLimits, affords_replication, end_o
 from research.scheduling.steps import (
     BUDGET_CODE,
     BUDGET_RULE,
+    UNLOCKED,
     VETO_CODE,
     AskCandidate,
     BuildReport,
     Collect,
+    ConcludeStudy,
     Decide,
     Invalidate,
     Launch,
     Measure,
+    PlanRound,
     PlanRun,
     PlanStudy,
     PrepareModel,
@@ -58,6 +64,7 @@ from research.scheduling.steps import (
     StopStudy,
 )
 from studies import RunState, StudyState
+from studies.log.study_state import Decision
 from studies.records.design import Design
 from studies.records.run_specs import PLUMBING_ARM
 
@@ -76,13 +83,13 @@ def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | N
     if state.stopped_reason is not None:
         return next(_when_stopped(state), None)
     used_up = budget_decision(state)
-    if used_up is not None and (state.design is None or state.stopped_seq < used_up.seq):
+    if used_up is not None and (not _has_asked(state) or state.stopped_seq < used_up.seq):
         return StopStudy(budget_stop(used_up))
     limits = StepLimits(seconds_left, parallel)
     if state.paused_reason is not None:
         return next(_when_paused(state, limits), None)
-    if used_up is not None and state.design is not None:
-        return next(_wind_up(state, state.design), None)
+    if used_up is not None:
+        return next(_wind_up(state, used_up), None)
     step = next(_work(state, limits), None)
     if (reason := _used_up(state, step, limits)) is not None:
         return Decide(BUDGET_RULE, "stop", reason)
@@ -99,6 +106,9 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
     required = _required_runs(state)
     yield from _follow_up(state)
     design = state.design
+    if exploration_runs(state):
+        yield from _explore(state, required, limits)
+        return
     if design is None:
         yield from plumbing_end(state)
         yield from _make(state, required, limits)
@@ -110,17 +120,39 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
         yield from screen_step(state, design, design.screen, required, limits)
         yield from _make(state, required, limits)
         if not required and not any(attempts_running(state)):
-            yield from conclusion(state, design)
+            yield from _end(state, design, limits)
     else:
         yield from judgements(state, design, limits.seconds)
         yield from _make(state, required, limits)
         if not required and not any(attempts_running(state)):
-            yield from conclusion(state, design)
+            yield from _end(state, design, limits)
+
+
+def _explore(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Iterator[Step]:
+    """Make the runs of an exploration as far as the budget goes, and give up what it does not carry."""
+    yield from _make(state, required, limits)
+    runs = planned(state)
+    if not any(attempts_running(state)) and price_of(state, "explore") > limits.seconds:
+        yield from (
+            Invalidate(runs[entry].run_id, BUDGET_CODE, "the budget carries no more of the exploration")
+            for entry in required
+            if entry in runs and not is_over(runs[entry])
+        )
+
+
+def _end(state: StudyState, design: Design, limits: StepLimits) -> Iterator[Step]:
+    """End the round: ask the next question, where level, runs and time are left and nobody said that there is none."""
+    if may_ask_on(state) and limits.seconds > 0 and runs_left(state) != 0:
+        yield PlanRound()
+    else:
+        yield from conclusion(state, design)
 
 
 def _required_runs(state: StudyState) -> tuple[RequiredRun, ...]:
     """Return the runs of the stage that the study is in."""
     design = state.design
+    if exploring := exploration_runs(state):
+        return exploring
     if design is None:
         required = () if state.noise_plan is None else noise_runs(state.noise_plan)
         waits = required and required[0].arm == PLUMBING_ARM and not _measured(state, required[0])
@@ -220,7 +252,7 @@ def _used_up(state: StudyState, step: Step | None, limits: StepLimits) -> str | 
         return None
     unmet = [required_run for required_run in _required_runs(state) if not _met(state, required_run)]
     if runs_left(state) == 0 and not any(required_run in planned(state) for required_run in unmet):
-        return f"all {len(state.runs)} runs are used up"
+        return f"all {len(state.every_run)} runs are used up"
     if not unmet:
         raise Stuck(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
     if (takes := _unaffordable(state, unmet[0], limits)) is None:
@@ -261,16 +293,24 @@ def _when_stopped(state: StudyState) -> Iterator[Step]:
     if used_up and state.design is not None:
         yield from _give_all_up(state)
         yield from last_judgements(state, state.design)
-    if (used_up or state.denial is not None) and state.design is not None and state.report is None:
+    if (used_up or state.denial is not None) and _has_asked(state) and state.report is None:
         yield BuildReport()
 
 
-def _wind_up(state: StudyState, design: Design) -> Iterator[Step]:
+def _has_asked(state: StudyState) -> bool:
+    """Return whether a design was locked, of this round or of one before, so that there is something to report."""
+    return state.design is not None or bool(state.rounds_before)
+
+
+def _wind_up(state: StudyState, used_up: Decision) -> Iterator[Step]:
     """Go on after the budget was used up and nobody amended it: judge what is there, and conclude."""
     yield from (StopAttempt(run.run_id, BUDGET_CODE) for run in attempts_running(state))
     yield from _give_all_up(state)
-    yield from last_judgements(state, design)
-    yield from conclusion(state, design)
+    if state.design is None:
+        yield ConcludeStudy(f"round {state.round} {UNLOCKED}: {used_up.reason}")
+        return
+    yield from last_judgements(state, state.design)
+    yield from conclusion(state, state.design)
 
 
 def _give_all_up(state: StudyState) -> Iterator[Step]:

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 
 from research.once_for_a_state import once_for_a_state
 from research.scheduling.retry_policy import given_up
-from research.scheduling.steps import BUDGET_RULE, SHRINK_RULE
+from research.scheduling.steps import ASK_RULE, BUDGET_RULE, SHRINK_RULE
 from studies import RunState, StudyState
+from studies.inquiry.exploration import exploration_spec
 from studies.log.study_state import Decision
 from studies.records.design import Design, Hypothesis, RunSpec
 from studies.records.design_parts import Phase
@@ -73,6 +74,16 @@ def noise_runs(plan: NoisePlan) -> tuple[RequiredRun, ...]:
     return (*still, *(RequiredRun("noise", NOISE_ARM, seed) for seed in plan.seeds))
 
 
+def exploration_runs(state: StudyState) -> tuple[RequiredRun, ...]:
+    """Return the runs of the exploration that was planned last, as long as one of them is not over."""
+    if not state.explorations:
+        return ()
+    plan, runs = state.explorations[-1].plan, planned(state)
+    wanted = tuple(RequiredRun("explore", arm.name, plan.seed) for arm in plan.arms)
+    done = all(required_run in runs and is_over(runs[required_run]) for required_run in wanted)
+    return () if done else wanted
+
+
 def confirmation_runs(state: StudyState, design: Design, *, all_looks: bool = False) -> tuple[RequiredRun, ...]:
     """Return the runs of the confirmation up to the looks that open hypotheses wait for, or up to the last one."""
     if design is not state.design:
@@ -94,7 +105,7 @@ def _confirmation_runs(state: StudyState, design: Design, all_looks: bool) -> tu
     limits: dict[str, int] = {}
     for hypothesis in active(state, design):
         seeds = len(design.seeds) if all_looks else look_seeds(design, wanted_look(state, hypothesis.id))
-        for arm in (design.control_arm, treatment_arm(design, hypothesis)):
+        for arm in design.contrast_of(hypothesis):
             limits[arm] = max(limits.get(arm, 0), seeds)
     own = {arm: design.seeds_of(arm, design.seeds[:count]) for arm, count in limits.items()}
     return tuple(
@@ -110,7 +121,7 @@ def replication_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ..
     wanted = replicated(state, design)
     if design.replication is None or not wanted:
         return ()
-    arms = {design.control_arm, *(treatment_arm(design, hypothesis) for hypothesis in wanted)}
+    arms = _all_arms(design, wanted)
     return tuple(
         RequiredRun("replicate", arm.name, design.seeds_of(arm.name, [seed])[0])
         for seed in design.replication.seeds
@@ -124,7 +135,7 @@ def later_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ...]:
 
     A verdict that stands no more takes its decision with it, and what was begun by that decision goes on meanwhile.
     """
-    confirmed = _both_arms(design, active(state, design))
+    confirmed = _all_arms(design, active(state, design))
     judged = {verdict.hypothesis for verdict in state.replications}
     repeated = [h for h in design.hypotheses if h.id not in state.vetoed and h.id not in judged]
     seeds = () if design.replication is None else design.replication.seeds
@@ -132,14 +143,14 @@ def later_runs(state: StudyState, design: Design) -> tuple[RequiredRun, ...]:
         *(RequiredRun("confirm", arm, seed) for arm in confirmed for seed in design.seeds_of(arm, design.seeds)),
         *(
             RequiredRun("replicate", arm, seed)
-            for arm in _both_arms(design, repeated)
+            for arm in _all_arms(design, repeated)
             for seed in design.seeds_of(arm, seeds)
         ),
     )
 
 
-def _both_arms(design: Design, hypotheses: Sequence[Hypothesis]) -> set[str]:
-    return {arm for claim in hypotheses for arm in (design.control_arm, treatment_arm(design, claim))}
+def _all_arms(design: Design, hypotheses: Sequence[Hypothesis]) -> set[str]:
+    return {arm for claim in hypotheses for arm in design.contrast_of(claim)}
 
 
 def active(state: StudyState, design: Design) -> list[Hypothesis]:
@@ -183,6 +194,9 @@ def spec_of(state: StudyState, required_run: RequiredRun) -> RunSpec:
             raise ValueError(f"expected a plan of A/A runs in study {state.id}; found none to make {required_run} by")
         make_noise = plumbing_spec if required_run.arm == PLUMBING_ARM else noise_spec
         return make_noise(state.id, plan, key, required_run.seed)
+    if required_run.phase == "explore":
+        tried = next(each.plan for each in state.explorations if each.plan.seed == required_run.seed)
+        return exploration_spec(state.id, tried, next(arm for arm in tried.arms if arm.name == required_run.arm))
     design, lock = state.design, state.design_hash
     if design is None or lock is None:
         raise ValueError(f"expected a locked design in study {state.id}; found none to make {required_run} by")
@@ -201,7 +215,7 @@ def model_phase(phase: Phase) -> Phase:
 def runs_left(state: StudyState) -> int | None:
     """Return how many more runs may be planned, of all phases; None for any number."""
     most = state.settings.get("max_runs")
-    return None if most is None else max(0, int(most) - len(state.runs))
+    return None if most is None else max(0, int(most) - len(state.every_run))
 
 
 def budget_decision(state: StudyState) -> Decision | None:
@@ -231,9 +245,17 @@ def was_cut(state: StudyState, action: str) -> bool:
     return any((d.rule, d.action) == (SHRINK_RULE, action) for d in state.decisions)
 
 
+def may_ask_on(state: StudyState) -> bool:
+    """Return whether another round may follow: the inquiry has some left, and nobody said that there is none to ask."""
+    answered = any(decision.rule == ASK_RULE for decision in state.decisions)
+    return state.round < state.most_rounds and not answered and budget_decision(state) is None
+
+
 def all_over(state: StudyState) -> bool:
     """Return whether no run is needed any more: what is left is to judge, to conclude and to report."""
     design = state.design
+    if may_ask_on(state):
+        return False
     if design is None or design.screen is not None or not all(is_over(run) for run in state.runs.values()):
         return False
     if budget_decision(state) is not None:

@@ -18,8 +18,11 @@ BUDGET_RULE: Final = "stop when the wall-clock budget is used up"
 SHRINK_RULE: Final = "keep the confirmation within the budget"
 NO_MORE_CANDIDATES: Final = "ask for no more candidates"
 END_SCREEN: Final = "end the screen"
+ASK_RULE: Final = "ask on while level and budget tell something"
 CONCLUDE_RULE: Final = "conclude when every hypothesis has its verdict"
 PLUMBING_RULE: Final = "end where a learning rate of 0 changes anything"
+UNLOCKED: Final = "came to no lock, and nothing was tested in it"
+"""What is said of a round that was begun and given up."""
 BUDGET_CODE: Final = "budget_exhausted"
 VETO_CODE: Final = "vetoed"
 FAILURES: Final = ("failed", "lost", "timeout")
@@ -29,6 +32,11 @@ FAILURES: Final = ("failed", "lost", "timeout")
 @dataclass(frozen=True, slots=True)
 class PlanStudy:
     """Have the planner propose and design, and lock A/A runs or the design."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRound:
+    """Have the planner ask the next round's question, or say that there is none to ask."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,4 +158,14 @@ RunStep = Launch | StopAttempt | Collect | Measure | Invalidate
 """What is done with one run."""
 CompletionStep = Judge | Decide | StopStudy | ConcludeStudy | BuildReport
 """What needs no run any more."""
-Step = PlanStudy | AskCandidate | AskApproval | DecideScreen | PlanRun | PrepareModel | RunStep | CompletionStep
+Step = (
+    PlanStudy
+    | PlanRound
+    | AskCandidate
+    | AskApproval
+    | DecideScreen
+    | PlanRun
+    | PrepareModel
+    | RunStep
+    | CompletionStep
+)

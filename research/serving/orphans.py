@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
-from studies import EventLog, LogCorrupt, StudyState, fold
-from studies.log.leases import ControllerLeases, Holder
+from research.installation.home import Home
+from research.scheduling.next_step import is_done
+from studies import EventLog, LogCorrupt, StudyLog, StudyState
+from studies.log.leases import ControllerLeases, Holder, LeaseWatch, SteadyClock, steady
 
 MOST_FRUITLESS = 5
 """Times that a study is taken up without anything happening to it, before only a person takes it up again."""
@@ -14,16 +17,21 @@ MOST_FRUITLESS = 5
 class Orphans:
     """Looks for them, again and again: a study is read where something was appended since the last look."""
 
-    def __init__(self, log: EventLog, me: Holder) -> None:
+    def __init__(self, log: EventLog, home: Home, me: Holder, clock: SteadyClock = steady) -> None:
         self._log = log
-        self._leases = ControllerLeases(log)
+        self._home = home
+        self._leases = ControllerLeases(log, clock=clock)
+        self._watch = LeaseWatch(self._leases, me)
         self._me = me
         self._known: dict[str, tuple[str, StudyState | None]] = {}
+        self._records: dict[str, StudyLog] = {}
+        """Logs of the worker's studies, of which only what is new is read."""
 
     def found(self) -> Iterator[StudyState]:
-        """Yield the studies of this installation that a worker drove, that are not over or stopped, and nobody drives.
+        """Yield the studies of this installation that are a worker's, not over or stopped, and that nobody drives.
 
-        One whose log is corrupt is none: nobody could drive it.
+        A flow run of one may wait at Prefect's server, which is not known here. One whose log is corrupt is none:
+        nobody could drive it.
         """
         heads = self._log.heads()
         self._known = {study: self._read(study, head) for study, head in heads.items()}
@@ -34,21 +42,32 @@ class Orphans:
     def _read(self, study: str, head: str) -> tuple[str, StudyState | None]:
         if (known := self._known.get(study)) is not None and known[0] == head:
             return known
+        record = self._records.pop(study, None) or StudyLog(self._log, study)
         try:
-            state = fold(self._log.read(study))
+            state = record.state()
         except LogCorrupt:
             return head, None
-        return head, state if is_the_workers(state) else None
+        if not is_the_workers(state):
+            return head, None
+        self._records[study] = record
+        return head, state
 
     def _is_left(self, study: str) -> bool:
-        """Return whether the study's last controller was of this installation and is gone."""
-        row = self._leases.read(study)
-        if row is None or row.holder.home != self._me.home:
+        """Return whether the study lies here, and its last controller was of here and is gone, or there was none yet.
+
+        Installations may share a log: where a study lies is where its folder is, which is made before it is created.
+        """
+        if not self._home.study(study).is_dir():
             return False
-        return row.given_back or (row.holder.is_beside(self._me) and row.holder.is_gone())
+        row = self._leases.read(study)
+        if row is None:  # handed over, and begun by nobody
+            return True
+        if Path(row.holder.home).resolve() != self._home.path.resolve():
+            return False
+        return self._watch.is_gone(study)  # of a host that was started anew: once its lease stood still long enough
 
 
 def is_the_workers(state: StudyState) -> bool:
-    """Return whether a worker takes this study up where nobody drives it."""
-    over = state.stopped_reason is not None or state.concluded_reason is not None
+    """Return whether a worker takes this study up where nobody drives it: one that lacks its report is not over."""
+    over = state.stopped_reason is not None or is_done(state)
     return state.served and not over and state.fruitless < MOST_FRUITLESS

@@ -20,8 +20,9 @@ from research.installation.tiny_model import Note
 from research.planners.factory import planner_names
 from research.requests import DEFAULT_BUDGET, TopicRequest
 from research.scheduling.approvals import ApprovalMode
+from studies.inquiry.ledger import MOST_ROUNDS
 
-_OPTIONS = {"held": "--set"}
+_OPTIONS = {"held": "--set", "shape": "--as"}
 """Options of `ajet research` that are not called as the parameter is."""
 
 
@@ -33,7 +34,11 @@ class ResearchParameters(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    topic: str = Field(default="", description="The question, in plain words, such as: group size 4 vs 8 on guess")
+    topic: str = Field(
+        default="",
+        pattern=r"^[^\x00]*$",
+        description="The question, in plain words, such as: group size 4 vs 8 on guess",
+    )
     planner: str = Field(
         default="rules", description="Who plans: `rules`, or `llm`, an OpenAI-compatible endpoint the worker knows",
         json_schema_extra={"enum": list(planner_names())},
@@ -43,12 +48,16 @@ class ResearchParameters(BaseModel):
     reward: str = Field(default="", description="FILE.py[:NAME], which judges answers to an environment TASKS.jsonl")
     job: str = Field(default="", description="A file with the job under all arms as JSON (`ajet job explain`)")
     model_path: str = Field(default="", description="Folder of the model that is trained, in place of the tiny one")
+    backend: str = Field(default="", description="What generates and learns, in place of the job's: local, verl, ...")
     budget: Annotated[str, Field(pattern=r"^\s*(\d+(\.\d+)?\s*[dhms]\s*)+$")] = Field(
         default=DEFAULT_BUDGET, description="Wall clock for the whole study: 90s, 10m, 2h, 1d"
     )
     max_runs: Annotated[int, Field(ge=4)] | None = Field(default=None, description="Most training runs")
     vary: list[str] = Field(default=[], description="FIELD=VALUE,VALUE in place of a topic, the control first")
     held: list[str] = Field(default=[], title="set", description="FIELD=VALUE that all arms share, beside `vary`")
+    shape: Literal["apart", "together", "interaction", "trend"] = Field(
+        default="apart", title="as", description="How the fields of `vary` go: each apart, together in one arm, ..."
+    )
     metric: list[str] = Field(
         default=[], description="What runs are judged by, such as episodes:0.7; else what the topic asks"
     )
@@ -58,6 +67,9 @@ class ResearchParameters(BaseModel):
     )
     looks: Annotated[int, Field(ge=1, le=MOST_LOOKS)] = Field(
         default=DEFAULT_LOOKS, description="Most times the data are analysed"
+    )
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = Field(
+        default=None, description="Most questions one after the other; else as many as the budget leaves time for"
     )
     episodes: Annotated[int, Field(ge=LEAST_EPISODES, le=MOST_EPISODES)] = Field(
         default=EVALUATION_EPISODES, description="Hidden episodes of each evaluation"
@@ -69,10 +81,13 @@ class ResearchParameters(BaseModel):
 
     def request(self, note: Note) -> TopicRequest:
         """Return the request; raise what a wrong one is refused with."""
-        needs = StatisticalRequirements.asked(self.effect, self.power, self.looks, self.episodes, self.metric)
+        needs = StatisticalRequirements.asked(
+            self.effect, self.power, self.looks, self.episodes, self.metric, self.rounds
+        )
         return TopicRequest.read(
             self.topic or None, self.vary, self.held, self.env or None, self.reward or None, needs, self.budget,
-            self.max_runs, Path(self.job) if self.job else None, self.model_path or None, note=note,
+            self.max_runs, Path(self.job) if self.job else None, self.model_path or None,
+            backend=self.backend or None, shape=None if self.shape == "apart" else self.shape, note=note,
         )  # fmt: skip
 
     def command(self) -> tuple[str, ...]:

@@ -8,11 +8,8 @@ Import this module only after `client_environment` is in os.environ: Prefect rea
 
 from __future__ import annotations
 
-import shlex
-import sys
 from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any, Final
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -28,6 +25,7 @@ from research.orchestration.deployments import RESEARCH, RESUME, TAG
 from research.orchestration.flow_run import HEARTBEAT
 from research.orchestration.session import BEAT_S
 from research.serving.parameters import ResearchParameters, ResumeParameters, form_of
+from research.serving.pools import ServedPool
 
 SILENT: Final = "ajet: a controller that is silent has crashed"
 _ENDS: Final = ("Completed", "Failed", "Cancelled", "Crashed", "Scheduled")
@@ -42,33 +40,40 @@ _ABOUT: Final[Mapping[str, str]] = {
 }
 
 
-def register(client: SyncPrefectClient, place: str, folder: Path) -> None:
-    """Make the worker's pool, deployments and automation, or bring them up to this version.
-
-    Relative paths that somebody types into a form are of `folder`.
-    """
-    _make_pool(client, place)
-    _deploy(client, place, RESEARCH, form_of(ResearchParameters), folder)
-    _deploy(client, place, RESUME, form_of(ResumeParameters), folder)
+def register(client: SyncPrefectClient, place: str, pool: ServedPool) -> None:
+    """Make the worker's pool, deployments and automation, or bring them up to this version, and to this pool."""
+    _make_pool(client, pool)
+    _deploy(client, place, RESEARCH, form_of(ResearchParameters), pool)
+    _deploy(client, place, RESUME, form_of(ResumeParameters), pool)
     if not client.read_automations_by_name(SILENT):
         client.create_automation(_silent())
 
 
-def _make_pool(client: SyncPrefectClient, place: str) -> None:
+def _make_pool(client: SyncPrefectClient, pool: ServedPool) -> None:
     try:
-        client.read_work_pool(place)
+        client.read_work_pool(pool.name)
     except ObjectNotFound:
-        pool = WorkPoolCreate(
-            name=place, type=ProcessWorker.type, base_job_template=ProcessWorker.get_default_base_job_template(),
+        made = WorkPoolCreate(
+            name=pool.name, type=pool.type, base_job_template=_template(pool.type),
             description="Studies of this machine and installation; `ajet up --work` runs the worker.",
         )  # fmt: skip
-        client.create_work_pool(pool)
+        client.create_work_pool(made)
 
 
-def _deploy(client: SyncPrefectClient, place: str, name: str, form: dict[str, Any], folder: Path) -> None:
+def _template(kind: str) -> dict[str, Any]:
+    """Return which variables jobs of a type have, as Prefect's own worker says."""
+    if kind == ProcessWorker.type:
+        return ProcessWorker.get_default_base_job_template()
+    from prefect_docker.worker import DockerWorker  # half a second, which processes do without
+
+    template: dict[str, Any] = DockerWorker.get_default_base_job_template()
+    return template
+
+
+def _deploy(client: SyncPrefectClient, place: str, name: str, form: dict[str, Any], pool: ServedPool) -> None:
     told: dict[str, Any] = {
-        "work_pool_name": place, "description": _ABOUT[name], "parameter_openapi_schema": form,
-        "enforce_parameter_schema": True, "job_variables": _job(folder),
+        "work_pool_name": pool.name, "description": _ABOUT[name], "parameter_openapi_schema": form,
+        "enforce_parameter_schema": True, "job_variables": dict(pool.job),
     }  # fmt: skip
     try:
         known = client.read_deployment_by_name(f"{name}/{place}")
@@ -78,12 +83,6 @@ def _deploy(client: SyncPrefectClient, place: str, name: str, form: dict[str, An
     # What is not told stays, schedules among it; but the runs that a schedule has planned go with each change.
     if any(getattr(known, field) != value for field, value in told.items()):
         client.update_deployment(known.id, DeploymentUpdate(**told))
-
-
-def _job(folder: Path) -> dict[str, Any]:
-    """Return how the worker starts a process; what it writes goes to a file of its own."""
-    command = shlex.join([sys.executable, "-m", "research.serving.sitting"])
-    return {"command": command, "working_dir": str(folder), "stream_output": False}
 
 
 def _crash(message: str) -> ChangeFlowRunState:

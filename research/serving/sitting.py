@@ -10,23 +10,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from contextlib import closing, nullcontext
+import time
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 from uuid import UUID
 
+import httpx
 from pydantic import ValidationError
 
 from research.environments.record import requirements_of
-from research.errors import BadParameters, ResearchError, StudyBusy
+from research.errors import BadParameters, HomeError, ResearchError, StudyBusy
+from research.installation.disk import unless_full
+from research.installation.every_study import find_study
 from research.installation.home import Home
 from research.installation.threads import keep_to_one_thread
-from research.isolation.mode import Isolation, choose
+from research.isolation.mode import CONTAINED, Isolation, choose
 from research.orchestration import PrefectView
-from research.orchestration.deployments import RESEARCH
-from research.orchestration.flow_run import FlowRun, connect
+from research.orchestration.deployments import RESEARCH, RESUME
+from research.orchestration.flow_run import FlowRun, FlowRunGone, connect
 from research.orchestration.reconcile import SessionEnd, UserAction, ending
 from research.orchestration.session import said
 from research.planner import Planner
@@ -34,21 +40,30 @@ from research.requests import begin_study, isolation_again, planner_again, plann
 from research.requests.copies import mirror_of
 from research.scheduling.next_step import is_done
 from research.serving.parameters import Parameters, ResearchParameters, ResumeParameters
-from research.study.one_controller import controlling
-from research.study.session import Session, StudyRequest, find_study, new_study_id, terminable
+from research.serving.patience import PATIENCE_S, patiently
+from research.serving.supervision import sitting
+from research.serving.wishes import is_kept, taken_back, undoes
+from research.study.driver import PAUSE_S
+from research.study.one_controller import controlling, is_driven
+from research.study.session import Session, StudyRequest, new_study_id, terminable
 from research.study.stop import request_continue
 from research.tracking.login import wandb_login
 from research.tracking.mirror import NO_MIRROR
 from research.validation import describe
-from sandboxes import SandboxError
-from studies import EventLog, EventType, StudiesError, StudyLog, StudyState, fold
+from sandboxes import ProcessSandbox, SandboxError
+from studies import EventLog, EventType, StoreError, StudiesError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.log.leases import ControllerLease
+from studies.log.study_log import Change
 from swarm.errors import SwarmError
 
+STOPPING_S = 120.0
+"""Most seconds that a study which is to go on is waited for while its controller still ends its stop."""
+LOOK_S = 1.0
 _EXPECTED = (ResearchError, StudiesError, SwarmError, SandboxError, OSError)
 """What every room raises for a person to read."""
 _LEFT = "left with the worker; runs that were started go on, and so does the study in its next flow run"
+_LEFT_CONTAINED = "left with the worker; its runs were ended with their container, and go on in its next flow run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,18 +76,20 @@ class Sitting:
 
     def work(self) -> SessionEnd:
         """Do what is asked for until it is over; return how it ended. Raises what a person is to read."""
-        if self.flow_run.found().action is UserAction.STOP:
+        if patiently(self.flow_run.found, _note).action is UserAction.STOP:
             return SessionEnd("cancelled", said(UserAction.STOP))
-        flow, given = self.flow_run.asked()
-        if flow == RESEARCH:
-            return self._research(_read(ResearchParameters, given))
-        return self._resume(find_study(self.log, _read(ResumeParameters, given).study))
+        asked = patiently(self.flow_run.asked, _note)
+        if asked.flow == RESEARCH:
+            return self._research(_read(ResearchParameters, asked.parameters), asked.wished)
+        study = find_study(self.log, _read(ResumeParameters, asked.parameters).study)
+        return self._resume(study, asked.wished)
 
-    def _research(self, parameters: ResearchParameters) -> SessionEnd:
+    def _research(self, parameters: ResearchParameters, wished: datetime | None) -> SessionEnd:
+        token = self.flow_run.id.hex[-8:]  # the first ones are a time: those of one schedule share them
+        if (begun := self._begun(token)) is not None:  # a retry: what was asked may not be there any more
+            return self._resume(begun, wished)
         request = parameters.request(_note)
-        study = new_study_id(request.topic, self.flow_run.id.hex[:8])
-        if study in self.log.studies():  # an earlier process of this flow run got so far
-            return self._resume(study)
+        study = new_study_id(request.topic, token)
         planner = planner_of(request, parameters.planner, parameters.planner_model or None, note=_note)
         isolation = choose(parameters.sandbox, os.environ, self.home, _note, requirements_of(request.requested.brought))
         created = StudyRequest(
@@ -84,21 +101,56 @@ class Sitting:
             begin_study(self.home, self.log, study, created)
             return self._drive(study, planner, isolation, lease)
 
-    def _resume(self, study: str) -> SessionEnd:
+    def _begun(self, token: str) -> str | None:
+        """Return the study that an earlier process of this flow run began."""
+        return next((study for study in self.log.studies() if study.endswith(f"-{token}")), None)
+
+    def _resume(self, study: str, wished: datetime | None) -> SessionEnd:
+        """Go on with a study; a stop or pause since it was wished stays, without a wish any, and a terminal's study."""
+        if undoes(self.log, study, wished):
+            self._wait_for_the_stop(study)
         state = self._state(study)
         if state.status == "concluded" and is_done(state):
             return SessionEnd("concluded", f"study {study} was concluded before: {state.concluded_reason}")
         planner = planner_again(self.home, self.log, state)
         isolation = isolation_again(self.home, state, _note)
-        command = ["ajet", "study", "resume", study]
         try:
             with controlling(self.home, self.log, study, _note) as lease:
-                begun = {"command": command, WORKED: 0.0, SERVED: True}
-                StudyLog(self.log, study).change(lambda state: (EventType.STUDY_RESUMED, begun), actor="user")
+                self._begin_again(study, wished)
+                if (why := taken_back(self._state(study))) is not None:
+                    return SessionEnd("cancelled", f"{why}; begin {RESUME} for it to go on here")
                 return self._drive(study, planner, isolation, lease)
         except StudyBusy as error:
-            request_continue(self.log, study, command)
-            return SessionEnd("concluded", f"study {study} goes on under the controller that has it: {error}")
+            return self._goes_on_elsewhere(study, wished, error)
+
+    def _begin_again(self, study: str, wished: datetime | None) -> None:
+        """Append that work begins again, unless nobody asked for it and somebody paused the study or took it back."""
+        begun = {"command": ["ajet", "study", "resume", study], WORKED: 0.0, SERVED: True}
+
+        def resuming(state: StudyState) -> Change | None:
+            kept = is_kept(state) and not undoes(self.log, study, wished)
+            return None if kept else (EventType.STUDY_RESUMED, begun)
+
+        StudyLog(self.log, study).change(resuming, actor="user")
+
+    def _goes_on_elsewhere(self, study: str, wished: datetime | None, busy: StudyBusy) -> SessionEnd:
+        """Lift a pause of a study that another controller drives, where somebody asked for that."""
+        if self._state(study).stopped_reason is not None:
+            raise busy
+        if undoes(self.log, study, wished):
+            request_continue(self.log, study, ["ajet", "study", "resume", study])
+        return SessionEnd("concluded", f"study {study} goes on under the controller that has it: {busy}")
+
+    def _wait_for_the_stop(self, study: str) -> None:
+        """Wait, for a bounded time, until the controller of a study that is stopped let go of it.
+
+        It ends its runs, writes the report and waits for those that show it.
+        """
+        until = time.monotonic() + STOPPING_S
+        while self._state(study).stopped_reason is not None and is_driven(self.home, self.log, study):
+            if time.monotonic() > until:
+                return
+            time.sleep(LOOK_S)
 
     def _drive(self, study: str, planner: Planner, isolation: Isolation, lease: ControllerLease) -> SessionEnd:
         begun = self._state(study)
@@ -107,9 +159,20 @@ class Sitting:
             self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._interruption
         )
         view = PrefectView(self.home, begun, _note, _note, taken=self.flow_run.id)
-        with view, mirror or nullcontext():
-            session.plan()
-            return ending(session.run(view), None)
+        try:
+            with view, mirror or nullcontext():
+                session.plan()
+                return ending(session.run(view), None)
+        except KeyboardInterrupt:
+            if CONTAINED in os.environ:
+                self._end_attempts(study)
+            raise
+
+    def _end_attempts(self, study: str) -> None:
+        """End what would be killed with this container: one that is stopped costs no try, and is gone on from."""
+        handles = ProcessSandbox(self.home.sandboxes).list({"study": study})
+        with ThreadPoolExecutor() as threads:
+            list(threads.map(lambda handle: handle.stop(), (each for each in handles if each.poll() is None)))
 
     def _interruption(self) -> str | None:
         """Return the reason of a stop where somebody clicked Cancel; a server that is gone has asked for nothing."""
@@ -127,20 +190,62 @@ class Sitting:
 def main() -> int:
     """Work on the flow run that the worker names in the environment; return the exit code."""
     keep_to_one_thread()
-    home = Home.locate().prepare()
     identity = UUID(os.environ["PREFECT__FLOW_RUN_ID"])
-    _write_to(home.prefect / "sittings" / f"{identity}.log")
-    with connect(os.environ["PREFECT_API_URL"]) as client, closing(EventLog(home.database)) as log, terminable():
+    with connect(os.environ["PREFECT_API_URL"]) as client, terminable(), ExitStack() as while_known:
         flow_run = FlowRun(client, identity)
         try:
-            end = Sitting(home, log, flow_run).work()
-        except _EXPECTED as error:
-            end = SessionEnd("failed", " ".join(str(error).split()))
-        except KeyboardInterrupt:
-            end = SessionEnd("left", _LEFT)
+            home = while_known.enter_context(_known(identity))
+        except (HomeError, OSError) as error:  # a full disk, say
+            nothing = SessionEnd("left", f"nothing was begun: {' '.join(str(error).split())}")
+            return _told(flow_run, lambda: nothing)
+        return _told(flow_run, lambda: _worked(home, flow_run))
+
+
+@contextmanager
+def _known(identity: UUID) -> Iterator[Home]:
+    """Be known as the process of a flow run in the installation, and write to a file of its own there."""
+    home = Home.locate().prepare()
+    _write_to(home.prefect / "sittings" / f"{identity}.log")
+    with sitting(home, identity):
+        yield home
+
+
+def _told(flow_run: FlowRun, work: Callable[[], SessionEnd]) -> int:
+    """Do the work of a flow run, and tell Prefect how it ended; return the exit code."""
+    try:
+        end = work()
         _note(f"{end.how}: {end.message}")
-        flow_run.end(end)
+        patiently(lambda: flow_run.end(end), _note, 0.0 if end.how == "left" else PATIENCE_S)
+    except FlowRunGone:
+        _note("Prefect does not know this flow run any more; a study that it worked on is shown in another")
+    except httpx.HTTPError as error:  # waited for in vain, or refused
+        _note(f"Prefect cannot be told: {' '.join(f'{type(error).__name__}: {error}'.split())}")
+        return 1
     return 0
+
+
+def _worked(home: Home, flow_run: FlowRun) -> SessionEnd:
+    """Do what a flow run asks for; what a person is to read is how it ended."""
+    try:
+        return _once_the_log_answers(lambda log: Sitting(home, log, flow_run).work(), home)
+    except _EXPECTED as error:
+        return SessionEnd("failed", " ".join(str(error).split()))
+    except KeyboardInterrupt:
+        return SessionEnd("left", _LEFT_CONTAINED if CONTAINED in os.environ else _LEFT)
+
+
+def _once_the_log_answers(work: Callable[[EventLog], SessionEnd], home: Home) -> SessionEnd:
+    """Work, and again where the event log was away as it began: nobody would begin again what failed so early."""
+    until = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            with closing(EventLog(home.database)) as log:
+                return work(log)
+        except StoreError as error:
+            if time.monotonic() > until:
+                raise
+            _note(f"waiting for the event log: {' '.join(str(error).split())}")
+        time.sleep(PAUSE_S)
 
 
 def _read(kind: type[Parameters], given: Mapping[str, Any]) -> Parameters:
@@ -159,6 +264,7 @@ def _write_to(path: Path) -> None:
             os.dup2(file.fileno(), stream.fileno())
 
 
+@unless_full
 def _note(line: str) -> None:
     sys.stdout.write(line + "\n")
     sys.stdout.flush()

@@ -2,32 +2,38 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Final
+from uuid import UUID
 
 import psutil
 from filelock import FileLock, Timeout
 
 from research.errors import NoWorker, WorkerBusy
 from research.installation.home import Home
+from research.isolation.mode import CONTAINED
 from research.orchestration.server import lives, record, recorded
+from research.serving.containers.contained import ENVIRONMENT
 
 LEAVING_S: Final = 40.0
 """Seconds that processes have to leave their studies in order: Prefect may be waited for as long."""
+ASKING_S: Final = 1.0
+"""Seconds that whoever becomes the worker waits for those who only ask whether there is one."""
 WORKER: Final = "worker.json"
 _SUPERVISOR: Final = "supervisor.json"
+_LOCK: Final = "worker.lock"
+_LOOK_S: Final = 0.1
 
 
 def require_worker(home: Home) -> None:
     """Raise NoWorker unless a worker of this installation runs."""
-    lock = _lock(home)
-    try:
-        lock.acquire()
-    except Timeout:
+    if _is_worked(home):
         return
-    lock.release()
     raise NoWorker(
         f"expected a worker of {home.path} to hand the study to; found none; start one, in another terminal or as a "
         "service: ajet up --work"
@@ -35,10 +41,11 @@ def require_worker(home: Home) -> None:
 
 
 @contextmanager
-def working(home: Home) -> Iterator[None]:
+def working(home: Home, *, contained: bool = False) -> Iterator[None]:
     """Be the one who looks after this installation's worker while inside; one that was left behind is ended.
 
-    The processes of such a one live on. Raises WorkerBusy.
+    The sittings of such a one live on. `contained` tells others that sittings of this one are containers. Raises
+    WorkerBusy.
     """
     lock = _lock(home)
     try:
@@ -48,12 +55,20 @@ def working(home: Home) -> Iterator[None]:
             f"expected no worker in {home.path}; one runs already; use it, or end it first: ajet up --stop"
         ) from error
     try:
-        _end(home, WORKER)
-        record(home.prefect / _SUPERVISOR, os.getpid())
+        _end(home, WORKER, psutil.Process.kill)  # asked to end, Prefect's worker kills its sittings
+        _forget(home)
+        record(home.prefect / _SUPERVISOR, os.getpid(), contained=contained)
         yield
     finally:
+        _forget(home)
         (home.prefect / _SUPERVISOR).unlink(missing_ok=True)
         lock.release()
+
+
+def environment_of_sittings(home: Home, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Return variables as far as they say which sandboxes a study that is handed to the worker can have there."""
+    known = recorded(home.prefect / _SUPERVISOR)
+    return {**environ, CONTAINED: "1"} if known is not None and known.get("contained") else environ
 
 
 def is_supervisor(home: Home) -> bool:
@@ -62,23 +77,64 @@ def is_supervisor(home: Home) -> bool:
     return known is not None and known["pid"] == os.getpid()
 
 
+@contextmanager
+def sitting(home: Home, flow_run: UUID) -> Iterator[None]:
+    """Be known as the process of a flow run while inside."""
+    record(path := _sitting(home, flow_run), os.getpid())
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def sitting_lives(home: Home, flow_run: UUID) -> bool:
+    """Return whether the process of a flow run lives."""
+    known = recorded(_sitting(home, flow_run))
+    return known is not None and lives(known)
+
+
 def end_worker(home: Home) -> bool:
     """End whoever looks after the worker, and so the worker, in order; return False where nobody does."""
-    return _end(home, _SUPERVISOR) | _end(home, WORKER)
+    ended = _end(home, _SUPERVISOR) | _end(home, WORKER)
+    _forget(home)
+    return ended
 
 
-def _end(home: Home, name: str) -> bool:
-    """Terminate the process that is recorded under a name, and wait for its end; return whether there was one."""
+def _forget(home: Home) -> None:
+    """Remove the keys that a worker which was killed left: containers that run have read them."""
+    (home.prefect / ENVIRONMENT).unlink(missing_ok=True)
+
+
+def _end(home: Home, name: str, how: Callable[[psutil.Process], None] = psutil.Process.terminate) -> bool:
+    """End the process that is recorded under a name, and wait until it has; return whether there was one."""
     known = recorded(home.prefect / name)
     if known is None or not lives(known):
         return False
     with suppress(psutil.NoSuchProcess):
-        process = psutil.Process(int(str(known["pid"])))
-        process.terminate()
-        psutil.wait_procs([process], timeout=2 * LEAVING_S)
+        how(psutil.Process(int(str(known["pid"]))))
+    deadline = time.monotonic() + 2 * LEAVING_S
+    while lives(known) and time.monotonic() < deadline:  # one that has ended and was not reaped yet does not live
+        time.sleep(_LOOK_S)
     return True
+
+
+def _sitting(home: Home, flow_run: UUID) -> Path:
+    return home.prefect / "sittings" / f"{flow_run}.json"
+
+
+def _is_worked(home: Home) -> bool:
+    """Return whether somebody holds the lock; those who ask so at once share it, and are not taken for a worker."""
+    home.prefect.mkdir(parents=True, exist_ok=True)
+    lock = os.open(home.prefect / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(lock)
+    return False
 
 
 def _lock(home: Home) -> FileLock:
     home.prefect.mkdir(parents=True, exist_ok=True)
-    return FileLock(home.prefect / "worker.lock", timeout=0, mode=0o600, fallback_to_soft=False)
+    return FileLock(home.prefect / _LOCK, timeout=ASKING_S, mode=0o600, fallback_to_soft=False)

@@ -1,8 +1,9 @@
 """`ajet up --work`: the server and the worker of this machine, both started again where they end.
 
-The worker is Prefect's own, of the type `process`: for each flow run it starts `research.serving.sitting`. Beside it,
-studies that its processes left are handed over again. When it is ended, what it drives is left in order, and the next
-one goes on with it; when it is killed, its processes live on.
+The worker is Prefect's own, of the type of its pool (`research.serving.pools`): for each flow run it starts
+`research.serving.sitting`, as a process or in a container. Beside it, studies that these left are handed over again.
+When it is ended, what it drives is left in order, and the next one goes on with it; when it is killed, its sittings
+live on.
 
 Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
@@ -16,20 +17,27 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
-from pathlib import Path
 from typing import Final
+from uuid import UUID
 
-import psutil
+from prefect.client.orchestration import SyncPrefectClient
 
+from research.installation.disk import require_room, unless_full
 from research.installation.home import Home
-from research.orchestration.deployments import hand_over, place_of
+from research.orchestration.deployments import cancelling, place_of
 from research.orchestration.flow_run import connect
-from research.orchestration.server import PrefectServer, client_environment, end_group, ensure_server, record
+from research.orchestration.reconcile import UserAction
+from research.orchestration.server import PrefectServer, client_environment, end_group, ensure_server, record_or_end
+from research.orchestration.session import said
 from research.serving.orphans import Orphans
+from research.serving.pools import ServedPool
 from research.serving.registration import register
 from research.serving.supervision import LEAVING_S, WORKER, is_supervisor
-from studies import EventLog
+from research.serving.waiting import TakenInVain, give_or_stop
+from research.study.controller import stopping
+from research.study.stop import end_attempts
+from sandboxes import SandboxError
+from studies import EventLog, StudyLog, StudyState
 from studies.log.leases import Holder
 
 LOOK_S: Final = 2.0
@@ -43,14 +51,18 @@ Say = Callable[[str], None]
 class StudyWorker:
     """The worker of an installation, from entering to leaving; at most `limit` studies at once."""
 
-    def __init__(self, home: Home, limit: int, say: Say, warn: Say) -> None:
+    def __init__(self, home: Home, pool: ServedPool, limit: int, say: Say, warn: Say) -> None:
         self.server: PrefectServer = ensure_server(home.prefect)
         self._home = home
+        self._pool = pool
+        self._cancelled: set[UUID] = set()
         self._limit = limit
-        self._say = say
-        self._warn = warn
+        self._say = unless_full(say)
+        self._warn = unless_full(warn)
         self._place = place_of(home)
-        self._orphans = Orphans(EventLog(home.database), Holder.here(home.path))
+        self._log = EventLog(home.database)
+        self._orphans = Orphans(self._log, home, Holder.here(home.path))
+        self._in_vain = TakenInVain(home)
         self._process: subprocess.Popen[bytes] | None = None
         self._told = 0.0
         self._once = secrets.token_hex(4)
@@ -72,25 +84,75 @@ class StudyWorker:
 
     def _look(self) -> None:
         """Start what is not there; tell the server what it does not know; hand over what was left."""
-        self.server = ensure_server(self._home.prefect)
-        if time.monotonic() - self._told >= TELL_S:
-            self._tell()
-            self._told = time.monotonic()
+        self._find()
+        is_due = time.monotonic() - self._told >= TELL_S
+        if is_due:
+            with connect(self.server.api) as client:
+                register(client, self._place, self._pool)
         if self._process is None or self._process.poll() is not None:
             if self._process is not None:
                 self._say(f"the worker ended with code {self._process.returncode}; it is started again")
             self._start()
+        self._cancel()
+        if is_due:
+            self._hand_over_all()
+            self._told = time.monotonic()  # else the next look tries again, and none between says that all is well
 
-    def _tell(self) -> None:
+    def _find(self) -> None:
+        """Find or start the server; one that came back elsewhere has the worker begin anew, which knows the old place.
+
+        So do its sittings: what they drive is left in order, and handed over there.
+        """
+        before, self.server = self.server, ensure_server(self._home.prefect)
+        if self._process is not None and self.server.api != before.api:
+            self._say(f"Prefect's server is at {self.server.url} now; the worker is started again")
+            self._end()
+            self._process = None
+            self._told = 0.0
+
+    def _cancel(self) -> None:
+        """Carry a Cancel to sittings that Prefect's worker tells nothing, once to each."""
+        running = self._pool.sittings()
+        self._cancelled.intersection_update(running)  # one that is tried again may be cancelled again
+        if fresh := [run for run in running if run not in self._cancelled]:
+            with connect(self.server.api) as client:
+                for run in cancelling(client, fresh):
+                    self._pool.cancel(run)
+                    self._cancelled.add(run)
+
+    def _hand_over_all(self) -> None:
+        """Hand over what was left; what keeps one study from it keeps no other, and is raised when all were tried.
+
+        Nothing is handed over on a full disk, where its process could not even begin.
+        """
+        require_room(self._home.path)
+        failed: Exception | None = None
         with connect(self.server.api) as client:
-            register(client, self._place, Path.cwd())
+            self._in_vain.put_back(client)
             for state in self._orphans.found():
-                hand_over(client, self._place, state.id, f"{state.id}/{state.head_hash}/{self._once}")
+                try:
+                    self._hand_over(client, state)
+                except Exception as error:  # noqa: BLE001 - as in _try
+                    failed = error
+        if failed is not None:
+            raise failed
+
+    def _hand_over(self, client: SyncPrefectClient, state: StudyState) -> None:
+        """Hand a study over that was left; where somebody cancelled its flow run, which nobody saw, stop it instead."""
+        record = StudyLog(self._log, state.id)
+
+        def stop() -> None:
+            record.change(lambda state: stopping(state, said(UserAction.STOP)), actor="user")
+
+        key = f"{state.id}/{state.head_hash}/{self._once}"
+        if not give_or_stop(client, self._home, state.id, key, stop):
+            end_attempts(self._home, self._log, record, self._warn)
 
     def _start(self) -> None:
         folder = self._home.prefect
-        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", self._place, "--type", "process",
-                   "--limit", str(self._limit), "--name", self._place]  # fmt: skip
+        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", self._pool.name, "--type",
+                   self._pool.type, "--install-policy", "never", "--limit", str(self._limit),
+                   "--name", self._place]  # fmt: skip
         environment = {
             **os.environ, **client_environment(folder), "AJET_HOME": str(self._home.path),
             "AJET_DATABASE_URL": self._home.database, "PREFECT_API_URL": self.server.api,
@@ -98,16 +160,24 @@ class StudyWorker:
         }  # fmt: skip
         with (folder / "worker.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-            )
-        record(folder / WORKER, self._process.pid)
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._pool.prepare(environment),
+                start_new_session=True,
+            )  # fmt: skip
+        record_or_end(folder / WORKER, self._process)
 
     def _end(self) -> None:
         if self._process is not None:
             self._say("ending the worker; what it drives is left in order")
-            _end_children(self._process.pid)  # first: a worker that ends does not wait for their last words
+            self._end_sittings(self._process.pid)  # first: a worker that ends does not wait for their last words
             end_group(self._process.pid, LEAVING_S)
+            self._end_sittings(self._process.pid)  # of one that it began meanwhile
         (self._home.prefect / WORKER).unlink(missing_ok=True)
+
+    def _end_sittings(self, worker: int) -> None:
+        try:
+            self._pool.end(worker, LEAVING_S)
+        except SandboxError as error:
+            self._warn(f"sittings may live on: {error}")
 
     def _try(self, look: Callable[[], None]) -> None:
         """Do it; say once that it fails, and once that it works again."""
@@ -122,11 +192,3 @@ class StudyWorker:
             if self._trouble is not None:
                 self._warn("the worker goes on")
             self._trouble = None
-
-
-def _end_children(worker: int) -> None:
-    with suppress(psutil.NoSuchProcess):
-        children = psutil.Process(worker).children()
-        for child in children:
-            child.terminate()
-        psutil.wait_procs(children, timeout=LEAVING_S)

@@ -76,7 +76,7 @@ def _veto(state: StudyState, hypothesis: str, reason: str | None) -> Change:
 def _amendment(
     state: StudyState, kind: str, reason: str | None, *, target: str = "", value: float | None = None
 ) -> Change:
-    if state.design is None and kind != "budget":
+    if state.design is None and kind != "budget" and not (kind == "note" and state.takes_notes):
         raise BadAmendment(f"study {state.id} has no locked design yet; there is nothing to amend but its budget")
     if kind != "note":
         _require_open(state, f"an amendment of the {'lock' if kind == 'accept' else 'budget'}")

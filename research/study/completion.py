@@ -25,10 +25,14 @@ BuildsReport = Callable[[StudyState, Path], Report]
 
 
 class Plans(Protocol):
-    """Plans a study: `research.study.planning.Planning`, or a stand-in for it in tests."""
+    """Plans a study: `research.planning.planning.Planning`, or a stand-in for it in tests."""
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         """Lock the design, or the A/A runs that it waits for."""
+        ...
+
+    def next_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        """Begin the next round, or write down why there is none."""
         ...
 
     def conclusion(self, state: StudyState, seconds_left: float) -> PlannerWords | None:

@@ -20,6 +20,7 @@ from typing import Any
 from research.attempts.launcher import AttemptLauncher
 from research.design.pricing import Pricing, make_pricing, observed_seconds
 from research.environments.measured import every_measurement
+from research.findings.for_planners import HomeFindings
 from research.installation.base_job import base_job_of
 from research.installation.home import Home
 from research.installation.slots import MachineSlots
@@ -28,6 +29,7 @@ from research.isolation.mode import UNISOLATED, Isolation
 from research.models.checking import checks_in
 from research.noise.bank import NoiseBank
 from research.planner.protocol import Planner
+from research.planning.planning import DrawSecret, Planning
 from research.results.collect import ReadTracking
 from research.scheduling.next_step import is_done, next_step
 from research.scheduling.required_runs import attempts_running
@@ -40,6 +42,7 @@ from research.scheduling.steps import (
     Invalidate,
     Launch,
     Measure,
+    PlanRound,
     PlanRun,
     PlanStudy,
     PrepareModel,
@@ -48,7 +51,6 @@ from research.scheduling.steps import (
     StopAttempt,
 )
 from research.study.completion import BuildsReport, Completion, Plans
-from research.study.planning import DrawSecret, Planning
 from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from sandboxes import Sandbox
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, WorkClock
@@ -64,7 +66,7 @@ from swarm.job import Job, PathModel
 
 LEAST_CHARGED_S = 1.0
 """Least work on an abandoned step that is worth an event."""
-TAKES_LONG = (PlanStudy, PrepareModel, BuildReport)
+TAKES_LONG = (PlanStudy, PlanRound, PrepareModel, BuildReport)
 """Steps before which a study lets others by in the line for a slot."""
 BEAT_S = 60.0
 """A waiting controller appends the time it worked after so many seconds: no more is lost if it dies."""
@@ -164,8 +166,9 @@ class StudyController:
             return pricing or make_pricing(int(settings["parallel"]), observed, kind, *known)
 
         self._planning = planning or Planning(
-            home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank
-        )
+            home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank,
+            HomeFindings(home, log, study),
+        )  # fmt: skip
         self._completion = Completion(
             self._record, home.study(study), self._planning, self._launcher, build_report, note
         )
@@ -257,10 +260,12 @@ class StudyController:
 
     def _record_copies(self) -> bool:
         """Append how copies at W&B stand now; return whether there was news."""
-        found = [copy.payload() for copy in self._mirror.found()]
-        for payload in found:
+        news = False
+        for copy in self._mirror.found():
+            payload = copy.payload()
             self._record.change(lambda state, payload=payload: (EventType.ATTEMPT_COPIED, payload))  # type: ignore[misc]
-        return bool(found)
+            news = True
+        return news
 
     def _record_work(self, state: StudyState) -> None:
         """Append the time worked, where nothing else was appended for a while."""
@@ -301,6 +306,8 @@ class StudyController:
         match step:
             case PlanStudy():
                 self._planning.plan(state, lambda: self.budget_left(state))
+            case PlanRound():
+                self._planning.next_round(state, lambda: self.budget_left(state))
             case AskCandidate(index, arm):
                 self._append(EventType.CANDIDATE_ASKED, index=index, arm=arm.model_dump(mode="json"))
             case AskApproval(question):
@@ -367,6 +374,13 @@ def _jobs(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]]:
     if phase == "noise":
         assert state.noise_plan is not None
         return {NOISE_ARM: state.noise_plan.job}
+    if phase == "explore":
+        plan = state.explorations[-1].plan
+        compared = [arm for arm in plan.arms if MODEL in arm.overrides]
+        own: dict[str, Mapping[str, Any]] = {
+            arm.name: {**plan.base_job, MODEL: arm.overrides[MODEL]} for arm in compared
+        }
+        return own or {plan.arms[0].name: plan.base_job}
     design = state.design
     assert design is not None
     base = design.base_job
@@ -384,7 +398,7 @@ def _named(arm: str, job: Job, made: Mapping[str, Any]) -> dict[str, Any]:
 
 def _result(before: StudyState, after: StudyState) -> TickResult:
     def attempts(state: StudyState, *, ended: bool) -> set[str]:
-        return {a.name for run in state.runs.values() for a in run.attempts if not ended or a.status is not None}
+        return {a.name for run in state.every_run.values() for a in run.attempts if not ended or a.status is not None}
 
     launched = attempts(after, ended=False) - attempts(before, ended=False)
     ended = attempts(after, ended=True) - attempts(before, ended=True)

@@ -39,6 +39,15 @@ def is_driven(home: Home, log: EventLog, study: str) -> bool:
     return not (row.holder.is_beside(Holder.here(home.path)) and row.holder.is_gone())
 
 
+def is_driven_beside(home: Home, log: EventLog, study: str) -> bool:
+    """Return whether a controller is seen to work on a study: one of this host, since it was started last, that lives.
+
+    What another host or an earlier boot left is none, as its lease may stand there for ever.
+    """
+    row, me = ControllerLeases(log).read(study), Holder.here(home.path)
+    return row is not None and not row.given_back and row.holder.is_beside(me) and not row.holder.is_gone()
+
+
 def require_here(home: Home, log: EventLog, state: StudyState) -> None:
     """Raise StudyElsewhere unless what a study has made lies in this installation."""
     begun = state.hypotheses or state.noise_plan is not None or state.design is not None

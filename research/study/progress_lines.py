@@ -25,33 +25,14 @@ NONE_DOUBTED: Final[Mapping[str, str]] = {}
 
 
 def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) -> Iterator[tuple[str, str]]:
-    """Yield (key, line) for all that happened, roughly in order; a key's line never changes.
+    """Yield (key, line) for all that happened, roughly in order, round by round; a key's line never changes.
 
     `doubts` says by its `verdict_key` why a verdict does not follow: it is not told then.
     """
-    question = question_of(state)
     yield "created", f"study {state.id}"
-    yield "asked", f"asked: {question.asked}"
-    yield from ((claim.id, f"hypothesis {claim.id}: {claim.statement}") for claim in state.hypotheses)
-    yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
-    if state.noise_plan is not None:
-        yield "noise", _first(state.noise_plan)
-    if state.locked_design is not None and state.design_hash is not None:
-        yield "lock", f"design locked: {_size(state.locked_design)}, {state.design_hash[:16]}"
-        yield from ((f"tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
-    for run in state.runs.values():
-        yield from _run(run)
-    for decision in state.decisions:
-        if decision.rule == SHRINK_RULE:
-            yield f"decision-{decision.seq}", f"to {decision.rule}: {decision.action}: {decision.reason}"
-    if state.selection is not None:
-        yield "selection", f"the screen keeps {', '.join(state.selection.kept)}: {state.selection.reason}"
-    for verdict in (*state.interim, *state.verdicts, *state.replications):
-        yield _verdict(state, verdict, doubts)
-    for amended in state.amendments:
-        yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
-    for name, veto in state.vetoed.items():
-        yield f"veto-{name}", f"{name} vetoed by {veto.actor}: {veto.reason}"
+    yield "asked", f"asked: {question_of(state).asked}"
+    rounds = [line for entry in state.every_round for line in _round_lines(entry, doubts)]
+    yield from {key: (key, line) for key, line in rounds}.values()  # what was amended is so in all rounds that follow
     for asked in state.questions:
         said = f"waits for approval: {asked.question.would} ({priced(asked)}); {how_to_answer(state)}"
         yield f"asked-{asked.digest}", said
@@ -64,6 +45,39 @@ def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) 
         yield "said", quotation(state.said)
     if state.report is not None:
         yield f"report-{state.report['html']['sha256']}", "report built"
+
+
+def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what happened in one round; what an earlier one had has keys of its own."""
+    question, later = question_of(state), "" if state.round == 1 else f"round-{state.round}-"
+    if state.round > 1:
+        why = f": {state.why_asked}" if state.why_asked else ""
+        yield f"{later}begun", f"round {state.round} of at most {state.most_rounds}{why}"
+    yield from ((claim.id, f"hypothesis {claim.id}: {claim.statement}") for claim in state.hypotheses)
+    yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
+    if state.noise_plan is not None:
+        yield f"{later}noise", _first(state.noise_plan)
+    if state.locked_design is not None and state.design_hash is not None:
+        yield f"{later}lock", f"design locked: {_size(state.locked_design)}, {state.design_hash[:16]}{_place(state)}"
+        yield from ((f"{later}tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
+    for run in state.runs.values():
+        yield from _run(run)
+    for decision in state.decisions:
+        if decision.rule == SHRINK_RULE:
+            yield f"decision-{decision.seq}", f"to {decision.rule}: {decision.action}: {decision.reason}"
+    if state.selection is not None:
+        yield f"{later}selection", f"the screen keeps {', '.join(state.selection.kept)}: {state.selection.reason}"
+    for verdict in (*state.interim, *state.verdicts, *state.replications):
+        yield _verdict(state, verdict, doubts)
+    for amended in state.amendments:
+        yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
+    for name, veto in state.vetoed.items():
+        yield f"veto-{name}", f"{name} vetoed by {veto.actor}: {veto.reason}"
+
+
+def _place(state: StudyState) -> str:
+    """Return which round of how many a lock is of; nothing for a study of one round."""
+    return "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
 
 
 def verdict_key(verdict: Verdict) -> str:

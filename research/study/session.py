@@ -18,12 +18,12 @@ from types import FrameType
 
 from research.design.estimates import KnownCheck, runs_at_once, unchecked
 from research.design.requirements import DEFAULT_REQUIREMENTS, StatisticalRequirements
-from research.errors import BadEnvironment, BadModel, BadTopic, DesignRefused, NoSuchStudy, PlannerFailed, ResearchError
+from research.errors import BadEnvironment, BadModel, BadTopic, DesignRefused, PlannerFailed, ResearchError
 from research.installation.base_job import base_settings
 from research.installation.home import Home
 from research.installation.machine import describe
 from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
-from research.noise.bank import RESULTS_VERSION, VERSION_KEY
+from research.noise.results_version import RESULTS_VERSION, VERSION_KEY
 from research.planner import Planner
 from research.proposals.flags import RequestedComparison
 from research.scheduling.approvals import MODE, ApprovalMode
@@ -114,20 +114,6 @@ def versions() -> dict[str, str]:
         except PackageNotFoundError:
             found[name] = "not installed"
     return found
-
-
-def find_study(log: EventLog, name: str | None) -> str:
-    """Return the id of the study that `name` names or begins; the newest when it is None."""
-    known = log.studies()
-    if not known:
-        raise NoSuchStudy('there is no study yet; begin one with: ajet research "..."')
-    if name is None:
-        return known[0]
-    fitting = [study for study in known if study == name] or [study for study in known if study.startswith(name)]
-    if len(fitting) != 1:
-        found = "none" if not fitting else ", ".join(fitting[:5])
-        raise NoSuchStudy(f"expected one study named {name!r}, found {found}; `ajet study list` shows all")
-    return fitting[0]
 
 
 class Session:

@@ -64,7 +64,9 @@ CONDITIONS = _stems(
 """Words after which something is set, or stated to hold."""
 _BESIDE = _stems("vs v versus against than or and instead between compared over") | BEATING | {","}
 """Words with an arm on either side."""
-_DEPENDING = _stems("depend depends depending interact interacts interacting interaction interplay")
+_CROSSING = _stems("interact interacts interacting interaction interactions interplay")
+DEPENDING = _stems("depend depends depending") | _CROSSING
+"""Words that ask whether the effect of one field depends on another."""
 _NEEDING = _stems("need needs require requires allow allows permit permits")
 _EXCLUDING = _stems("not except excluding besides unlike")
 _ANY = _stems("anything everything all nothing")
@@ -88,8 +90,10 @@ def left_over(topic: str, items: Sequence[Item], bound: AbstractSet[int], known:
 def asks_interaction(items: Sequence[Item]) -> bool:
     """Return whether a topic asks if the effect of one field depends on another."""
     named = [at for at, item in enumerate(items) if item.kind in ("field", "value")]
-    asking = _DEPENDING if any(item.kind == "number" for item in items) else _DEPENDING | _NEEDING
+    asking = DEPENDING if any(item.kind == "number" for item in items) else DEPENDING | _NEEDING
     words = [at for at, item in enumerate(items) if item.kind == "word" and item.name in asking]
+    if len({items[at].name for at in named}) > 1 and any(items[at].name in _CROSSING for at in words):
+        return True  # `interaction between A and B`
     return any(any(place < at for place in named) and any(place > at for place in named) for at in words)
 
 

@@ -71,6 +71,11 @@ class Numbers:
             values.reverse()
         return tuple(values)
 
+    def written(self, name: str) -> dict[int, Scalar]:
+        """Return the values of a field by their places, in the order written."""
+        places = sorted(at for at, owner in self._owner.items() if owner == name)
+        return {at: number for at in places if (number := self._items[at].number) is not None}
+
     def is_reversed(self, name: str) -> bool:
         """Return whether the first of several values is what is tried, as in `does 8 beat 4 or 16?`."""
         places = [at for at, owner in self._owner.items() if owner == name]

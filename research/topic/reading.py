@@ -13,7 +13,7 @@ from itertools import pairwise
 from research.planner.digest import EnvironmentFacts, FieldFacts
 from research.proposals.arms import Scalar
 from research.topic import choices, relations
-from research.topic.leftover import Leftover, asks_interaction, excluded, is_english, left_over
+from research.topic.leftover import DEPENDING, Leftover, asks_interaction, excluded, is_english, left_over
 from research.topic.lexicon import (
     AFTER,
     BETTER,
@@ -98,7 +98,8 @@ class Reading:
     rivals: tuple[tuple[str, str], ...] = ()
     """Fields that are set against each other: `larger groups or a higher learning rate`."""
     together: tuple[str, ...] = ()
-    """Fields whose values take turns, so that arms differ in all of them: `16 and 1e-3 against 4 and 3e-3`."""
+    """Fields whose values take turns, so that arms differ in all of them: `16 and 1e-3 against 4 and 3e-3`. The first
+    of each are then the control's."""
     english: bool = True
     """Whether a word of English holds it together, or nothing is left that could be another language's."""
 
@@ -154,15 +155,22 @@ class _ItemReader:
         found = [self._asked(name, senses[name], numbers) for name in names if name not in shared]
         asked = _judging(self._with_conditions(tuple(found)))
         environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
+        crossed = relations.together(self._items, numbers)
+        if crossed:
+            arms = relations.in_arms(self._items, numbers, crossed)
+            asked = tuple(replace(entry, values=arms.get(entry.field) or entry.values) for entry in asked)
         unknown = choices.unknown_algorithm(self._topic, self._items, self._facts[choices.ALGORITHM])
         again = relations.replicated_in(self._items)
         played = tuple(name for name in environments if name != again)
         bound = self._spent | self._effects_named | numbers.owned() | self._named()
+        crossing = asks_interaction(self._items)
+        if crossing:
+            bound |= {at for at, item in enumerate(self._items) if item.kind == "word" and item.name in DEPENDING}
         left = (*left_over(self._topic, self._items, bound, known), *excluded(self._topic, self._items))
         return Reading(
             asked, played, left, unknown, again=again, read_as=self._read_as(),
-            rivals=relations.rivals(self._items), interaction=asks_interaction(self._items),
-            together=relations.together(self._items, numbers),
+            rivals=relations.rivals(self._items), interaction=crossing,
+            together=crossed,
             english=is_english(self._items) or not any(entry.role != "number" for entry in left),
         )  # fmt: skip
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, pairwise
 
-from research.topic.lexicon import DOWN, FILLERS, OFF, ON, REPLICATING, STRONG_LINKS, UP, Item
+from research.proposals.arms import Scalar
+from research.topic.lexicon import BETTER, DOWN, FILLERS, OFF, ON, REPLICATING, REVERSING, STRONG_LINKS, UP, WORSE, Item
 from research.topic.numbers import Numbers
 
 _CONDITIONAL = frozenset({"with", "without", "for", "at", "under", "when", "given", "if"})
@@ -52,6 +53,27 @@ def rivals(items: Sequence[Item]) -> tuple[tuple[str, str], ...]:
         if names[0] != names[1] and at > first and items[at].name in STRONG_LINKS | {"or"}:
             found.append(names)
     return tuple(found)
+
+
+def in_arms(items: Sequence[Item], numbers: Numbers, names: Sequence[str]) -> dict[str, tuple[Scalar, ...]]:
+    """Return the values of fields that take turns, arm by arm: the first written of each are those of one arm.
+
+    The control's come first: of two arms it is the second where the wording tries the first, as in `A rather than B`.
+    """
+    written = {name: _written(items, numbers, name) for name in names}
+    ends = [(min(places, default=0), max(places, default=0)) for places in written.values()]
+    between = items[min(start for start, _ in ends) : max(end for _, end in ends)] if ends else []
+    found = {name: tuple(dict.fromkeys(places.values())) for name, places in written.items()}
+    turned = any(item.name in REVERSING | BETTER | WORSE for item in between)
+    if turned and all(len(values) == 2 for values in found.values()):
+        return {name: values[::-1] for name, values in found.items()}
+    return found
+
+
+def _written(items: Sequence[Item], numbers: Numbers, name: str) -> dict[int, Scalar]:
+    """Return the values of a field by their places: its numbers, or its words."""
+    words = {at: item.value for at, item in enumerate(items) if item.kind == "value" and item.name == name}
+    return numbers.written(name) or {at: value for at, value in words.items() if value is not None}
 
 
 def together(items: Sequence[Item], numbers: Numbers) -> tuple[str, ...]:

@@ -100,6 +100,11 @@ _NO_EFFECT = re.compile(
     r"unnecessary|redundant)\b",
     re.IGNORECASE,
 )
+_TREND = re.compile(
+    r"\b(?:is there )?(?:an? |any |the )?(?:(?:linear |monotone |monotonic |steady )?trend|dose[- ]response(?: curve)?)"
+    r"(?: of| in| over)?\b|\b(?:(?:rise|fall|grow|climb|drop)s? )?(?:monotonic(?:ally)?|steadily)\b",
+    re.IGNORECASE,
+)
 _POWER = re.compile(r"\bhow many (?:random )?(?:seeds|runs|repeats|repetitions|replicates)\b", re.IGNORECASE)
 
 
@@ -136,6 +141,16 @@ def split_requests(topic: str) -> SplitTopic:
 def seeks_equivalence(topic: str) -> bool:
     """Return whether a topic asks to see shown that something makes no difference."""
     return _NO_EFFECT.search(topic) is not None
+
+
+def asks_trend(topic: str) -> bool:
+    """Return whether a topic asks how something moves over several values of a field."""
+    return _TREND.search(topic) is not None
+
+
+def without_trend(topic: str) -> str:
+    """Return a topic without the words that ask for a trend, as long as it was."""
+    return _TREND.sub(lambda found: " " * len(found.group(0)), topic)
 
 
 def asks_for_power(topic: str) -> bool:

@@ -132,7 +132,10 @@ class WandbCalls:
             raise WandbUnavailable(f"{self._online.server} did not answer within {ANSWER_S:g} s")
         if code:
             raise WandbUnavailable(process.last_line())
-        found: dict[str, Any] = json.loads(process.last_line())
+        try:
+            found: dict[str, Any] = json.loads(process.last_line())
+        except ValueError as error:  # on a full disk, say, its answer was cut
+            raise WandbUnavailable(f"expected an answer of W&B's client; found {process.last_line()[:80]!r}") from error
         return found
 
     def _start(self, command: str, given: Mapping[str, Any], said: Path) -> WandbProcess:

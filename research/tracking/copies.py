@@ -28,6 +28,9 @@ ENDING_S = 60.0
 """For a sending to end once its attempt has."""
 CUT_S = 15.0
 """For rows that were sent to be shown, before a copy whose sending was cut short counts as all that was sent."""
+SHOWN_S = 120.0
+"""For rows to be shown after a sending, or an adding, that ended well for W&B's client: what is sent twice stands there
+twice, and rows lag by seconds, rarely minutes."""
 BEGUN_BYTES = 8
 """What a log has at least in which something was written: W&B's client begins with seven bytes."""
 
@@ -65,8 +68,11 @@ class AttemptCopy:
         self._calls = calls
         self._now = now
         self._sending: WandbProcess | None = None
-        self._last, self._last_at = 0, 0.0
+        self._last = 0
+        self._last_at: float | None = None
         """The last step that was seen at W&B, and since when."""
+        self._completed = False
+        """Whether rows that were not there were added, as far as W&B's client knows."""
         self._whole: TrackedRun | None = None
         self._over_at: float | None = None
         self._again_at = 0.0
@@ -131,6 +137,7 @@ class AttemptCopy:
             return
         self.end()
         if code != 0:
+            self._completed = False
             self.reason = f"sending it did not end well: {sending.last_line()}" if code else "sending it took too long"
             self._wait()
 
@@ -154,17 +161,23 @@ class AttemptCopy:
             self._mend(log, entity, online)
             return None
         self.settled = True
+        self._whole = None  # a study of days has hundreds of them
         return standing
 
     def _mend(self, log: Path, entity: str, online: OnlineRun | None) -> None:
         """Have sent what is not there, unless it may only be late."""
         last = max(online.run.history, default=0) if online is not None else 0
+        if self._last_at is None or last != self._last:
+            self._last, self._last_at = last, self._now()
+        went_well = _ended_well(log) or self._completed
+        if online is not None and self._now() - self._last_at < (SHOWN_S if went_well else CUT_S):
+            return
         if last == 0:
             self._sending = self._calls.send(log, entity, self._said, live=False)
-        elif last != self._last:
-            self._last, self._last_at = last, self._now()
-        elif not _ended_well(log) and self._now() - self._last_at >= CUT_S:
+        elif not _ended_well(log):
             self._sending = self._calls.complete(log, entity, self.tracking_id, last, self._said)
+            self._completed = True
+        self._last_at = None  # what was sent now has as long to be shown
 
     def _is_too_late(self) -> bool:
         return self._over_at is not None and self._now() - self._over_at > LATEST_S

@@ -77,8 +77,9 @@ class SentFiles:
             if code:
                 self._warn(f"not sent to W&B: {file.artifact['name']} ({process.last_line()})")
         if self._waiting:
-            file = self._waiting.popleft()
+            file = self._waiting[0]  # where a full disk lets nothing be started, it waits on
             self._under_way = file, calls.keep(file.run, file.artifact, file.files, entity, file.said)
+            self._waiting.popleft()
         return self._under_way is not None
 
     def end(self) -> None:

@@ -76,6 +76,13 @@ def wandb_login(environ: Mapping[str, str]) -> WandbLogin:
     return WandbLogin(online, source)
 
 
+def login_places(environ: Mapping[str, str]) -> dict[str, Path]:
+    """Return where this user's login and settings are, of what is there, by the variables that name them elsewhere."""
+    netrc_file = next((path for path in _netrc_files(environ) if path.is_file()), None)
+    found = {"NETRC": netrc_file, "WANDB_CONFIG_DIR": _settings_folder(environ)}
+    return {name: path for name, path in found.items() if path is not None and path.exists()}
+
+
 def online_logging_of(settings: Mapping[str, Any]) -> OnlineLogging | None:
     """Return where a study that was created with these settings sends its logs; None for nowhere."""
     found = settings.get("wandb")
@@ -109,13 +116,16 @@ def _netrc_files(environ: Mapping[str, str]) -> list[Path]:
 
 def _settings(environ: Mapping[str, str]) -> Mapping[str, str]:
     """Return what W&B's settings file of this user says; nothing where there is none that can be read."""
-    folder = environ.get("WANDB_CONFIG_DIR") or str(_home(environ) / ".config" / "wandb")
     parser = ConfigParser(interpolation=None)
     try:
-        parser.read(Path(folder).expanduser() / "settings")
+        parser.read(_settings_folder(environ) / "settings")
     except (BadSettings, OSError, UnicodeDecodeError):  # W&B's client says so itself when it is used
         return {}
     return dict(parser["default"]) if parser.has_section("default") else {}
+
+
+def _settings_folder(environ: Mapping[str, str]) -> Path:
+    return Path(environ.get("WANDB_CONFIG_DIR") or str(_home(environ) / ".config" / "wandb")).expanduser()
 
 
 def _home(environ: Mapping[str, str]) -> Path:

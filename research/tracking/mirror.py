@@ -17,13 +17,14 @@ from contextlib import closing, suppress
 from types import TracebackType
 from typing import Protocol, Self
 
+from research.installation.disk import unless_full
 from research.installation.home import Home
 from research.results.attempt_files import AttemptFolder
 from research.tracking.calls import WandbCalls, WandbUnavailable, WandbViewer
 from research.tracking.copies import AttemptCopy, CopyFinding, page_of
 from research.tracking.files import SentFiles
 from research.tracking.login import OnlineLogging
-from studies import AttemptState, EventLog, RunState, StudyLog, StudyState
+from studies import AttemptState, EventLog, RunState, StoreError, StudyLog, StudyState
 
 LOOK_S = 1.0
 AGAIN_S = 10.0
@@ -45,7 +46,7 @@ class TellsOfCopies(Protocol):
     """Tells how the copies of a study's logs stand at W&B."""
 
     def found(self) -> Iterable[CopyFinding]:
-        """Return what was found since the last call."""
+        """Yield what was found; each is found again unless the one after it is asked for, as once it is written."""
         ...
 
     def settle(self) -> None:
@@ -80,20 +81,25 @@ class WandbMirror:
         environ: Mapping[str, str] = os.environ,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """`say` takes where the study is shown, `warn` that it is not; `now` is a monotonic clock."""
+        """`say` takes where the study is shown, `warn` that it is not; `now` is a monotonic clock.
+
+        A line that can be written nowhere, as on a full disk, is dropped.
+        """
         self._home = home
         self._study = study
         self._online = online
-        self._say = say
-        self._warn = warn
+        self._say = unless_full(say)
+        self._warn = unless_full(warn)
         self._environ = environ
         self._now = now
         self._found: deque[CopyFinding] = deque()
         self._copies: dict[tuple[str, int], AttemptCopy] = {}
-        self._files = SentFiles(home, study, warn)
+        self._files = SentFiles(home, study, self._warn)
         self._viewer: WandbViewer | None = None
         self._lost = False
-        self._over, self._at_rest, self._leaving = threading.Event(), threading.Event(), threading.Event()
+        self._over, self._leaving = threading.Event(), threading.Event()
+        self._at_rest = threading.Event()
+        """Set by a look that began after it was made, and found nothing under way: of each `settle` its own."""
         self._thread = threading.Thread(target=self._work, name="wandb-mirror", daemon=True)
 
     def __enter__(self) -> Self:
@@ -110,16 +116,16 @@ class WandbMirror:
             self._thread.join(LEAVING_S if self._lost or error is not None else 2 * CLOSING_S)
 
     def found(self) -> Iterator[CopyFinding]:
-        """Return what was found since the last call."""
+        """Yield what was found; each is found again unless the one after it is asked for."""
         while self._found:
-            yield self._found.popleft()
+            yield self._found[0]
+            self._found.popleft()
 
     def settle(self) -> None:
         """Wait until nothing is under way of attempts that ended, for `SETTLE_S` at most; for no lost server."""
-        if self._lost or self._over.is_set():
-            return
-        self._at_rest.clear()
-        self._at_rest.wait(SETTLE_S)
+        at_rest = self._at_rest = threading.Event()
+        if not self._lost and not self._over.is_set():
+            at_rest.wait(SETTLE_S)
 
     def _work(self) -> None:
         try:
@@ -127,7 +133,7 @@ class WandbMirror:
                 study = StudyLog(log, self._study)
                 try:
                     while not self._over.wait(AGAIN_S if self._lost else LOOK_S):
-                        self._try(lambda: self._look(calls, study.state()))
+                        self._try(lambda: self._look(calls, study))
                     if not self._leaving.is_set() and not self._lost:
                         self._try(lambda: self._finish(calls, study.state()))
                 finally:
@@ -135,35 +141,42 @@ class WandbMirror:
         except Exception as error:  # noqa: BLE001 - whatever it is ends what is sent only
             self._warn(f"sending to W&B ended ({type(error).__name__}: {error}); the study goes on without it")
         finally:
+            self._over.set()  # first, as whoever settles looks at it last
             self._at_rest.set()
-            self._over.set()
 
     def _try(self, look: Callable[[], None]) -> None:
         """Do something; say once that it fails, with the reason, and once that it works again."""
         try:
             look()
         except WandbUnavailable as error:
-            if not self._lost:
-                self._warn(f"W&B does not answer as it should ({error}); the study goes on, and logs here")
-            self._lost = True
-            self._at_rest.set()
+            self._miss(f"W&B does not answer as it should ({error})")
+        except (StoreError, OSError) as error:  # the event log's server starts again, or a disk is full for a while
+            self._miss(f"sending to W&B waits ({type(error).__name__}: {error})")
         else:
             if self._lost:
                 self._warn("W&B is back")
             self._lost = False
 
-    def _look(self, calls: WandbCalls, state: StudyState) -> None:
+    def _miss(self, why: str) -> None:
+        if not self._lost:
+            self._warn(f"{why}; the study goes on, and logs here")
+        self._lost = True
+        self._at_rest.set()
+
+    def _look(self, calls: WandbCalls, study: StudyLog) -> None:
+        at_rest = self._at_rest  # before the study is read: what ends meanwhile was not looked at
+        state = study.state()
         if self._viewer is None:
             self._viewer = calls.viewer()
             self._say(f"W&B         {group_page(self._viewer, self._online, self._study)}")
         waited = False
-        for run in state.runs.values():
+        for run in state.every_run.values():  # of earlier rounds, too: their last copies come late
             for attempt in run.attempts:
                 copy = self._copy(calls, run, attempt)
                 self._go_on(self._viewer, copy, run, attempt)
                 waited = waited or (attempt.status is not None and not copy.settled)
         if not waited:
-            self._at_rest.set()
+            at_rest.set()
             self._files.go_on(calls, self._viewer.entity)
 
     def _copy(self, calls: WandbCalls, run: RunState, attempt: AttemptState) -> AttemptCopy:

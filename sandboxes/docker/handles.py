@@ -27,6 +27,8 @@ OVERDUE_S = options.GRACE_S + 30.0
 """A container still running so long after its time limit has a PID 1 that does not do its work."""
 LAST_WORDS_S = 5.0
 KILL_WAIT_S = 20.0
+GOES_S = 5.0
+"""Within so long a container that is being removed is seen to be."""
 TICK_S = 0.05
 
 
@@ -130,6 +132,10 @@ class ContainerHandle:
                 text = settling.log(self._engine, self._container, out=True, lines=tail_bytes)
         except NotFound:
             text = self._output() or b""  # settled just now, or lost
+        except EngineRefused:
+            if not self._goes():
+                raise
+            text = b""
         return text[-tail_bytes:].decode(errors="replace")
 
     def results(self) -> Mapping[str, Result]:
@@ -192,6 +198,14 @@ class ContainerHandle:
         """Return whether there is nothing to do but wait."""
         return _status(found) in ("running", "paused", "restarting", "removing") and not self._overdue()
 
+    def _goes(self) -> bool:
+        """Return whether somebody removes it, so that the engine tells nothing of it any more.
+
+        Of one that is killed for it the engine says for a moment that it runs.
+        """
+        gone = (None, "removing", "dead")
+        return until(lambda: _status(inspect(self._engine, self._container)) in gone, GOES_S, TICK_S)
+
     def _overdue(self) -> bool:
         limit_s = self._spec().get("time_limit_s")
         started = (read(self._folder / "started.json") or {}).get("started_at")
@@ -217,6 +231,9 @@ class ContainerHandle:
                 self._settle()
         except NotFound:
             return  # removed between two questions: the next look finds it lost
+        except EngineRefused:
+            if not self._goes():
+                raise  # else: somebody removes it at this moment, and it is lost once it is gone
         except OSError as error:
             raise SandboxError(
                 f"sandbox {self.name}: cannot write what became of it to {self._folder}: {error}. "

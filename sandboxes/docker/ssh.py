@@ -24,6 +24,7 @@ from sandboxes.docker.address import NoEngine
 
 SESSIONS = 8
 _CONNECT_TIMEOUT_S = 10
+_END_TIMEOUT_S = 5
 _LAST_WORDS = 400
 
 
@@ -62,6 +63,8 @@ class SshSocket:
             for child in children:
                 child.terminate()
             subprocess.run(self._ssh(number, "-O", "exit"), env=self._environ, capture_output=True, check=False)
+            for child in children:
+                _wait(child)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _serve(self) -> None:
@@ -105,3 +108,12 @@ class SshSocket:
         if self._far.port:
             command += ["-p", str(self._far.port)]
         return [*command, self._far.hostname or ""]
+
+
+def _wait(child: subprocess.Popen[bytes]) -> None:
+    """Wait for a child that was told to end, so that none stays behind as a zombie of this process."""
+    try:
+        child.wait(_END_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.wait()

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Final
 
-from studies.checks.job_fields import claim_of, flat, undeclared
+from studies.checks.job_fields import Pair, claim_of, flat, undeclared
 from studies.records.design import BUILT_IN, MODEL, REWARD, Design
 from studies.records.run_data import Conditions
 
@@ -140,15 +140,18 @@ def lint_conditions(
     treatment: Mapping[str, Conditions],
     *,
     seeds: Mapping[str, int] | None = None,
+    names: Pair | None = None,
 ) -> tuple[Violation, ...]:
     """Return what the runs of a hypothesis' two arms, by run id, differ in besides its declared variable.
 
     `seeds` are the runs' seeds, which also choose the evaluated tasks: with them, runs of one seed are compared.
+    `names` are the arms where a claim is about more than two.
+
     Raises KeyError for a hypothesis that the design does not have.
     """
-    arms, declared = claim_of(design, hypothesis)
+    arms, declared = claim_of(design, hypothesis, names)
     pair = _Pair(design, declared, (arms[0].name, arms[1].name), (control, treatment))
-    jobs = ({REWARD: BUILT_IN, **design.base_job, **arm.overrides} for arm in arms)
+    left, right = ({REWARD: BUILT_IN, **design.base_job, **arm.overrides} for arm in arms)
     found = (
         *(_same(pair, rule) for rule in _SAME),
         _evaluated(pair, seeds),
@@ -156,19 +159,23 @@ def lint_conditions(
         _spread(pair, "image", "client image"),
         _spread(pair, "hardware", "hardware"),
     )
-    undeclared = lint_jobs(design, hypothesis, *([job] for job in jobs))
+    undeclared = lint_jobs(design, hypothesis, [left], [right], names)
     return (*undeclared, *(violation for violation in found if violation is not None))
 
 
 def lint_jobs(
-    design: Design, hypothesis: str, control: Iterable[Mapping[str, Any]], treatment: Iterable[Mapping[str, Any]]
+    design: Design,
+    hypothesis: str,
+    control: Iterable[Mapping[str, Any]],
+    treatment: Iterable[Mapping[str, Any]],
+    names: Pair | None = None,
 ) -> tuple[Violation, ...]:
     """Return the job fields, the seed apart, that are not the same in all jobs of two arms and not declared to vary."""
-    (left, right), _ = claim_of(design, hypothesis)
+    (left, right), _ = claim_of(design, hypothesis, names)
     sides = [[flat(job) for job in jobs] for jobs in (control, treatment)]
     return tuple(
         _undeclared_field(name, (left.name, right.name), [[job.get(name) for job in side] for side in sides])
-        for name in undeclared(design, hypothesis, *sides)
+        for name in undeclared(design, hypothesis, sides[0], sides[1], names)
     )
 
 

@@ -20,13 +20,18 @@ EPISODES_TOLD: Final = 0.005
 
 
 def unequal_drops(state: StudyState, claim: Hypothesis) -> tuple[str, ...]:
-    """Return in what the two arms of a hypothesis lost different shares, with the counts: each a clause."""
+    """Return in what the arms of a hypothesis and its control lost different shares, with the counts: each a clause."""
     design = state.design
     if design is None:
         return ()
-    names = (design.control_arm, design.arm_with(claim.variable, claim.treatment).name)
+    control, *others = design.contrast_of(claim)
+    return tuple(clause for other in others for clause in _between(state, design, (control, other)))
+
+
+def _between(state: StudyState, design: Design, names: tuple[str, str]) -> Iterator[str]:
     arms = [[run for run in state.runs_of(name) if run.attempts and not run.cut] for name in names]
-    return (*_runs(design, names, arms), *_episodes(names, arms))
+    yield from _runs(design, names, arms)
+    yield from _episodes(names, arms)
 
 
 def _runs(design: Design, names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:

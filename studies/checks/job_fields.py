@@ -9,11 +9,12 @@ and changes no step, so that it is no difference. A reward, which is no field of
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
 from typing import Any, Final
 
 from studies.log.study_state import RunState, StudyState
 from studies.records.base import canonical
-from studies.records.design import REWARD, Arm, Design
+from studies.records.design import REWARD, Arm, Design, Hypothesis
 from studies.records.run_specs import EVALUATED
 
 Fields = Mapping[str, Any]
@@ -32,35 +33,57 @@ def differing(jobs: Iterable[Fields]) -> tuple[str, ...]:
     return tuple(name for name in names if len({canonical(_number(row.get(name))) for row in rows}) > 1)
 
 
-def claim_of(design: Design, hypothesis: str) -> tuple[tuple[Arm, Arm], frozenset[str]]:
-    """Return a hypothesis' control and treatment arm, and the fields that it declares, by the part before a dot."""
+Pair = tuple[str, str]
+"""Two of a claim's arms by their names, that of the control or the lower setting first."""
+
+
+def pairs_of(design: Design, claim: Hypothesis) -> tuple[Pair, ...]:
+    """Return every two arms of a claim: of a difference the one pair, of an interaction six."""
+    return tuple(combinations(design.contrast_of(claim), 2))
+
+
+def claim_of(design: Design, hypothesis: str, names: Pair | None = None) -> tuple[tuple[Arm, Arm], frozenset[str]]:
+    """Return two arms of a hypothesis, and the fields in which they may differ, by the part before a dot.
+
+    They are the control and the treatment unless others are named. Two arms of a contrast may differ in those declared
+    fields alone in which they are to.
+    """
     found = design.hypothesis(hypothesis)
-    declared = frozenset(name.split(".")[0] for name in found.declared)
-    return (design.arm(design.control_arm), design.arm_with(found.variable, found.treatment)), declared
+    first, second = names or pairs_of(design, found)[0]
+    arms = design.arm(first), design.arm(second)
+    declared = found.declared
+    if found.kind != "difference":
+        declared = frozenset(name for name in declared if arms[0].overrides.get(name) != arms[1].overrides.get(name))
+    return arms, frozenset(name.split(".")[0] for name in declared)
 
 
 def undeclared(
-    design: Design, hypothesis: str, control: Iterable[Fields], treatment: Iterable[Fields]
+    design: Design,
+    hypothesis: str,
+    control: Iterable[Fields],
+    treatment: Iterable[Fields],
+    names: Pair | None = None,
 ) -> tuple[str, ...]:
     """Return the fields, the seed apart, that differ between jobs of two arms and that the hypothesis does not vary.
 
     Where a field differs within an arm, it differs from some job of the other as well.
     """
-    _, declared = claim_of(design, hypothesis)
+    _, declared = claim_of(design, hypothesis, names)
     sides = list(control), list(treatment)
     found = differing([*sides[0], *sides[1]]) if all(sides) else ()
     return tuple(name for name in sorted(found) if name.split(".")[0] not in declared | _SEED)
 
 
 def confounded(state: StudyState) -> dict[str, tuple[str, ...]]:
-    """Return, for each hypothesis, the fields besides its variable in which its two arms' runs differ."""
+    """Return, for each hypothesis, the fields besides its variable in which the runs of two of its arms differ."""
     if (design := state.design) is None:
         return {}
-    found = {}
+    found: dict[str, set[str]] = {}
     for claim in design.hypotheses:
-        sides = ([_defined(run) for run in state.runs_of(arm.name)] for arm in claim_of(design, claim.id)[0])
-        found[claim.id] = undeclared(design, claim.id, *sides)
-    return {name: fields for name, fields in found.items() if fields}
+        for names in pairs_of(design, claim):
+            left, right = ([_defined(run) for run in state.runs_of(name)] for name in names)
+            found.setdefault(claim.id, set()).update(undeclared(design, claim.id, left, right, names))
+    return {name: tuple(sorted(fields)) for name, fields in found.items() if fields}
 
 
 def off_design(state: StudyState) -> dict[str, tuple[str, ...]]:

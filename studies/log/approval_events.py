@@ -22,7 +22,8 @@ def asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
         raise ImpossibleEvent("the study is stopped; expected nothing to be asked before it goes on")
     if question.number != len(builder.questions) + 1:
         raise ImpossibleEvent(f"expected question {len(builder.questions) + 1}; found {question.number}")
-    if question.lock not in (builder.design_hash, builder.noise_hash):
+    explored = [planned.plan.hash() for planned in builder.explorations]
+    if question.lock not in (builder.design_hash, builder.noise_hash, *explored):
         raise ImpossibleEvent(f"expected a question about what is locked; found one about {question.lock[:12]}")
     if (found := question.digest()) != payload["digest"]:
         raise ImpossibleEvent(f"the question's digest is {found[:12]}, the event says {str(payload['digest'])[:12]}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from copy import copy
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 from studies.log.study_state import (
@@ -12,9 +12,12 @@ from studies.log.study_state import (
     ApprovalAnswer,
     AskedApproval,
     Decision,
+    PlannedExploration,
     PlannerAct,
+    PlannerNote,
     RunState,
     Stamp,
+    StudyState,
     VerdictContext,
     Veto,
 )
@@ -27,6 +30,15 @@ from studies.records.verdict import Verdict
 Payload = Mapping[str, Any]
 UNRELEASED: Final = "An ajet from before version 0.1.0 wrote it; this one reads studies of 0.1.0 and later"
 """What is said of an event in a form that no release wrote."""
+
+
+OF_A_ROUND: Final = (
+    "hypotheses", "noise_plan", "noise_hash", "noise_seconds", "design", "locked_design", "design_hash", "lock_file",
+    "locked", "vetoed", "candidates", "selection", "first_launch", "runs", "has_data", "verdicts", "interim",
+    "replications", "superseded", "decisions", "decided", "contexts", "model", "prepared", "why_asked",
+    "explorations", "arm_seeds", "question_try",
+)  # fmt: skip
+"""What each round has of its own; all else is the study's."""
 
 
 class ImpossibleEvent(Exception):
@@ -73,6 +85,7 @@ class StateBuilder:
     open_question: AskedApproval | None = None
     approvals: list[ApprovalAnswer] = field(default_factory=list)
     planner_acts: list[PlannerAct] = field(default_factory=list)
+    notebook: list[PlannerNote] = field(default_factory=list)
     model: Payload | None = None
     prepared: dict[str, Payload] = field(default_factory=dict)
     report: Payload | None = None
@@ -92,12 +105,42 @@ class StateBuilder:
     last_ts: str = ""
     event_count: int = 0
     head_hash: str = ""
+    round: int = 1
+    why_asked: str = ""
+    explorations: list[PlannedExploration] = field(default_factory=list)
+    question_try: int = 0
+    before: tuple[StateBuilder, ...] = ()
+    """The rounds that are over."""
+    rounds_before: tuple[StudyState, ...] = ()
+    """The same, frozen."""
+    given_up: tuple[StudyState, ...] = ()
     arm_seeds: tuple[Design, dict[str, frozenset[int]]] | None = None
     """The training seeds of arms under a design, as far as they were asked for."""
 
     def copy(self) -> StateBuilder:
         """Return an independent copy: its containers are its own, what they hold is frozen."""
         return StateBuilder(**{entry.name: copy(getattr(self, entry.name)) for entry in fields(self)})
+
+    def begin_round(self, over: StudyState, why: str, tried: int) -> None:
+        """Close the round, which is `over`, and begin the next with nothing of its own."""
+        self.before = (*self.before, self.copy())
+        self.rounds_before = (*self.rounds_before, over)
+        fresh = StateBuilder()
+        for name in OF_A_ROUND:
+            setattr(self, name, getattr(fresh, name))
+        # What was accepted of one round's runs is accepted of no other's.
+        self.amendments = [entry for entry in self.amendments if entry.amendment.kind != "accept"]
+        self.round, self.why_asked, self.question_try = self.round + 1, why, tried
+
+    def give_round_up(self, unlocked: StudyState) -> None:
+        """Go back to the round before one that came to no lock."""
+        last = self.before[-1]
+        self.given_up = (*self.given_up, unlocked)
+        for name in OF_A_ROUND:
+            setattr(self, name, copy(getattr(last, name)))
+        since = [entry for entry in self.amendments if entry not in last.amendments]
+        self.amendments = [*last.amendments, *since]
+        self.round, self.before, self.rounds_before = last.round, self.before[:-1], self.rounds_before[:-1]
 
     def seeds_of(self, arm: str, design: Design) -> frozenset[int]:
         """Return the training seeds of an arm in the confirmation; every run that is planned asks for them."""
@@ -108,12 +151,42 @@ class StateBuilder:
             known[arm] = frozenset(design.seeds_of(arm, design.seeds))
         return known[arm]
 
+    def open_claims(self) -> list[str]:
+        """Return the hypotheses of the design that may still get runs or another verdict."""
+        claims = () if self.design is None else self.design.hypotheses
+        return [claim.id for claim in claims if not self._is_settled(claim.id)]
+
+    def _is_settled(self, name: str) -> bool:
+        verdict, decided = self.verdicts.get(name), self.decided.get(name)
+        if verdict is None:
+            return False
+        return verdict.final or name in self.vetoed or (decided is not None and decided.action != "continue")
+
     def run(self, payload: Payload) -> RunState:
         """Return the run that a payload names."""
         run = self.runs.get(str(payload["run_id"]))
         if run is None:
             raise ImpossibleEvent(f"no run {payload['run_id']!r} was planned")
         return run
+
+    def run_of_any_round(self, payload: Payload) -> RunState:
+        """Return the run that a payload names, be its round over."""
+        name = str(payload["run_id"])
+        over = (state.runs[name] for state in (*self.rounds_before, *self.given_up) if name in state.runs)
+        return next(over, None) or self.run(payload)
+
+    def put_in_its_round(self, run: RunState) -> None:
+        """Put a run in the place of what it was, in whichever round it is of."""
+        name = run.run_id
+        if name in self.runs:
+            self.runs[name] = run
+        self.rounds_before = tuple(_with(state, run) for state in self.rounds_before)
+        self.given_up = tuple(_with(state, run) for state in self.given_up)
+        for over in self.before:
+            if name in over.runs:
+                kept = over.copy()
+                kept.runs[name] = run
+                self.before = tuple(kept if each is over else each for each in self.before)
 
     def supersede_by(self, spec: RunSpec) -> None:
         """The data of a run changed: the verdicts that rest on it are superseded."""
@@ -140,3 +213,7 @@ class StateBuilder:
         return spec.seed in self.design.seeds_of(
             spec.arm, self.design.seeds[: self.design.looks[verdict.look - 1].seeds]
         )
+
+
+def _with(state: StudyState, run: RunState) -> StudyState:
+    return replace(state, runs={**state.runs, run.run_id: run}) if run.run_id in state.runs else state

@@ -6,6 +6,7 @@ the log holds them and nothing changes.
 
 from __future__ import annotations
 
+from studies.inquiry.ledger import Ledgers, OverdrawnLedger
 from studies.log.builder import UNRELEASED, ImpossibleEvent, Payload, StateBuilder
 from studies.log.event import Event
 from studies.log.study_state import Amended, Decision, Stamp, VerdictContext, Veto
@@ -49,10 +50,28 @@ def locked(builder: StateBuilder, event: Event, payload: Payload) -> None:
         raise ImpossibleEvent("a design was locked before; expected one lock per study")
     if (found := design.hash()) != payload["hash"]:
         raise ImpossibleEvent(f"the design's hash is {found[:12]}, the lock says {str(payload['hash'])[:12]}")
+    _require_place(builder, design)
     builder.design = builder.locked_design = design
     builder.design_hash = found
     builder.lock_file = _lock_file(payload)
     builder.locked = Stamp(event.seq, event.ts)
+
+
+def _require_place(builder: StateBuilder, design: Design) -> None:
+    """Refuse a lock that is no link of the chain of rounds, or spends what the ledgers do not give it."""
+    place, last = design.inquiry, builder.rounds_before[-1] if builder.rounds_before else None
+    if place is None and last is None:
+        return
+    if last is not None and (place is None or place.previous != last.design_hash):
+        raise ImpossibleEvent(f"the lock of round {builder.round} does not name the lock of the round before")
+    assert place is not None
+    if last is not None and any(seed in before.seeds_used for before in last.rounds for seed in design.seeds):
+        raise ImpossibleEvent(f"the lock of round {builder.round} names seeds of an earlier round; expected fresh ones")
+    ledgers = Ledgers.begin(place.of) if last is None else last.ledgers.after(last.outcome)
+    try:
+        ledgers.stake(design)
+    except OverdrawnLedger as error:
+        raise ImpossibleEvent(f"the lock of round {builder.round} is not what the ledgers give it: {error}") from error
 
 
 def _lock_file(payload: Payload) -> str:
@@ -64,7 +83,8 @@ def _lock_file(payload: Payload) -> str:
 def amended(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """A change after the lock, or of the budget at any time; one that accepts has invalid verdicts computed again."""
     amendment = Amendment.model_validate(payload["amendment"])
-    if builder.design is None and amendment.kind != "budget":
+    answers = amendment.kind == "note" and (builder.before or any(n.kind == "ask" for n in builder.notebook))
+    if builder.design is None and amendment.kind != "budget" and not answers:
         raise ImpossibleEvent("an amendment came before any design was locked")
     late = builder.concluded_reason is not None
     builder.amendments.append(Amended(amendment, event.seq, event.ts, event.actor, builder.has_data, late))

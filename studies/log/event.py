@@ -27,9 +27,13 @@ class EventType(StrEnum):
     """What can happen in a study; `studies.log.fold` says what may follow what."""
 
     STUDY_CREATED = "study.created"
+    ROUND_BEGUN = "round.begun"
     PLANNER_ACTED = "planner.acted"
+    PLANNER_NOTED = "planner.noted"
+    PLANNER_ASKED = "planner.asked"
     HYPOTHESIS_PROPOSED = "hypothesis.proposed"
     NOISE_PLANNED = "noise.planned"
+    EXPLORATION_PLANNED = "exploration.planned"
     DESIGN_LOCKED = "design.locked"
     DESIGN_AMENDED = "design.amended"
     HYPOTHESIS_VETOED = "hypothesis.vetoed"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Final, Literal
 
 from pydantic import ValidationError
 
@@ -24,6 +24,7 @@ from studies.log.study_state import (
     AttemptState,
     Decision,
     PlannerAct,
+    PlannerNote,
     RunState,
     Stamp,
     StudyState,
@@ -158,8 +159,10 @@ def _freeze(builder: StateBuilder) -> StudyState:
         superseded=tuple(builder.superseded),
         decisions=tuple(builder.decisions),
         planner_acts=tuple(builder.planner_acts),
+        notebook=tuple(builder.notebook),
         questions=tuple(builder.questions),
         approvals=tuple(builder.approvals),
+        explorations=tuple(builder.explorations),
     )
 
 
@@ -173,6 +176,7 @@ def _created(builder: StateBuilder, event: Event, payload: Payload) -> None:
 
 
 def _planner_acted(builder: StateBuilder, event: Event, payload: Payload) -> None:
+    """The planner took a turn."""
     act = PlannerAct(
         action=str(payload["action"]),
         tries=int(payload["tries"]),
@@ -180,8 +184,55 @@ def _planner_acted(builder: StateBuilder, event: Event, payload: Payload) -> Non
         rejected=tuple(str(error) for error in payload["rejected"]),
         note=str(payload["note"] or ""),
         not_tested=tuple(str(text) for text in payload.get("not_tested", ())),
+        turn=str(payload.get("turn", "")),
+        looks=tuple(dict(look) for look in payload.get("looks", ())),
     )
     builder.planner_acts.append(act)
+
+
+def _planner_noted(builder: StateBuilder, event: Event, payload: Payload) -> None:
+    """The planner keeps a thought, or revises one that it kept."""
+    about = str(payload.get("about", ""))
+    if about and about not in {entry.id for entry in builder.notebook}:
+        raise ImpossibleEvent(f"expected an idea of the planner's notebook to revise; found {about!r}")
+    _keep(builder, event, payload, "revise" if about else "note")
+
+
+def _planner_asked(builder: StateBuilder, event: Event, payload: Payload) -> None:
+    """The planner asks the user something."""
+    _keep(builder, event, payload, "ask")
+
+
+def _keep(builder: StateBuilder, event: Event, payload: Payload, kind: Literal["note", "revise", "ask"]) -> None:
+    note = PlannerNote(
+        kind=kind,
+        text=str(payload["text"]),
+        round=builder.round,
+        seq=event.seq,
+        ts=event.ts,
+        turn=str(payload["turn"]),
+        index=int(payload["index"]),
+        about=str(payload.get("about", "")),
+        reason=str(payload.get("reason", "")),
+    )
+    if any((entry.turn, entry.index) == (note.turn, note.index) for entry in builder.notebook):
+        raise ImpossibleEvent(f"note {note.index} of the turn {note.turn} was kept before")
+    builder.notebook.append(note)
+
+
+def _round_begun(builder: StateBuilder, event: Event, payload: Payload) -> None:
+    """The round is over and the next one begins: its question is asked on what is known by now."""
+    over = _freeze(builder)
+    number, previous = int(payload["number"]), str(payload["previous"])
+    if over.design is None or over.design_hash != previous:
+        raise ImpossibleEvent(f"expected a round after the lock {str(over.design_hash)[:12]}; found {previous[:12]}")
+    if number != over.round + 1 or number > over.most_rounds:
+        raise ImpossibleEvent(f"expected round {over.round + 1} of {over.most_rounds}; found {number}")
+    if open_claims := [h.id for h in over.design.hypotheses if not over.is_settled(h.id)]:
+        raise ImpossibleEvent(f"expected a round whose claims are settled; found {', '.join(open_claims)} open")
+    if any(run.active for run in over.runs.values()):
+        raise ImpossibleEvent("expected a round of which nothing runs any more; found an attempt that does")
+    builder.begin_round(over, str(payload.get("why", "")), int(payload.get("try", 0)))
 
 
 def _model_prepared(builder: StateBuilder, event: Event, payload: Payload) -> None:
@@ -219,6 +270,8 @@ def _resumed(builder: StateBuilder, event: Event, payload: Payload) -> None:
 
 
 def _concluded(builder: StateBuilder, event: Event, payload: Payload) -> None:
+    if builder.design is None and builder.before:
+        builder.give_round_up(_freeze(builder))
     reason, said = str(payload["reason"]), payload.get("said")
     builder.concluded_reason, builder.open_question = reason, None
     builder.said = None if said is None else PlannerWords.model_validate(said)
@@ -250,14 +303,18 @@ _COPIED: Final = (
     "noise_seconds", "design", "locked_design", "design_hash", "lock_file", "locked", "selection", "first_launch",
     "model", "report", "newest_report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "said",
     "declined", "resumed_count", "served", "fruitless", "worked_s", "last_ts", "event_count", "head_hash",
-    "open_question",
+    "open_question", "round", "why_asked", "question_try", "rounds_before", "given_up",
 )  # fmt: skip
 
 _RULES: Final[Mapping[EventType, Callable[[StateBuilder, Event, Payload], None]]] = {
     EventType.STUDY_CREATED: _created,
+    EventType.ROUND_BEGUN: _round_begun,
     EventType.PLANNER_ACTED: _planner_acted,
+    EventType.PLANNER_NOTED: _planner_noted,
+    EventType.PLANNER_ASKED: _planner_asked,
     EventType.HYPOTHESIS_PROPOSED: claim_events.proposed,
     EventType.NOISE_PLANNED: claim_events.noise_planned,
+    EventType.EXPLORATION_PLANNED: run_events.exploration_planned,
     EventType.DESIGN_LOCKED: claim_events.locked,
     EventType.DESIGN_AMENDED: claim_events.amended,
     EventType.HYPOTHESIS_VETOED: claim_events.vetoed,

@@ -77,7 +77,12 @@ class Holder:
     @classmethod
     def here(cls, home: Path) -> Holder:
         """Return this process."""
-        return cls(socket.gethostname(), _boot(), os.getpid(), _started_s(psutil.Process()), str(home))
+        return cls.of(os.getpid(), home)
+
+    @classmethod
+    def of(cls, pid: int, home: Path) -> Holder:
+        """Return a process of this host by its id."""
+        return cls(socket.gethostname(), _boot(), pid, _started_s(psutil.Process(pid)), str(home))
 
     def is_beside(self, other: Holder) -> bool:
         """Return whether the two are processes of one host that see each other's ids."""

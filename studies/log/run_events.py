@@ -6,9 +6,10 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, Final
 
+from studies.inquiry.exploration import Exploration, exploration_spec
 from studies.log.builder import ImpossibleEvent, Payload, StateBuilder
 from studies.log.event import Event
-from studies.log.study_state import AttemptState, RunState, Stamp
+from studies.log.study_state import AttemptState, PlannedExploration, RunState, Stamp
 from studies.records.design import Arm, Design, RunSpec
 from studies.records.noise_plan import NoisePlan
 from studies.records.run_data import Measurement
@@ -43,9 +44,27 @@ def planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.runs[run_id] = RunState(run_id, spec, planned=event.ts)
 
 
+def exploration_planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
+    """Single runs without a claim are planned, while no claim is open."""
+    plan = Exploration.model_validate(payload["plan"])
+    if (found := plan.hash()) != payload["hash"]:
+        raise ImpossibleEvent(f"the exploration's hash is {found[:12]}, the event says {str(payload['hash'])[:12]}")
+    if plan.metric.split != "search":
+        raise ImpossibleEvent("an exploration is scored on search tasks; found hidden ones, which are for claims")
+    if builder.design is not None and (builder.design.screen is not None or builder.open_claims()):
+        raise ImpossibleEvent("an exploration was planned while the round's claims are open")
+    if builder.hypotheses and builder.design is None:
+        raise ImpossibleEvent("an exploration was planned between a proposal and its lock")
+    turn, seconds = str(payload.get("turn", "")), float(payload["seconds_per_run"])
+    builder.explorations.append(PlannedExploration(plan, seconds, turn, event.seq))
+    builder.prepared.pop("explore", None)  # another exploration may begin with another model
+
+
 def _expected(builder: StateBuilder, spec: RunSpec) -> RunSpec:
     if spec.phase == "noise":
         return _expected_noise(builder, spec)
+    if spec.phase == "explore":
+        return _expected_exploration(builder, spec)
     design, lock = builder.design, builder.design_hash
     if design is None or lock is None or spec.design_hash != lock:
         raise ImpossibleEvent(f"expected a run under the locked design {str(lock)[:12]}")
@@ -75,6 +94,16 @@ def _expected_noise(builder: StateBuilder, spec: RunSpec) -> RunSpec:
     return noise_spec(builder.id, plan, builder.noise_hash, spec.seed)
 
 
+def _expected_exploration(builder: StateBuilder, spec: RunSpec) -> RunSpec:
+    plan = builder.explorations[-1].plan if builder.explorations else None
+    if plan is None or spec.design_hash != plan.hash():
+        raise ImpossibleEvent("expected a run of the exploration that was planned last; found another, or none planned")
+    arm = next((arm for arm in plan.arms if arm.name == spec.arm), None)
+    if arm is None:
+        raise ImpossibleEvent(f"the exploration has no arm {spec.arm!r}")
+    return exploration_spec(builder.id, plan, arm)
+
+
 def _expected_screen(builder: StateBuilder, design: Design, lock: str, spec: RunSpec) -> RunSpec:
     if design.screen is None:
         raise ImpossibleEvent(
@@ -93,9 +122,7 @@ def _expected_replicate(builder: StateBuilder, design: Design, lock: str, arm: A
     if design.replication is None:
         raise ImpossibleEvent("the locked design has no replication")
     wanted = {name for name, decision in builder.decided.items() if decision.action == "replicate"}
-    arms = {design.control_arm} | {
-        design.arm_with(h.variable, h.treatment).name for h in design.hypotheses if h.id in wanted
-    }
+    arms = {design.control_arm} | {arm for h in design.hypotheses if h.id in wanted for arm in design.contrast_of(h)}
     if not wanted or arm.name not in arms:
         raise ImpossibleEvent(f"nothing was decided that replicates the arm {arm.name!r}")
     _check_seed(spec, design.seeds_of(arm.name, design.replication.seeds))
@@ -128,7 +155,7 @@ def launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.runs[run.run_id] = replace(run, attempts=(*run.attempts, attempt))
     if not run.attempts:  # from now on it is to be accounted for
         builder.supersede_by(run.spec)
-    if run.spec.phase != "noise":
+    if run.spec.phase not in ("noise", "explore"):
         builder.first_launch = builder.first_launch or Stamp(event.seq, event.ts)
 
 
@@ -168,14 +195,14 @@ def ended(builder: StateBuilder, event: Event, payload: Payload) -> None:
 
 def copied(builder: StateBuilder, event: Event, payload: Payload) -> None:
     """How W&B's copy of an attempt's log stands; results rest on the log itself, so nothing else changes."""
-    run, number, standing = builder.run(payload), int(payload["attempt"]), payload["standing"]
+    run, number, standing = builder.run_of_any_round(payload), int(payload["attempt"]), payload["standing"]
     if standing not in STANDINGS:
         raise ImpossibleEvent(f"expected a standing of {', '.join(STANDINGS)}; found {standing!r}")
     if number not in [attempt.number for attempt in run.attempts]:
         raise ImpossibleEvent(f"there is no attempt {number} of run {run.run_id}; nothing to copy")
     said = {"url": str(payload["url"]), "standing": standing, "standing_reason": str(payload.get("reason", ""))}
     attempts = (replace(each, **said) if each.number == number else each for each in run.attempts)
-    builder.runs[run.run_id] = replace(run, attempts=tuple(attempts))
+    builder.put_in_its_round(replace(run, attempts=tuple(attempts)))
 
 
 def collected(builder: StateBuilder, event: Event, payload: Payload) -> None:

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any, Final
@@ -166,12 +165,19 @@ class Slots:
         return int(connection.execute(sa.select(_MACHINES.c.turn).where(of_host)).scalar_one())
 
     def _add_machine(self) -> None:
+        if self._is_known():
+            return
+        try:
+            with self._log.transaction("write") as connection:
+                connection.execute(sa.insert(_MACHINES), {"host": self.host, "turn": 0})
+        except StoreError:
+            if not self._is_known():  # else somebody was faster
+                raise
+
+    def _is_known(self) -> bool:
         of_host = sa.select(_MACHINES).where(_MACHINES.c.host == self.host)
         with self._log.transaction("read") as connection:
-            if connection.execute(of_host).first() is not None:
-                return
-        with suppress(StoreError), self._log.transaction("write") as connection:  # somebody else was faster
-            connection.execute(sa.insert(_MACHINES), {"host": self.host, "turn": 0})
+            return connection.execute(of_host).first() is not None
 
 
 def grantable(rows: Iterable[SlotRow], ask: SlotAsk, passed_over: Collection[str] = (), beside: int = 0) -> Slot | None:

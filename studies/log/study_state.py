@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from studies.inquiry.exploration import Exploration
+from studies.inquiry.ledger import Ledgers, RoundOutcome, Stake
 from studies.records.approval import ORIGINS, ApprovalQuestion, Origin
 from studies.records.design import Arm, Design, Hypothesis, RunSpec
 from studies.records.design_parts import Amendment, Phase, Selection
@@ -132,6 +134,35 @@ class PlannerAct:
     note: str
     not_tested: tuple[str, ...] = ()
     """What of the topic the action leaves out."""
+    turn: str = ""
+    """Which turn it was, by round, stage and number (`2/design/1`); empty in logs that knew one round."""
+    looks: tuple[Mapping[str, Any], ...] = ()
+    """What it looked at before: name, arguments, and hash and size (in characters) of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerNote:
+    """What a planner wrote down beside its actions: its own voice, from which nothing follows."""
+
+    kind: Literal["note", "revise", "ask"]
+    text: str
+    """The note, the idea as it was narrowed (empty: withdrawn), or the question to the user."""
+    round: int
+    seq: int
+    ts: str
+    turn: str
+    """Which turn it was said in, as `PlannerAct.turn`."""
+    index: int
+    """Which of the turn's, from 0."""
+    about: str = ""
+    """Of a revision: the id of the idea that it is about."""
+    reason: str = ""
+    """Of a revision: why."""
+
+    @property
+    def id(self) -> str:
+        """What it is called: by the number of its event."""
+        return f"{'question' if self.kind == 'ask' else 'idea'}-{self.seq}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +189,18 @@ class Amended:
     after_data: bool
     after_conclusion: bool = False
     """Whether the study was concluded before it: no verdict follows from it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedExploration:
+    """An exploration with its place in the log."""
+
+    plan: Exploration
+    seconds_per_run: float
+    """What a run was priced at."""
+    turn: str
+    """The planner's turn that asked for it."""
+    seq: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +341,20 @@ class StudyState:
     """The last of them, while nobody has answered it."""
     approvals: tuple[ApprovalAnswer, ...] = ()
     """What they answered, in order."""
+    round: int = 1
+    """Which round of the inquiry this is: hypotheses, design, runs, verdicts and decisions are this round's."""
+    rounds_before: tuple[StudyState, ...] = ()
+    """The rounds that are over, each as it stood at its end, the first one first."""
+    explorations: tuple[PlannedExploration, ...] = ()
+    """What was tried without a claim since this round began, in order."""
+    why_asked: str = ""
+    """Why this round's question was asked, in the words of whoever asked; empty in the first round."""
+    notebook: tuple[PlannerNote, ...] = ()
+    """What the planner noted, revised and asked the user, in order, over all rounds."""
+    question_try: int = 0
+    """Which try at this round's question was taken; 0 in the first round, and where the log does not tell."""
+    given_up: tuple[StudyState, ...] = ()
+    """Rounds that were begun and came to no lock, with the A/A runs that were made for them."""
 
     @property
     def elapsed_s(self) -> float:
@@ -333,6 +390,79 @@ class StudyState:
         """The wall clock it may spend, in seconds, as amended last."""
         amended = [a.amendment.value for a in self.amendments if a.amendment.value is not None]
         return float(amended[-1] if amended else self.settings["budget_s"])
+
+    @property
+    def rounds(self) -> tuple[StudyState, ...]:
+        """All rounds, this one last."""
+        return (*self.rounds_before, self)
+
+    @property
+    def every_round(self) -> tuple[StudyState, ...]:
+        """All rounds by number, those that came to no lock included: each has runs of its own."""
+        return (*self.rounds_before, self, *self.given_up)
+
+    @property
+    def most_rounds(self) -> int:
+        """How many rounds the inquiry may have, as its first lock says; 1 before there is one."""
+        first = self.rounds[0].locked_design
+        return 1 if first is None or first.inquiry is None else first.inquiry.of
+
+    @property
+    def takes_notes(self) -> bool:
+        """Whether a person may write a note down: there is a lock, of any round, or the planner asked something."""
+        return self.design is not None or bool(self.rounds_before) or any(n.kind == "ask" for n in self.notebook)
+
+    @property
+    def every_run(self) -> Mapping[str, RunState]:
+        """The runs of all rounds, those of rounds that came to no lock included."""
+        if not self.rounds_before and not self.given_up:
+            return self.runs
+        states = (*self.rounds_before, *self.given_up, self)
+        return {run_id: run for state in states for run_id, run in state.runs.items()}
+
+    @property
+    def seeds_used(self) -> frozenset[int]:
+        """The seeds that were drawn for this round: for its A/A runs, explorations, screen and claims."""
+        design, noise = self.locked_design, self.noise_plan
+        seeds = [tried.plan.seed for tried in self.explorations]
+        if noise is not None:
+            seeds += [*noise.seeds, *([] if noise.plumbing is None else [noise.plumbing])]
+        if design is not None:
+            again = () if design.replication is None else design.replication.seeds
+            seeds += [*design.seeds, *again, *([] if design.screen is None else [design.screen.seed])]
+        return frozenset(seeds)
+
+    @property
+    def ledgers(self) -> Ledgers:
+        """The error ledgers as they stand before this round."""
+        ledgers = Ledgers.begin(self.most_rounds) if self.most_rounds > 1 else self._one_round()
+        for before in self.rounds_before:
+            ledgers = ledgers.after(before.outcome)
+        return ledgers
+
+    @property
+    def stake(self) -> Stake:
+        """What the tests of this round's design may spend. Raise ValueError without a design."""
+        if self.design is None:
+            raise ValueError(f"study {self.id} has no design to judge by")
+        return self.ledgers.stake(self.design)
+
+    def _one_round(self) -> Ledgers:
+        return Ledgers.begin(1) if self.design is None else Ledgers.begin(1, self.design.alpha)
+
+    @property
+    def outcome(self) -> RoundOutcome:
+        """What the round hands on: the level of a kind where every comparison ended in a claim of it.
+
+        So it is where nothing was tested: no claim was locked, or no run of one was measured.
+        """
+        verdicts = [self.verdict_on(h.id) for h in (self.design.hypotheses if self.design is not None else ())]
+        measured = (run for run in self.runs_in("confirm") if run.spec.metric.key in run.measurements)
+        if not verdicts or next(measured, None) is None:
+            return RoundOutcome.of(())
+        return RoundOutcome.of([
+            v.verdict if v is not None and not v.exploratory else "inconclusive" for v in verdicts
+        ])  # fmt: skip
 
     def verdict_on(self, hypothesis: str) -> Verdict | None:
         """Return the current verdict on a hypothesis; None before one is computed."""

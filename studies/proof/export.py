@@ -17,9 +17,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from studies.inquiry.ledger import MOST_ROUNDS
 from studies.log.event import FIELDS, examine
 from studies.log.fold import fold
-from studies.log.lock_file import LOCK_FILE
+from studies.log.lock_file import lock_name
 from studies.log.study_state import StudyState
 from studies.proof.chain import Rows
 from studies.proof.evidence import FILES
@@ -27,6 +28,7 @@ from studies.proof.findings import Discrepancy
 from studies.records.base import canonical
 from studies.records.errors import ExportError, StudiesError
 from studies.report.parts.kept import PAGES, written
+from studies.report.parts.states import every_state
 
 EVENTS: Final = "events.jsonl"
 """The log: a line of canonical JSON for each event, oldest first; `payload` is the JSON value itself."""
@@ -83,7 +85,8 @@ def exported(folder: Path) -> tuple[str, list[dict[str, Any]], list[Discrepancy]
 
 def _not_plain(folder: Path) -> Iterator[Path]:
     """Yield what of an export is a link, a pipe or a device."""
-    for name in (EVENTS, README, LOCK_FILE, *PAGES, "figures", "runs"):
+    locks = (lock_name(number) for number in range(1, MOST_ROUNDS + 1))
+    for name in (EVENTS, README, *locks, *PAGES, "figures", "runs"):
         for path in (folder / name, *(folder / name).rglob("*")):
             if path.is_symlink() or (path.exists() and not path.is_file() and not path.is_dir()):
                 yield path
@@ -119,11 +122,19 @@ def readme(state: StudyState) -> str:
         "must come from somewhere else than this folder to prove that nobody computed all of it anew.", "",
         f"- `{EVENTS}`: the event log, {state.event_count} events, each with the hash of the one before it",
         "- `design.lock`: the design as it was locked before the first run that counts",
+        *_later_locks(state),
         "- `runs/`: of each run what the tracker logged (snapshot) and each episode's outcome (evaluation)",
         "- `report.md`, `report.html`, `figures/`: the report", "",
         "The log holds the command that was typed, people's notes, the planner's words, the versions of libraries and",
         "what the machine is; it is whole, because a chain of hashes cannot be left in part.", "",
     ))  # fmt: skip
+
+
+def _later_locks(state: StudyState) -> Iterator[str]:
+    names = [each.lock_file for each in state.rounds[1:] if each.lock_file]
+    if names:
+        said = ", ".join(f"`{name}`" for name in names)
+        yield f"- {said}: those of later rounds, each with the hash of the one before it"
 
 
 def _lines(rows: Rows) -> Iterator[str]:
@@ -146,19 +157,19 @@ def _row(place: str, line: str, drifts: list[Discrepancy]) -> dict[str, Any] | N
 
 def _files(state: StudyState, folder: Path) -> Sequence[str]:
     """Return the paths of all files that a verification reads, and of figures from before they were hashed."""
-    lock = [state.lock_file] if state.lock_file else []
-    runs = [str(run.collected[kind]["path"]) for run in state.runs.values() if run.collected for kind in FILES]
+    locks = [each.lock_file for each in every_state(state) if each.lock_file]
+    runs = [str(run.collected[kind]["path"]) for run in state.every_run.values() if run.collected for kind in FILES]
     report = written(state.newest_report)
     drawn = sorted(f"figures/{path.name}" for path in (folder / "figures").glob("*.svg")) if report else []
-    return list(dict.fromkeys((*lock, *runs, *report, *drawn)))
+    return list(dict.fromkeys((*locks, *runs, *report, *drawn)))
 
 
 def _hashes(state: StudyState) -> dict[str, str]:
     """Return the sha256 that the log gives of files, by path; of runs whose files were found spoilt it gives none."""
-    lock = {state.lock_file: state.design_hash} if state.lock_file and state.design_hash else {}
-    kept = [run.collected for run in state.runs.values() if run.collected and run.invalid is None]
+    locks = {s.lock_file: s.design_hash for s in every_state(state) if s.lock_file and s.design_hash}
+    kept = [run.collected for run in state.every_run.values() if run.collected and run.invalid is None]
     runs = {str(found[kind]["path"]): str(found[kind]["sha256"]) for found in kept for kind in FILES}
-    return lock | runs | written(state.newest_report)
+    return locks | runs | written(state.newest_report)
 
 
 def _copy(path: Path, to: Path, sha256: str | None) -> None:

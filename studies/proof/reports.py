@@ -22,6 +22,7 @@ from studies.records.errors import ReportError
 from studies.report.build import render_report
 from studies.report.parts.kept import MARKDOWN, PAGES, written
 from studies.report.parts.maker import maker
+from studies.report.parts.states import every_state
 
 _DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
 _DRAWN = re.compile(r"<(svg|style)\b.*?</\1>", re.DOTALL)
@@ -101,9 +102,8 @@ def _compare(
 
 def _evidence(state: StudyState) -> Iterator[str]:
     """Yield the paths of the files that a report is built from, wherever the log says they are."""
-    if state.lock_file is not None:
-        yield state.lock_file
-    collected = (run.collected for run in state.runs.values() if run.collected is not None)
+    yield from (each.lock_file for each in every_state(state) if each.lock_file is not None)
+    collected = (run.collected for run in state.every_run.values() if run.collected is not None)
     yield from (str(found[kind]["path"]) for found in collected for kind in FILES)
 
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from studies.log.event import Event, EventType
 from studies.log.fold import WORKED
-from studies.log.lock_file import LOCK_FILE, lock_error
+from studies.log.lock_file import lock_error, lock_name
 from studies.log.study_state import StudyState
 from studies.proof.chain import before_each
 from studies.proof.findings import Findings
@@ -38,29 +38,29 @@ def _check(event: Event, state: StudyState, findings: Findings) -> None:
     differences = list(_differences(stored.model_dump(mode="json"), again.model_dump(mode="json")))
     if not differences:
         findings.held["verdict"] += 1
-    if stored.verdict == "invalid" and _blames_lock(stored.reason):
+    if _blames_lock(state, stored):
         findings.tell(f"The {place} is invalid because the lock's file was changed when it was computed.")
     for name, before, after in differences:
         _take(place, name, before, after, findings)
 
 
 def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:
-    """Compare the lock's file with the log."""
+    """Compare the file of a round's lock with the log."""
     if state.lock_file is None:
         return
-    if state.lock_file != LOCK_FILE:
-        findings.drift("design.locked", f"expected the lock in {LOCK_FILE}, found it in {state.lock_file!r}")
+    if state.lock_file != (name := lock_name(state.round)):
+        findings.drift("design.locked", f"expected the lock in {name}, found it in {state.lock_file!r}")
         return
     findings.check("lock", state.lock_file, lock_error(state, folder))
 
 
 def _again(state: StudyState, stored: Verdict) -> Verdict:
-    outside = stored.reason if stored.verdict == "invalid" and _blames_lock(stored.reason) else None
+    outside = stored.reason if _blames_lock(state, stored) else None
     return judge_hypothesis(state, stored.hypothesis, look=stored.look, phase=stored.phase, lock_error=outside)
 
 
-def _blames_lock(reason: str) -> bool:
-    return reason.startswith(f"the lock {LOCK_FILE} ")
+def _blames_lock(state: StudyState, stored: Verdict) -> bool:
+    return stored.verdict == "invalid" and stored.reason.startswith(f"the lock {lock_name(state.round)} ")
 
 
 def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

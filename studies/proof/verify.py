@@ -17,7 +17,9 @@ from studies.proof.chain import Rows, check_head, events_of
 from studies.proof.evidence import check_files
 from studies.proof.findings import Discrepancy, Findings
 from studies.proof.reports import check_report
+from studies.proof.rounds import check_rounds
 from studies.proof.verdicts import check_lock, check_verdicts
+from studies.report.parts.states import every_state
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,10 @@ def verify(
         check_head(rows, head, findings)
     if events:
         state = fold(events)  # which events_of has seen through
-        check_lock(state, folder, findings)
-        check_files(state, folder, findings)
+        for part in every_state(state):
+            check_lock(part, folder, findings)
+            check_files(part, folder, findings)
+        check_rounds(state, findings)
         check_verdicts(events, findings)
         with findings.reading("report"):
             check_report(events, folder, findings)

@@ -6,6 +6,7 @@ here, and what a metric means is written in words beside its key. Code that a pl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Annotated, ClassVar, Final, Literal, Self
@@ -22,6 +23,7 @@ from studies.records.design_parts import (
     Prediction,
     Promise,
     Replication,
+    RoundPlace,
     Rule,
     Screen,
     Watchdog,
@@ -44,11 +46,32 @@ CONFIGURATION: Final = "configuration"
 """The variable of a hypothesis about several job fields at once; its values map each of them to its value."""
 
 
+_ROUNDING: Final = 1e-12
+"""Of a level that claims share: its parts may come to so much more."""
+Kind = Literal["difference", "interaction", "trend"]
+"""What a claim is about: two arms, whether the difference of two depends on another field, a rise over a ladder."""
+LEAST_RUNGS: Final = 3
+"""Fewest values of a trend: of two it is their difference."""
+
+
+def trend_weights(values: Sequence[JsonValue]) -> tuple[float, ...]:
+    """Return the weights of the rise of a straight line over values from the lowest to the highest.
+
+    Over evenly spaced values these are the linear coefficients of orthogonal polynomials (Fisher & Yates 1938) times
+    the line's length.
+    """
+    numbers = [float(value) for value in values]
+    places = [math.log(value) for value in numbers] if min(numbers) > 0 else [float(at) for at in range(len(numbers))]
+    mean = math.fsum(places) / len(places)
+    squares = math.fsum((place - mean) ** 2 for place in places)
+    return tuple((place - mean) * (places[-1] - places[0]) / squares for place in places)
+
+
 class Hypothesis(EvolvingRecord):
     """One claim about one variable: the treatment arm differs from the control arm in a stated direction."""
 
     added_fields: ClassVar = frozenset({
-        "said", "smallest_effect", "falsifier", "kill_if", "confounds", "matched", "sought",
+        "said", "smallest_effect", "falsifier", "kill_if", "confounds", "matched", "sought", "moderator", "ladder",
     })  # fmt: skip
 
     id: str
@@ -79,6 +102,58 @@ class Hypothesis(EvolvingRecord):
     """What of training both arms have equal; with `episodes`, the number of steps follows the size of the batch."""
     sought: Literal["difference", "equivalence"] = "difference"
     """Whether a difference or the lack of one is what somebody asks to see shown."""
+    moderator: str = ""
+    """Of an interaction, the one of its two fields on which the effect of the other is said to depend: the claim is on
+    the difference of two differences, over four arms. Empty for any other claim."""
+    ladder: tuple[JsonValue, ...] = ()
+    """Of a trend, all values of the variable from the lowest to the highest, an arm each; empty for any other claim."""
+
+    @model_validator(mode="after")
+    def _of_one_kind(self) -> Self:
+        if self.moderator and (self.variable != CONFIGURATION or set(self.varied) - {self.moderator} == set()
+                               or len(self.varied) != 2 or self.moderator not in self.varied):  # fmt: skip
+            raise ValueError(f"an interaction is of two fields, of which {self.moderator!r} is one")
+        if self.ladder and (len(self.ladder) < LEAST_RUNGS or self.moderator or self.variable == CONFIGURATION
+                            or (self.ladder[0], self.ladder[-1]) != (self.control, self.treatment)):  # fmt: skip
+            raise ValueError(f"a trend is of one field over {LEAST_RUNGS} values or more, from control to treatment")
+        return self
+
+    @property
+    def kind(self) -> Kind:
+        """What is claimed of its arms."""
+        return "interaction" if self.moderator else "trend" if self.ladder else "difference"
+
+    @property
+    def moderated(self) -> str:
+        """Of an interaction, the field whose effect is said to depend on the other."""
+        return next((name for name in self.varied if name != self.moderator), "")
+
+    @property
+    def settings(self) -> tuple[JsonValue, ...]:
+        """The values of the variable that its arms have, the control's first and the treatment's last."""
+        if not self.moderator:
+            return self.ladder or (self.control, self.treatment)
+        other = self.moderated
+        crossed = {**self.control, other: self.treatment[other]}, {**self.treatment, other: self.control[other]}
+        return (self.control, *crossed, self.treatment)
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """What the mean of each of `settings` counts in the effect.
+
+        Of a trend they are those of the straight line by least squares over the logarithms of the values (over their
+        ranks, where one is not above zero), times its length: the effect is the rise from the first value to the last.
+        """
+        if self.moderator:
+            return (1.0, -1.0, -1.0, 1.0)
+        return trend_weights(self.ladder) if self.ladder else (-1.0, 1.0)
+
+    @property
+    def varied(self) -> dict[str, tuple[JsonValue, ...]]:
+        """The values that are compared of each field it is about (or of `reward`), the control's first."""
+        if self.variable == CONFIGURATION:
+            return {name: (self.control[name], self.treatment[name]) for name in sorted(self.treatment)}
+        return {self.variable: self.ladder or (self.control, self.treatment)}
 
     @property
     def declared(self) -> frozenset[str]:
@@ -193,7 +268,7 @@ class Design(EvolvingRecord):
     added_fields: ClassVar = frozenset({
         "code", "promise", "noise", "looks", "equivalence_margin", "multiplicity", "screen", "replication", "watchdog",
         "decision_table", "counted_as_worst", "most_excluded", "collapse", "scope_reached", "shared_seeds",
-        "environments",
+        "environments", "inquiry",
     })  # fmt: skip
 
     question: str
@@ -206,9 +281,10 @@ class Design(EvolvingRecord):
     seeds: tuple[int, ...] = Field(min_length=2)
     """Drawn by the harness for the confirmation; every arm runs them in this order, as far as the looks go."""
     metric: Metric
-    test: Literal["welch", "common", "paired", "pooled", "boschloo"] = "welch"
+    test: Literal["welch", "common", "paired", "pooled", "boschloo", "contrast"] = "welch"
     """`common` shares one variance between all arms; `paired` compares runs with the same seed; `pooled`, of designs
-    that were locked before `common`, shares it with the noise bank too; `boschloo` compares rates of runs exactly."""
+    that were locked before `common`, shares it with the noise bank too; `boschloo` compares rates of runs exactly;
+    `contrast` is Welch's test of a weighted sum of the means of three arms or more, for an interaction or a trend."""
     alpha: float = Field(default=0.05, gt=0, lt=1)
     max_attempts: int = Field(default=3, ge=1)
     """Tries at one run before it is INVALID; a retry starts the run from nothing."""
@@ -226,8 +302,9 @@ class Design(EvolvingRecord):
     """When the data are analysed and at which level; empty for once, at the end, at `alpha`."""
     equivalence_margin: float | None = Field(default=None, gt=0)
     """Differences inside it count as none; None for a design that cannot find equivalence."""
-    multiplicity: Literal["none", "dunnett_bh"] = "none"
-    """`dunnett_bh`: Dunnett among the arms of one variable, Benjamini-Hochberg across the study's claims."""
+    multiplicity: Literal["none", "dunnett_bh", "dunnett_bonferroni"] = "none"
+    """`dunnett_bh`: Dunnett among the arms of one variable, Benjamini-Hochberg across the study's claims;
+    `dunnett_bonferroni`, of a round of several: the variables share its level, so that any false claim is bounded."""
     screen: Screen | None = None
     replication: Replication | None = None
     watchdog: Watchdog | None = None
@@ -247,6 +324,8 @@ class Design(EvolvingRecord):
     """What the environments consist of that are not built in."""
     shared_seeds: bool = True
     """Whether the runs of all arms have the seeds as they stand; if not, each arm derives its own from them."""
+    inquiry: RoundPlace | None = None
+    """Which round of an inquiry it is; None for a study of one round."""
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -264,9 +343,30 @@ class Design(EvolvingRecord):
             raise ValueError(f"control_arm must be one of {names}; found {self.control_arm!r}")
         if len(set(self.seeds)) != len(self.seeds):
             raise ValueError("seeds must differ")
+        if self.inquiry is not None:
+            self._require_within(self.inquiry)
+        if any(claim.kind != "difference" for claim in self.hypotheses) != (self.test == "contrast"):
+            raise ValueError("an interaction or a trend is tested as a contrast, and nothing else is")
+        if self.test == "contrast" and len(self.hypotheses) > 1:
+            raise ValueError("a contrast is the one claim of its design")
         if (named := {arm.reward for arm in self.arms} - {BUILT_IN}) != self.code.keys():
             raise ValueError(f"code must hold the rewards that arms name, {sorted(named)}; found {sorted(self.code)}")
         return self
+
+    def _require_within(self, place: RoundPlace) -> None:
+        """Raise ValueError for a round of an inquiry that could spend more than its level."""
+        if self.replication is not None:
+            raise ValueError("a round of an inquiry replicates nothing: a replication is a round of its own")
+        claims = max(len(self.hypotheses), self.screen.confirmed if self.screen else 1)
+        if self.multiplicity == "dunnett_bh":
+            raise ValueError("a round of an inquiry bounds any false claim; found a rule that bounds their share")
+        if claims > 1 and self.multiplicity == "none":
+            raise ValueError(f"the claims of a round share its level; found {claims} of which each has all of it")
+        over = [look for look in self.looks if look.alpha > place.difference or look.equivalence is None]
+        spent = [look.equivalence for look in self.looks if look.equivalence is not None]
+        alike = claims * max(spent, default=1.0)
+        if self.alpha != place.difference or over or alike > place.equivalence * (1 + _ROUNDING):
+            raise ValueError("a round's tests have its level, and no more; found others")
 
     def hash(self) -> str:
         """Return the lock: sha256 of the design's canonical JSON."""
@@ -288,6 +388,16 @@ class Design(EvolvingRecord):
     def hypothesis(self, name: str) -> Hypothesis:
         """Return the hypothesis of an id; raise KeyError if there is none."""
         return {claim.id: claim for claim in self.hypotheses}[name]
+
+    def contrast_of(self, claim: Hypothesis) -> dict[str, float]:
+        """Return the names of a claim's arms with what the mean of each counts in its effect; the control's is first.
+
+        Raise KeyError for a setting that no arm has.
+        """
+        if claim.kind == "difference":
+            return {self.control_arm: -1.0, self.arm_with(claim.variable, claim.treatment).name: 1.0}
+        names = (self.arm_with(claim.variable, value).name for value in claim.settings)
+        return dict(zip(names, claim.weights, strict=True))
 
     def arm_with(self, variable: str, value: JsonValue) -> Arm:
         """Return the arm whose override of `variable` is `value`; raise KeyError if there is none."""

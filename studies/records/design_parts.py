@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from studies.records.base import EvolvingRecord, JsonValue, Record
 
-Phase = Literal["noise", "screen", "confirm", "replicate"]
+Phase = Literal["noise", "explore", "screen", "confirm", "replicate"]
 """What a run is for. Only runs of `confirm` and `replicate` feed a claim."""
 Act = Literal["continue", "settle", "replicate"]
 """What a decision does with a hypothesis: more seeds, no more runs, or the same comparison in another setting."""
@@ -91,12 +91,38 @@ class Promise(Record):
     """The smallest effect of interest, in the metric's own unit."""
 
 
-class Look(Record):
+class Look(EvolvingRecord):
     """One analysis of the data: after `seeds` seeds of every arm, at the two-sided level `alpha`."""
+
+    added_fields: ClassVar = frozenset({"equivalence"})
 
     seeds: int = Field(ge=2)
     """Of designs of today from 3 on."""
     alpha: float = Field(gt=0, lt=1)
+    equivalence: float | None = Field(default=None, gt=0, lt=1)
+    """The level of each of the two one-sided tests; None for `alpha`, as in a study of one round."""
+
+
+class RoundPlace(Record):
+    """Which round of an inquiry a design is, and what its tests may spend, as the ledgers stood when it was locked."""
+
+    number: int = Field(ge=1)
+    of: int = Field(ge=2)
+    """Most rounds of the inquiry."""
+    previous: str
+    """Hash of the lock of the round before; empty in the first."""
+    difference: float = Field(gt=0, lt=1)
+    """The whole level of its claims of a difference, looks and arms included."""
+    equivalence: float = Field(gt=0, lt=1)
+    """The whole level of its claims of no difference."""
+
+    @model_validator(mode="after")
+    def _chained(self) -> Self:
+        if self.number > self.of:
+            raise ValueError(f"expected at most round {self.of}; found {self.number}")
+        if (self.number == 1) != (not self.previous):
+            raise ValueError("a first round follows no lock, and every other one follows one")
+        return self
 
 
 class Knob(Record):

@@ -11,6 +11,8 @@ from studies.records.design import CONFIGURATION, GAIN, MODEL, SUCCESS, Design, 
 
 _VERBS: Final = {"increase": "raises", "decrease": "lowers"}
 _AMOUNTS: Final = {"increase": "more", "decrease": "fewer"}
+_SIZES: Final = {"increase": "larger", "decrease": "smaller"}
+_MOVES: Final = {"increase": "rises", "decrease": "falls"}
 _WHOLE: Final = 100
 """Sizes from which on no fractions are told."""
 
@@ -33,7 +35,7 @@ def sentences(
 ) -> tuple[str, ...]:
     """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
     where = f", in {environment}" if environment is not None else ""
-    return tuple(_tested(claim, where, least, metric) for claim in claims)
+    return tuple(_tested(claim, where, least, metric) + _not_alone(claim) for claim in claims)
 
 
 def screen_sentence(fields: Iterable[str], environment: str) -> str:
@@ -49,6 +51,43 @@ def statement(
     if _timed(metric):
         return f"{setting(variable, treatment)} needs {_AMOUNTS[direction]} {judged} than {with_control}."
     return f"{setting(variable, treatment)} {_VERBS[direction]} the {judged}, compared with {with_control}."
+
+
+def statement_of(claim: Hypothesis, metric: Metric | None = None) -> str:
+    """Return a claim as a sentence from its typed fields, with what it leaves open where fields differ together."""
+    if claim.kind == "interaction":
+        return f"{_effect(claim, metric)} is {_SIZES[claim.direction]} {_with(claim)}."
+    if claim.kind == "trend":
+        return f"The {judged_by(claim.variable, metric)} {_MOVES[claim.direction]} over {_rungs(claim)}."
+    said = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
+    return said + _not_alone(claim)
+
+
+def _not_alone(claim: Hypothesis) -> str:
+    if claim.variable != CONFIGURATION or len(claim.varied) < 2 or claim.kind != "difference":
+        return ""
+    *others, last = claim.varied
+    return f" They differ together: the difference cannot be laid to {', '.join(others)} or {last} alone."
+
+
+def effect_of(claim: Hypothesis) -> str:
+    """Return which effect an interaction is about: `effect of group_size (4 to 16)`."""
+    name = claim.moderated
+    low, high = claim.varied[name]
+    return f"effect of {name} ({named_value(name, low)} to {named_value(name, high)})"
+
+
+def _effect(claim: Hypothesis, metric: Metric | None) -> str:
+    return f"The {effect_of(claim)} on the {judged_by(claim.variable, metric)}"
+
+
+def _with(claim: Hypothesis) -> str:
+    low, high = (setting(claim.moderator, value) for value in claim.varied[claim.moderator])
+    return f"with {high} than with {low}"
+
+
+def _rungs(claim: Hypothesis) -> str:
+    return f"{claim.variable} = {', '.join(named_value(claim.variable, value) for value in claim.ladder)}"
 
 
 def judged_by(variable: str, metric: Metric | None = None) -> str:
@@ -91,7 +130,27 @@ def _timed(metric: Metric | None) -> bool:
     return metric is not None and metric.cut_at is not None
 
 
+def _tested_contrast(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
+    """Return what an interaction or a trend puts to the test."""
+    by = "" if least is None else f" by {amount(least, metric)} or more"
+    margin = "anything that matters" if least is None else amount(least, metric)
+    alike = claim.sought == "equivalence"
+    if claim.kind == "interaction":
+        effect, both = f"Whether the {effect_of(claim)} on the {judged_by(claim.variable, metric)}", _with(claim)
+        if alike:
+            return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
+        return f"{effect} is {_SIZES[claim.direction]}{by} {both}{where}."
+    judged = judged_by(claim.variable, metric)
+    if alike:
+        return (
+            f"Whether the {judged} changes over {_rungs(claim)}, along a straight line{where}, by less than {margin}."
+        )
+    return f"Whether the {judged} {_MOVES[claim.direction]}{by} over {_rungs(claim)}, along a straight line{where}."
+
+
 def _tested(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
+    if claim.kind != "difference":
+        return _tested_contrast(claim, where, least, metric)
     treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
     at = " after as many training episodes" if claim.matched == "episodes" else ""
     judged = judged_by(claim.variable, metric)
@@ -109,9 +168,13 @@ def _tested(claim: Hypothesis, where: str, least: float | None, metric: Metric |
 
 def _before_lock(claim: Hypothesis) -> str:
     """Return what a claim puts to the test, where what it is judged by stands in its own sentence alone."""
-    usual = statement(claim.variable, claim.control, claim.treatment, claim.direction)
+    usual = statement_of(claim)
+    if claim.kind != "difference":
+        return _tested(claim, "", None, None) if claim.statement == usual else f"Whether {claim.statement}"
     ours = claim.statement.startswith(setting(claim.variable, claim.treatment))  # in older logs it is the planner's
-    return f"Whether {claim.statement}" if ours and claim.statement != usual else _tested(claim, "", None, None)
+    if ours and claim.statement != usual:
+        return f"Whether {claim.statement}"
+    return _tested(claim, "", None, None) + _not_alone(claim)
 
 
 def _text(value: Any) -> str:

@@ -50,10 +50,21 @@ class ReachedRate(Record):
     high: float
 
 
+class ArmMean(Record):
+    """One arm of a contrast, as it entered."""
+
+    arm: str
+    weight: float
+    """What its mean counts in the estimate."""
+    n: int = Field(ge=0)
+    mean: float | None
+    sd: float | None
+
+
 class Verdict(EvolvingRecord):
     """What the data say about one hypothesis, computed by code under the locked design."""
 
-    added_fields: ClassVar = frozenset({"scope", "collapses", "reached"})
+    added_fields: ClassVar = frozenset({"scope", "collapses", "reached", "arms"})
 
     hypothesis: str
     verdict: VerdictName
@@ -104,6 +115,9 @@ class Verdict(EvolvingRecord):
     """Of the control and of the treatment; empty for a design without a rule of collapse."""
     reached: tuple[ReachedRate, ...] = ()
     """Of the control and of the treatment, where a time to a threshold is judged."""
+    arms: tuple[ArmMean, ...] = ()
+    """Of an interaction or a trend, all its arms, the control first: the estimate is their weighted sum, and no
+    difference of the first and the last, which stand as control and treatment. Empty for a difference."""
 
     @property
     def nonzero(self) -> bool:

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from studies.log.study_state import StudyState
+from studies.report.drawn import figures, inquiry_figures
+from studies.report.inquiry import InquiryView, inquiry_view
 from studies.report.parts.evidence import gather
 from studies.report.parts.files import write_bytes, written_into
 from studies.report.parts.kept import HTML, MARKDOWN, PAGES, keep_edited
 from studies.report.parts.maker import maker
+from studies.report.parts.states import every_state, is_inquiry
 from studies.report.parts.theme import DARK, LIGHT, standalone, variables
 from studies.report.view import ReportView, view
 
@@ -85,50 +89,33 @@ def render_report(state: StudyState, folder: Path) -> dict[str, str]:
 
     Raise ReportError as `build_report` does.
     """
-    content = view(state, gather(state, folder))
-    drawn = _figures(content)
-    return {f"figures/{name}.svg": standalone(figure.wide) for name, figure in drawn.items()} | _render(content, drawn)
+    if is_inquiry(state):
+        content = inquiry_view(state, [gather(each, folder) for each in every_state(state)])
+        return _pages(content, inquiry_figures(content), "inquiry")
+    alone = view(state, gather(state, folder))
+    return _pages(alone, figures(alone), "report")
+
+
+def _pages(content: ReportView | InquiryView, drawn: Mapping[str, Figure], template: str) -> dict[str, str]:
+    files = {f"figures/{name}.svg": standalone(figure.wide) for name, figure in drawn.items()}
+    return files | _render(content, drawn, template)
 
 
 def _entry(path: Path, sha256: str, folder: Path) -> dict[str, str]:
     return {"path": path.relative_to(folder).as_posix(), "sha256": sha256}
 
 
-def _figures(content: ReportView) -> dict[str, Figure]:
-    # matplotlib takes most of a second, which a command that builds no report should not wait for.
-    from studies.report.figures.drawing import (
-        before_after,
-        hidden_curves,
-        learning_curves,
-        predictions,
-        screen,
-        training,
-        training_reward,
-    )
-
-    drawn = [
-        predictions(content.forecasts) if content.forecasts else None,
-        before_after(content.shifts) if content.shifts else None,
-        hidden_curves(content.hidden) if content.hidden else None,
-        learning_curves(content.curves) if content.curves else None,
-        screen(content.stages.screened) if content.stages.screened else None,
-        training(content.training.curves) if content.training.curves else None,
-        *(training_reward(data, number) for number, data in enumerate(content.training.reward_curves, start=1)),
-    ]
-    return {figure.name: figure for figure in drawn if figure is not None}
-
-
-def _render(content: ReportView, figures: dict[str, Figure]) -> dict[str, str]:
+def _render(content: ReportView | InquiryView, figures: Mapping[str, Figure], template: str) -> dict[str, str]:
     values = {"view": content, "figures": figures, "light": variables(LIGHT), "dark": variables(DARK)}
     return {
-        name: _environment(escape).get_template(f"{name}.jinja").render(values)
+        name: _environment(escape).get_template(f"{template}{name.removeprefix('report')}.jinja").render(values)
         for name, escape in ((MARKDOWN, False), (HTML, True))
     }
 
 
 @cache
 def _environment(autoescape: bool) -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # see _figures
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # takes a while; see studies.report.drawn
 
     environment = Environment(
         loader=PackageLoader("studies.report", "."),

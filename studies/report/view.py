@@ -107,6 +107,8 @@ class Appendix:
     decisions: Table | None
     approvals: Table | None
     planner_acts: Table | None
+    notebook: Table | None
+    """What the planner wrote down, quoted."""
     cost: Table
     remarks: tuple[Remark, ...]
     command: str
@@ -152,8 +154,8 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
     remarks = (*checks(state, evidence), *threats(state, evidence))
     return ReportView(
         study=state.id,
-        title=_title(state),
-        partial=_partial(state),
+        title=title(state),
+        partial=partial(state),
         head=headline(state, evidence.lock_error),
         planner=claims.planner_said(state),
         said=quotation(state.said) if state.said is not None else "",
@@ -194,6 +196,7 @@ def _appendix(state: StudyState, evidence: Evidence, remarks: tuple[Remark, ...]
         decisions=accounting.decision_table(state),
         approvals=accounting.approval_table(state),
         planner_acts=accounting.planner_table(state),
+        notebook=accounting.notebook_table(state),
         cost=accounting.cost_table(state),
         remarks=tuple(remark for remark in remarks if remark.level not in _URGENT),
         command=command_line(state.command),
@@ -208,7 +211,7 @@ _URGENT = ("failed", "threat")
 """Levels of what every reader has to know."""
 
 
-def _title(state: StudyState) -> str:
+def title(state: StudyState) -> str:
     """Return what is compared, and where; the topic while nothing is planned, which stands in full below."""
     design = state.design
     if design is None:
@@ -237,7 +240,7 @@ def _called(verdict: Verdict) -> str:
     return f"the replication of {verdict.hypothesis}" if verdict.phase == "replicate" else verdict.hypothesis
 
 
-def _partial(state: StudyState) -> str:
+def partial(state: StudyState) -> str:
     """Return what a reader must know before the answers; empty where there is nothing."""
     said = _STANDING[state.status]
     reason = state.stopped_reason or state.paused_reason

@@ -8,6 +8,7 @@ here and in the lock, and looks at variances only, never at the difference of th
   upper 15 %), Welch's test is made instead.
 - `paired`: differences of runs with the same seed (Student); seeds that only one arm has are left out, and with fewer
   than two pairs Welch's test is made instead.
+- `contrast`: a weighted sum of several arms' means, by Welch's way (`studies.statistics.contrast`).
 - `pooled`: the test that older designs locked (`studies.statistics.pooled`).
 
 What the noise bank says never enters a test of today: it sizes designs. `benchmarks/verdicts.py` prints what each test
@@ -27,7 +28,7 @@ from typing import Final, Literal
 from studies.records.design_parts import Noise
 from studies.statistics.samples import SAME, constant, t_quantile
 
-Test = Literal["welch", "common", "paired", "pooled"]
+Test = Literal["welch", "common", "paired", "pooled", "contrast"]
 
 _TOO_WIDE: Final = 0.15
 """Upper share of F beyond which an arm's own variance is used and not the pool's."""

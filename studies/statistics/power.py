@@ -25,6 +25,7 @@ from studies.records.design import Design, Hypothesis
 from studies.records.design_parts import Look
 from studies.statistics import dunnett
 from studies.statistics.comparison import Test
+from studies.statistics.contrast import error_of, expected_power
 from studies.statistics.looks import spend
 
 MOST_SEEDS: Final = 200
@@ -46,6 +47,8 @@ class PowerDesign:
     """Variables that the study makes claims about, which share the level."""
     correlation: float = 0.0
     """Correlation of two arms' runs that share a seed; the paired test alone looks at it."""
+    weights: tuple[float, ...] = ()
+    """Of a contrast, what the mean of each of its arms counts; `contrast` alone looks at it."""
 
     @property
     def seeds(self) -> int:
@@ -79,6 +82,7 @@ def shape_of(design: Design, claim: Hypothesis) -> PowerDesign:
         compared=sum(other.variable == claim.variable for other in design.hypotheses),
         families=len({other.variable for other in design.hypotheses}) if design.multiplicity != "none" else 1,
         correlation=(correlation or 0.0) if test == "paired" else 0.0,
+        weights=claim.weights if test == "contrast" else (),
     )
 
 
@@ -136,6 +140,8 @@ def seeds_needed(
 def _known(shape: PowerDesign, size: float) -> float:
     """Return the power at an effect of so many standard deviations."""
     shift = size / _error(shape)
+    if shape.test == "contrast":
+        return expected_power(shape.weights, shape.seeds, shape.level, shift)
     if shape.test == "welch":
         return _welch(shape, shift)
     own = _beyond(_df(shape), shift, _critical(shape, _df(shape)))
@@ -143,7 +149,9 @@ def _known(shape: PowerDesign, size: float) -> float:
 
 
 def _error(shape: PowerDesign) -> float:
-    """Return the standard error of a difference, in standard deviations between seeds."""
+    """Return the standard error of a difference, or a contrast, in standard deviations between seeds."""
+    if shape.test == "contrast":
+        return error_of(shape.weights, shape.seeds)
     kept = 1 - shape.correlation if shape.test == "paired" else 1.0
     return math.sqrt(2 * kept / shape.seeds)
 

@@ -13,8 +13,9 @@ from collections.abc import Mapping
 
 from studies.checks.collapse import collapse
 from studies.checks.confounds import Violation, lint_conditions, lint_jobs
+from studies.checks.job_fields import Pair, pairs_of
 from studies.log.study_state import Amended, RunState, StudyState, VerdictContext
-from studies.records.design import Design
+from studies.records.design import Design, Hypothesis
 from studies.records.design_parts import Phase
 from studies.records.run_data import Conditions
 from studies.records.verdict import Verdict
@@ -38,7 +39,7 @@ def judge_hypothesis(
         raise ValueError(f"study {state.id} has no design to judge by")
     data = gather(state, look=look, phase=phase)
     if lock_error is not None:
-        return invalid(design, hypothesis, lock_error, data=data, look=look, phase=phase)
+        return invalid(state.stake, hypothesis, lock_error, data=data, look=look, phase=phase)
     found = violations(state, hypothesis, data)
     obstacles = {v.code for v in found if v.blocks} | _unnamed(design, hypothesis, data)
     known = state.context_of(hypothesis, look, phase)
@@ -47,7 +48,7 @@ def judge_hypothesis(
     before_data = {amended.amendment.target for amended in touching if not amended.after_data}
     blocking = [v for v in found if v.blocks and v.code not in accepted]
     return judge(
-        design, hypothesis, data, look=look, phase=phase,
+        state.stake, hypothesis, data, look=look, phase=phase,
         violations=[_line(v) for v in blocking], threats=[_line(v) for v in found if v not in blocking],
         accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
         barred=_barred(state, hypothesis, data, phase), exploratory=bool(accepted - before_data),
@@ -78,19 +79,29 @@ def violations(state: StudyState, hypothesis: str, data: Mapping[str, ArmData]) 
     """Return what the confound linter finds in the runs that count; nothing where none has recorded conditions."""
     design = state.design
     assert design is not None
-    arms = [data[name] for name in _arms(design, hypothesis)]
-    control, treatment = (_conditions(state, arm) for arm in arms)
+    pairs = pairs_of(design, _claim(design, hypothesis))
+    found = tuple(dict.fromkeys(v for names in pairs for v in _between(state, design, hypothesis, data, names)))
+    if len(pairs) == 1:
+        return found
+    told = {violation.code: violation for violation in reversed(found)}  # of threats between many pairs the first
+    return tuple(v for v in found if v.blocks or v is told[v.code])
+
+
+def _between(
+    state: StudyState, design: Design, hypothesis: str, data: Mapping[str, ArmData], names: Pair
+) -> tuple[Violation, ...]:
+    """Return what the linter finds between two arms of a claim."""
+    first, second = (data[name] for name in names)
+    control, treatment = (_conditions(state, arm) for arm in (first, second))
     if not control or not treatment:
         return ()
     seeds = {run: state.runs[run].spec.seed for run in (*control, *treatment)}
-    jobs = ([state.runs[run].spec.job for run in arm.values] for arm in arms)
-    kinds = (_kinds(state, arm) for arm in arms)
-    found = (
-        *lint_conditions(design, hypothesis, control, treatment, seeds=seeds),
-        *lint_jobs(design, hypothesis, *jobs),
-        *lint_subgroups(design, hypothesis, *kinds),
+    jobs = [[state.runs[run].spec.job for run in arm.values] for arm in (first, second)]
+    return (
+        *lint_conditions(design, hypothesis, control, treatment, seeds=seeds, names=names),
+        *lint_jobs(design, hypothesis, jobs[0], jobs[1], names),
+        *lint_subgroups(design, hypothesis, _kinds(state, first), _kinds(state, second), names),
     )
-    return tuple(dict.fromkeys(found))
 
 
 def _seeds(design: Design, look: int, phase: Phase) -> tuple[int, ...]:
@@ -186,16 +197,16 @@ def _earlier(state: StudyState, hypothesis: str, look: int, phase: Phase) -> dic
 
 def _unnamed(design: Design, hypothesis: str, data: Mapping[str, ArmData]) -> set[str]:
     """Return the codes that left runs of the claim's arms out and that the lock does not name."""
-    arms = [data[name] for name in _arms(design, hypothesis)]
+    arms = [data[name] for name in design.contrast_of(_claim(design, hypothesis))]
     codes = {code for arm in arms for code in (*arm.excluded.values(), *arm.cut.values())}
     return codes - set(design.exclusions)
 
 
-def _arms(design: Design, hypothesis: str) -> tuple[str, str]:
+def _claim(design: Design, hypothesis: str) -> Hypothesis:
     claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
     if claim is None:
         raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
-    return design.control_arm, design.arm_with(claim.variable, claim.treatment).name
+    return claim
 
 
 def _line(violation: Violation) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from studies.inquiry.ledger import Stake
 from studies.records.design import Design, Hypothesis
 from studies.records.design_parts import Noise, Phase
 from studies.records.verdict import Verdict
@@ -18,7 +19,8 @@ _EMPTY = ArmData({}, {})
 class JudgeInput:
     """One claim at one look, with the runs and everything else that its verdict follows from."""
 
-    design: Design
+    stake: Stake
+    """What its tests may spend, and with it the design."""
     claim: Hypothesis
     data: Mapping[str, ArmData]
     look: int
@@ -32,10 +34,19 @@ class JudgeInput:
     exploratory: bool = False
 
     @property
+    def design(self) -> Design:
+        """The locked design."""
+        return self.stake.design
+
+    @property
     def alpha(self) -> float:
         """The two-sided level of the look."""
-        looks = self.design.looks if self.phase == "confirm" else ()
-        return looks[self.look - 1].alpha if looks else self.design.alpha
+        return self.stake.difference(self.look, self.phase)
+
+    @property
+    def alpha_alike(self) -> float:
+        """The level of each of the two one-sided tests of the look."""
+        return self.stake.equivalence(self.look, self.phase)
 
     @property
     def looks(self) -> int:
@@ -50,15 +61,20 @@ class JudgeInput:
     @property
     def shares_level(self) -> bool:
         """Whether other claims of the study matter: a replication is one test of one claim."""
-        return self.design.multiplicity == "dunnett_bh" and self.phase == "confirm"
+        return self.design.multiplicity != "none" and self.phase == "confirm"
 
     @property
     def arms(self) -> dict[str, ArmData]:
-        """The claim's two arms, the control first."""
-        return {name: self.data.get(name, _EMPTY) for name in _arms(self.design, self.claim)}
+        """The claim's arms, the control first: two, or all of a contrast's."""
+        return {name: self.data.get(name, _EMPTY) for name in self.design.contrast_of(self.claim)}
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """What the mean of each of the claim's arms counts in its effect."""
+        return tuple(self.design.contrast_of(self.claim).values())
 
     def runs(self) -> list[Runs]:
-        """Return what is analysed of the claim's two arms, the control first."""
+        """Return what is analysed of the claim's arms, the control first."""
         return [self.analysed(arm) for arm in self.arms.values()]
 
     def others(self) -> list[list[float]]:
@@ -76,8 +92,3 @@ class JudgeInput:
         What was accepted was accepted for this one: another verdict stands, whatever is accepted later.
         """
         return self if claim.id == self.claim.id else replace(self, claim=claim, accepted=())
-
-
-def _arms(design: Design, claim: Hypothesis) -> tuple[str, str]:
-    """Return the names of the claim's control and treatment arm."""
-    return design.control_arm, design.arm_with(claim.variable, claim.treatment).name

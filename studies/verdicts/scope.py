@@ -28,6 +28,10 @@ from studies.verdicts.finding import Finding, Unseen
 from studies.verdicts.judge_input import JudgeInput
 
 _LEVEL = 0.95
+_DIFFERENCE = (-1.0, 1.0)
+"""Weights of a control and a treatment."""
+_NONE = 1e-9
+"""A weight below it is none."""
 
 
 def collapse_rates(case: JudgeInput) -> tuple[CollapseRate, ...]:
@@ -61,14 +65,23 @@ def _of_all(case: JudgeInput, finding: Finding, rates: Sequence[CollapseRate]) -
     whichever arm loses it, and none was seen to.
     """
     drop = _drop(case)
+    lost = {up: _most(case, [rate.upper for rate in rates], up=up) * drop for up in (False, True)}
     if finding.verdict == "equivalent" and (same := finding.equivalence) is not None:
-        widest = max(abs(same.low), abs(same.high)) + max(rate.upper for rate in rates) * drop
+        widest = max(abs(same.low), abs(same.high)) + max(lost.values())
         return widest < same.margin and not any(rate.count for rate in rates)
     if finding.low is None or finding.high is None:
         return False
     # by the tested difference: of pairs it is not that of the arms' means
-    ahead = rates[1 if (finding.low > 0) == case.design.metric.higher_is_better else 0]
-    return min(abs(finding.low), abs(finding.high)) > ahead.upper * drop
+    return min(abs(finding.low), abs(finding.high)) > lost[(finding.low > 0) == case.design.metric.higher_is_better]
+
+
+def _most(case: JudgeInput, rates: Sequence[float], *, up: bool) -> float:
+    """Return the share of collapses that the arms on one side of the contrast have at the most, by their weights.
+
+    `up`: those whose mean raises the effect. Of two arms it is the rate of the one that is ahead.
+    """
+    pairs = zip(case.weights, rates, strict=True)
+    return math.fsum(abs(weight) * rate for weight, rate in pairs if (weight > 0) == up)
 
 
 def _drop(case: JudgeInput) -> float:
@@ -107,13 +120,16 @@ class _Claimed(Protocol):
 
 def unseen_of(metric: Metric, verdict: Verdict) -> tuple[Unseen, ...]:
     """Return what a verdict on a time leaves open of its arms, whatever its design locked; nothing for any other."""
-    means = verdict.mean_control, verdict.mean_treatment
-    return tuple(_unseen(metric, verdict.reached, means, verdict)) if verdict.reached else ()
+    means: tuple[float | None, ...] = (verdict.mean_control, verdict.mean_treatment)
+    if verdict.arms:
+        means = tuple(arm.mean for arm in verdict.arms)
+    weights = tuple(arm.weight for arm in verdict.arms) or _DIFFERENCE
+    return tuple(_unseen(metric, verdict.reached, means, verdict, weights)) if verdict.reached else ()
 
 
 def _of_reached(case: JudgeInput, finding: Finding) -> Finding:
     metric, means = case.design.metric, [fmean(runs.numbers) for runs in case.runs()]
-    found = tuple(_unseen(metric, shares.reached(case), means, finding))
+    found = tuple(_unseen(metric, shares.reached(case), means, finding, case.weights))
     if not found:
         return finding
     survives = all(one.undoes is None or one.undoes > one.upper for one in found)
@@ -123,10 +139,11 @@ def _of_reached(case: JudgeInput, finding: Finding) -> Finding:
 
 
 def _unseen(
-    metric: Metric, rates: Sequence[ReachedRate], means: Sequence[float | None], claimed: _Claimed
+    metric: Metric, rates: Sequence[ReachedRate], means: Sequence[float | None], claimed: _Claimed,
+    weights: Sequence[float],
 ) -> Iterator[Unseen]:  # fmt: skip
     """Yield the arms of which every run got there."""
-    rooms = list(_rooms(metric, claimed))
+    rooms = list(_rooms(metric, claimed, weights))
     for number, (got, mean) in enumerate(zip(rates, means, strict=True)):
         if got.count < got.of or mean is None or metric.cut_at is None:
             continue
@@ -135,15 +152,18 @@ def _unseen(
         yield Unseen(got.arm, upper, least / cost if least < cost else None)
 
 
-def _rooms(metric: Metric, claimed: _Claimed) -> Iterator[tuple[int, float]]:
+def _rooms(metric: Metric, claimed: _Claimed, weights: Sequence[float]) -> Iterator[tuple[int, float]]:
     """Yield by how much the mean of an arm, 0 for the control, may get worse before something that is claimed does not
-    hold: a difference where the arm that is ahead does, an equivalence where either."""
+    hold: a difference where the arm that is ahead does, an equivalence where either. Of a contrast all arms of one side
+    may, by as much each."""
     if claimed.low is None or claimed.high is None or claimed.verdict in ("inconclusive", "invalid"):
         return
-    lower, upper = (1, 0) if metric.higher_is_better else (0, 1)  # whose getting worse moves the difference that way
-    if claimed.low > 0:
-        yield lower, claimed.low
-    if claimed.high < 0:
-        yield upper, -claimed.high
-    if claimed.verdict == "equivalent" and (same := claimed.equivalence) is not None:
-        yield from ((lower, same.margin + same.low), (upper, same.margin - same.high))
+    for arm, weight in ((at, weight) for at, weight in enumerate(weights) if abs(weight) > _NONE):
+        lowers = (weight > 0) == metric.higher_is_better  # whether its getting worse moves the effect downwards
+        side = math.fsum(abs(other) for other in weights if (other > 0) == (weight > 0))
+        if lowers and claimed.low > 0:
+            yield arm, claimed.low / side
+        if not lowers and claimed.high < 0:
+            yield arm, -claimed.high / side
+        if claimed.verdict == "equivalent" and (same := claimed.equivalence) is not None:
+            yield arm, (same.margin + (same.low if lowers else -same.high)) / side

@@ -27,7 +27,7 @@ def judged_exactly(case: JudgeInput, level: float, tests: int) -> Finding:
     p = exact_rates.boschloo(control, treatment)
     adjusted = min(1.0, p * tests)
     low, high = exact_rates.difference(control, treatment, 1 - level / tests)
-    same = _alike(control, treatment, case.design.equivalence_margin, case.alpha)
+    same = _alike(control, treatment, case.design.equivalence_margin, case.alpha_alike)
     how = wording.TestUsed("boschloo", "", tests, 1, case.look, case.looks, case.design.metric.unit)
     verdict, reason = _by_p(case, (control, treatment), adjusted, level, same, how)
     return Finding(
@@ -83,7 +83,7 @@ def _by_p(
 ) -> tuple[VerdictName, str]:  # fmt: skip
     (a, n), (b, m) = counts
     if same is not None and equivalent(same):
-        return "equivalent", wording.inside(same, 1 - 2 * case.alpha, how)
+        return "equivalent", wording.inside(same, 1 - 2 * case.alpha_alike, how)
     if p > level:
         return "inconclusive", wording.rates_not_told_apart(counts, p, level, how)
     predicted = (b / m > a / n) == (case.claim.direction == "increase")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from studies.checks.confounds import Violation
-from studies.checks.job_fields import claim_of
+from studies.checks.job_fields import Pair, claim_of
 from studies.records.design import Design
 
 
@@ -18,12 +18,13 @@ def lint_subgroups(
     hypothesis: str,
     control: Mapping[str, Mapping[str, tuple[int, int]]],
     treatment: Mapping[str, Mapping[str, tuple[int, int]]],
+    names: Pair | None = None,
 ) -> tuple[Violation, ...]:
     """Return whether an effect on all tasks is one on no group of them (Simpson's paradox).
 
     The maps give, by run, the (solved, played) evaluation episodes of each group of tasks.
     """
-    arms, _ = claim_of(design, hypothesis)
+    arms, _ = claim_of(design, hypothesis, names)
     left, right = _summed(control.values()), _summed(treatment.values())
     groups = sorted(left.keys() & right.keys())
     effects = {name: _rate(right[name]) - _rate(left[name]) for name in groups}

@@ -14,6 +14,9 @@ Of a time to a threshold the test is of the mean restricted to the horizon, the 
 where more than half of an arm did not, nothing is claimed of time. Rates of runs have an exact test
 (`studies.verdicts.shares`).
 
+An interaction or a trend is judged as a weighted sum of the means of all its arms (`studies.statistics.contrast`), by
+the same rules: what is said of two arms holds of each of its arms.
+
 The effective level is that of the look, shared among the families of claims (`multiplicity`); the interval is the
 repeated one of Jennison & Turnbull 1989 (JRSS B 51) at that level. A claim decided at an earlier look keeps its p
 among the families.
@@ -29,12 +32,14 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
+from studies.inquiry.ledger import Stake
 from studies.records.base import digest
 from studies.records.design import Design, Hypothesis
 from studies.records.design_parts import Phase
-from studies.records.verdict import Equivalence, Verdict, VerdictName
+from studies.records.verdict import ArmMean, Equivalence, Verdict, VerdictName
 from studies.statistics import dunnett
 from studies.statistics.comparison import Comparison, compare, differences
+from studies.statistics.contrast import contrast
 from studies.statistics.equivalence import equivalent, two_one_sided
 from studies.statistics.multiplicity import effective_level
 from studies.statistics.samples import constant, spread
@@ -54,7 +59,7 @@ _DECISIVE = frozenset({"supported", "refuted", "equivalent"})
 
 
 def judge(
-    design: Design,
+    stake: Stake,
     hypothesis: str,
     data: Mapping[str, ArmData],
     *,
@@ -67,15 +72,16 @@ def judge(
     phase: Phase = "confirm",
     exploratory: bool = False,
 ) -> Verdict:
-    """Return the verdict on `hypothesis` from the runs of each arm of `design` up to `look`.
+    """Return the verdict on `hypothesis` from the runs of each arm of a design up to `look`.
 
+    `stake` holds the design and what its tests may spend: no test is run without a draw on the inquiry's ledgers.
     `violations` (`CODE: SENTENCE`) forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that
     an amendment leaves out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look; `barred`
     are other hypotheses that the linter forbids a claim on. Raise ValueError for a look or a hypothesis that the design
     does not have, a value that is not finite, or a run in two places.
     """
     case = JudgeInput(
-        design, _claim(design, hypothesis), data, look, tuple(violations), tuple(threats), tuple(accepted),
+        stake, _claim(stake.design, hypothesis), data, look, tuple(violations), tuple(threats), tuple(accepted),
         earlier or {}, frozenset(barred), phase, exploratory,
     )  # fmt: skip
     _check(case)
@@ -83,7 +89,7 @@ def judge(
 
 
 def invalid(
-    design: Design,
+    stake: Stake,
     hypothesis: str,
     reason: str,
     *,
@@ -96,7 +102,7 @@ def invalid(
 
     It is final: no later look can heal what is not in the numbers.
     """
-    case = JudgeInput(design, _claim(design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory)
+    case = JudgeInput(stake, _claim(stake.design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory)
     return _verdict(case, Finding("invalid", reason), outside=reason)
 
 
@@ -125,22 +131,24 @@ def _broken(case: JudgeInput) -> str | None:
     if case.violations:
         return wording.violated(case.violations)
     counts = [len(arm.values) + len(arm.worst) for arm in case.arms.values()]
-    return wording.too_few(*counts) if min(counts) < 2 else None
+    return wording.too_few(counts) if min(counts) < 2 else None
 
 
 def _few_left(case: JudgeInput) -> bool:
     """Return whether too few trainings that did not collapse are left for a statement about their mean."""
     if case.design.collapse is None:
         return False
-    control, treatment = case.runs()
-    left = [len(control.values), len(treatment.values)]
+    runs = case.runs()
+    left = [len(arm.values) for arm in runs]
     if case.design.test == "paired":  # a collapse takes its pair with it
-        left.append(len(differences(control, treatment)))
+        left.append(len(differences(*runs)))
     return min(left) < LEAST_KEPT
 
 
 def _compared(case: JudgeInput) -> Comparison | None:
     """Return the comparison of the claim's arms by the locked test; None when it does not exist."""
+    if case.design.test == "contrast":
+        return contrast([arm.numbers for arm in case.runs()], case.weights)
     control, treatment = case.runs()
     if case.design.test == "boschloo" or (constant(control.numbers) and constant(treatment.numbers)):
         return None
@@ -148,14 +156,18 @@ def _compared(case: JudgeInput) -> Comparison | None:
 
 
 def _decide(case: JudgeInput, found: Comparison) -> Finding:
-    alpha = case.alpha
+    alike = case.alpha_alike
     level, family = _level(case)
     adjusted = _adjusted(case, found) if len(family) > 1 else None
     low, high = found.within(dunnett.critical(1 - level, found.df, found.n_control, family))
     margin = case.design.equivalence_margin
-    same = None if margin is None else two_one_sided(found, margin, alpha)
-    how = wording.TestUsed(found.test, found.instead, len(family), _claims(case), case.look, case.looks, _unit(case))
-    verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alpha, how)
+    same = None if margin is None else two_one_sided(found, margin, alike)
+    how = wording.TestUsed(
+        found.test, found.instead, len(family), _claims(case), case.look, case.looks, _unit(case), case.claim.kind
+    )
+    verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
+    if verdict in ("supported", "refuted"):
+        reason = wording.effect_told(case.claim, found.estimate, case.design.metric) + reason
     return scoped(case, Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same))
 
 
@@ -163,6 +175,8 @@ def _level(case: JudgeInput) -> tuple[float, list[int]]:
     """Return the effective level of the look, and the runs of each arm that it is corrected for."""
     if not case.shares_level:
         return case.alpha, [len(case.runs()[1].values)]
+    if case.design.multiplicity == "dunnett_bonferroni":
+        return case.alpha / _claims(case), _family_sizes(case)
     return effective_level(_families(case), case.alpha), _family_sizes(case)
 
 
@@ -171,12 +185,12 @@ def _unit(case: JudgeInput) -> str:
 
 
 def _by_intervals(
-    claim: Hypothesis, ends: tuple[float, float], level: float, same: Equivalence | None, alpha: float,
+    claim: Hypothesis, ends: tuple[float, float], level: float, same: Equivalence | None, alike: float,
     how: wording.TestUsed,
 ) -> tuple[VerdictName, str]:  # fmt: skip
     low, high = ends
     if same is not None and equivalent(same):
-        told = wording.inside(same, 1 - 2 * alpha, how)
+        told = wording.inside(same, 1 - 2 * alike, how)
         return "equivalent", told if low <= 0 <= high else told + wording.small(ends, level, how)
     if low <= 0 <= high:
         return "inconclusive", wording.holds_zero(ends, level, how)
@@ -235,19 +249,22 @@ def _without_variance(case: JudgeInput) -> Finding:
     test gives it neither an interval nor an error rate: calling it supported would be another test than the one locked,
     calling it "no evidence" would be false. It is invalid, and the report shows the difference.
     """
+    assert case.design.test != "boschloo"  # which exists without variance
+    if case.design.test == "contrast":
+        return Finding(*wording.same_in_all_arms(_weighted(case) or 0.0))
     control, treatment = case.runs()
     a, b = control.numbers, treatment.numbers
-    assert case.design.test != "boschloo"  # which exists without variance
     if not (constant(a) and constant(b)):
         return Finding(*wording.same_in_all_pairs(fmean(b) - fmean(a)))
     return Finding(*wording.same_in_all_runs(a[0], b[0], case.design.test))
 
 
 def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdict:
-    a, b = (runs.numbers for runs in case.runs())
+    runs = case.runs()
+    a, b = runs[0].numbers, runs[-1].numbers
     means = _numbers(finding, a), _numbers(finding, b)
     found = finding.comparison
-    estimate = found.estimate if found is not None else _apart(means)
+    estimate = found.estimate if found is not None else _weighted(case) if finding.measured else None
     last = case.phase != "confirm" or case.look >= len(case.design.looks)
     expected = case.claim.prediction
     return Verdict(
@@ -269,6 +286,7 @@ def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdic
         counted_as_worst=counted(case.arms, "worst"),
         violations=(*case.violations, *case.threats), exploratory=case.exploratory,
         scope=finding.scope, collapses=collapse_rates(case), reached=shares.reached(case),
+        arms=_arm_means(case, finding),
     )  # fmt: skip
 
 
@@ -277,9 +295,27 @@ def _numbers(finding: Finding, values: list[float]) -> float | None:
     return fmean(values) if values and finding.measured else None
 
 
-def _apart(means: tuple[float | None, float | None]) -> float | None:
-    control, treatment = means
-    return None if control is None or treatment is None else treatment - control
+def _weighted(case: JudgeInput) -> float | None:
+    """Return the effect as the arms' means give it: of two arms their difference; None where an arm has no run."""
+    numbers = [runs.numbers for runs in case.runs()]
+    if not all(numbers):
+        return None
+    if case.claim.kind == "difference":
+        return fmean(numbers[1]) - fmean(numbers[0])
+    return math.fsum(weight * fmean(values) for weight, values in zip(case.weights, numbers, strict=True))
+
+
+def _arm_means(case: JudgeInput, finding: Finding) -> tuple[ArmMean, ...]:
+    if case.claim.kind == "difference":
+        return ()
+    rows = zip(case.arms, case.weights, case.runs(), strict=True)
+    return tuple(
+        ArmMean(
+            arm=name, weight=weight, n=len(runs.values), mean=_numbers(finding, runs.numbers),
+            sd=spread(runs.numbers) if finding.measured else None,
+        )
+        for name, weight, runs in rows
+    )  # fmt: skip
 
 
 def _inputs(case: JudgeInput, outside: str) -> str:
@@ -296,6 +332,8 @@ def _inputs(case: JudgeInput, outside: str) -> str:
         rules |= {"collapse": design["collapse"], "shared_seeds": case.design.shared_seeds}
     if case.design.scope_reached:
         rules["scope_reached"] = True
+    if case.design.inquiry is not None:
+        rules["inquiry"] = design["inquiry"]
     earlier = {name: [verdict.verdict, verdict.p, verdict.p_adjusted] for name, verdict in case.earlier.items()}
     value: dict[str, Any] = {
         "rules": rules, "hypothesis": case.claim.id, "look": case.look, "phase": case.phase,

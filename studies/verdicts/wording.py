@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from studies.records.design import Metric
+from studies.records.design import Hypothesis, Kind, Metric
+from studies.records.sentences import effect_of, metric_name, named_value, setting
 from studies.records.verdict import CollapseRate, Equivalence, ReachedRate, VerdictName
 from studies.statistics.comparison import Test
 from studies.statistics.samples import SAME
@@ -15,6 +16,12 @@ from studies.verdicts.finding import Unseen
 _TESTS: Final = {
     "welch": "Welch's test", "common": "the t-test with the variance of all arms",
     "pooled": "the pooled t-test", "paired": "the t-test of runs paired by seed", "boschloo": "Boschloo's exact test",
+    "contrast": "Welch's test of the contrast",
+}  # fmt: skip
+
+
+_ESTIMANDS: Final = {
+    "difference": "difference", "interaction": "difference of differences", "trend": "rise over the ladder",
 }  # fmt: skip
 
 
@@ -33,6 +40,12 @@ class TestUsed:
     looks: int
     unit: str = ""
     """What the metric is counted in; empty for a share."""
+    kind: Kind = "difference"
+
+    @property
+    def of(self) -> str:
+        """What an interval is of."""
+        return _ESTIMANDS[self.kind]
 
     @property
     def told(self) -> str:
@@ -57,27 +70,43 @@ class TestUsed:
 
 def holds_zero(ends: tuple[float, float], level: float, how: TestUsed) -> str:
     """Return why the verdict is inconclusive."""
-    return f"The {_span(ends, level, how.told, how.unit)} holds 0."
+    return f"The {_span(ends, level, how.told, how)} holds 0."
 
 
 def beyond_zero(ends: tuple[float, float], level: float, predicted: bool, how: TestUsed) -> str:
     """Return why the verdict is supported or refuted."""
     side = "above" if ends[0] > 0 else "below"
     said = "the predicted side" if predicted else "against the prediction"
-    return f"The whole {_span(ends, level, how.told, how.unit)} lies {side} 0, {said}."
+    return f"The whole {_span(ends, level, how.told, how)} lies {side} 0, {said}."
+
+
+def effect_told(claim: Hypothesis, estimate: float, metric: Metric) -> str:
+    """Return what an interaction or a trend was found to be, as a sentence to lead with; empty for a difference."""
+    if claim.kind == "difference":
+        return ""
+    size = _in(
+        f"{abs(estimate):,.0f}" if metric.unit and abs(estimate) >= _WHOLE else f"{abs(estimate):.3f}", metric.unit
+    )
+    if claim.kind == "trend":
+        ends = " to ".join(named_value(claim.variable, value) for value in (claim.control, claim.treatment))
+        moved = "rises" if estimate > 0 else "falls"
+        return f"From {claim.variable} = {ends} the {metric_name(metric)} {moved} by {size} along a straight line. "
+    low, high = (setting(claim.moderator, value) for value in claim.varied[claim.moderator])
+    larger = "larger" if estimate > 0 else "smaller"
+    return f"The {effect_of(claim)} is {larger} by {size} with {high} than with {low}. "
 
 
 def inside(same: Equivalence, level: float, how: TestUsed) -> str:
     """Return why the verdict is equivalent."""
     return (
-        f"The whole {_span((same.low, same.high), level, how.told_alone, how.unit)} lies inside the equivalence margin "
+        f"The whole {_span((same.low, same.high), level, how.told_alone, how)} lies inside the equivalence margin "
         f"of {_in(f'{same.margin:g}', how.unit)} to both sides of 0."
     )
 
 
 def small(ends: tuple[float, float], level: float, how: TestUsed) -> str:
     """Return what is said beside `equivalent` where the difference is no zero."""
-    return f" It is smaller than what matters, and not zero: the {_span(ends, level, how.told, how.unit)} leaves 0 out."
+    return f" It is smaller than what matters, and not zero: the {_span(ends, level, how.told, how)} leaves 0 out."
 
 
 def not_collapsed(rates: Sequence[CollapseRate]) -> str:
@@ -134,8 +163,11 @@ def too_few_left(rates: Sequence[CollapseRate], least: int) -> str:
     return f"A mean is judged from {least} trainings of each arm that did not collapse; found {left}."
 
 
-def too_few(control: int, treatment: int) -> str:
-    """Return why arms of these sizes cannot be compared."""
+def too_few(counts: Sequence[int]) -> str:
+    """Return why arms of these sizes, the control's first, cannot be compared."""
+    if len(counts) > 2:
+        return f"The test needs at least 2 valid runs in each arm; found {', '.join(map(str, counts))}."
+    control, treatment = counts
     return (
         f"The test needs at least 2 valid runs in each arm; found {control} in the control arm "
         f"and {treatment} in the treatment arm."
@@ -158,6 +190,16 @@ def same_in_all_runs(control: float, treatment: float, test: Test) -> tuple[Verd
         f"{_TESTS[test]} does not exist, so the locked rule cannot decide."
     )
     return "invalid", said
+
+
+def same_in_all_arms(effect: float) -> tuple[VerdictName, str]:
+    """Return what follows when no arm of a contrast varies; `effect` is what their values amount to."""
+    if abs(effect) <= SAME:
+        return "inconclusive", "No run differs from its arm, and the arms' values amount to no effect."
+    said = (
+        f"No run differs from its arm (effect {effect:+.3f}): without variance {_TESTS['contrast']} does not exist, so"
+    )
+    return "invalid", f"{said} the locked rule cannot decide."
 
 
 def same_in_all_pairs(difference: float) -> tuple[VerdictName, str]:
@@ -208,9 +250,10 @@ def _rates_said(counts: tuple[Count, Count]) -> str:
     return f"{b} of {m} against {a} of {n}"
 
 
-def _span(ends: tuple[float, float], level: float, told: str, unit: str) -> str:
+def _span(ends: tuple[float, float], level: float, told: str, how: TestUsed) -> str:
+    unit = how.unit
     low, high = (f"{end:+,.0f}" if unit and abs(end) >= _WHOLE else f"{end:+.3f}" for end in ends)
-    return f"{level * 100:.4g} % interval of the difference ({low} to {_in(high, unit)}; {told})"
+    return f"{level * 100:.4g} % interval of the {how.of} ({low} to {_in(high, unit)}; {told})"
 
 
 def _in(value: str, unit: str) -> str:

@@ -75,11 +75,26 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One completion to generate: `sampling` after `prompt_ids` (P,).
+
+    `name` is of this request alone. `session` is what it has in common with others that continue one another, an
+    episode: an engine of several replicas sends them to one, where the prefix that they share is cached. "": nothing.
+    """
+
+    name: str
+    prompt_ids: Sequence[int]
+    sampling: Sampling
+    session: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """The next sampled ids, with the log-prob of each and the policy version; `finish` is set on the last.
 
     `logprobs[i]` is the natural log-prob of `ids[i]` under the sampling distribution at the request's
-    temperature (at temperature 0: under the model's own, temperature 1). `top[i]`, where asked for, holds the
+    temperature (at temperature 0: under the model's own, temperature 1). All of a chunk is of one version: what other
+    weights went on with is in chunks of its own. `top[i]`, where asked for, holds the
     likeliest ids at that place with their log-probs under the same distribution, likeliest first.
     """
 
@@ -98,7 +113,12 @@ class Engine(Protocol):
         """It can hold its text to a `Sampling.grammar`."""
         ...
 
-    def generate(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncIterator[Chunk]:
+    @property
+    def version(self) -> int:
+        """Policy version that serves: of what begins to be generated from now on."""
+        ...
+
+    def generate(self, request: GenerationRequest) -> AsyncIterator[Chunk]:
         """Yield chunks until one has `finish`.
 
         RequestRefused, nearly always before the first chunk, and RequestLost are about this request alone. Any other
@@ -120,11 +140,24 @@ class TrainRow:
     sampled: tuple[int, ...]
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
+    calls: tuple[int, ...] = ()
+    """(T,): the call that sampled it where sampled, else -1; empty where its episode has no `call_rewards`."""
+
+
+@dataclass(frozen=True, slots=True)
+class CallReward:
+    """What one call of an episode is worth, and which of the episode's agents made it ("" where nobody said)."""
+
+    call: int
+    reward: float
+    agent: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainEpisode:
     """A finished training episode: its group, its reward and its rows.
+
+    `call_rewards` are of its trained calls, of all of them or, where each is worth `reward`, of none.
 
     It weighs `weight`, however many rows it has; one of weight 0 changes neither the loss, nor any gradient,
     denominator or baseline.
@@ -135,6 +168,7 @@ class TrainEpisode:
     reward: float
     rows: tuple[TrainRow, ...]
     weight: float = 1.0
+    call_rewards: tuple[CallReward, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +188,10 @@ class Learner(Protocol):
         ...
 
     def update(self, batch: Batch) -> Mapping[str, float]:
-        """Make one training step; return its metrics by verl's names. The new weights serve at once."""
+        """Make one training step; return its metrics by verl's names.
+
+        The new weights are of `version`, one more than before, and serve no later than `Backend.publish` returns.
+        """
         ...
 
     def save(self, folder: Path) -> None:
@@ -165,7 +202,10 @@ class Learner(Protocol):
         ...
 
     def load(self, folder: Path) -> None:
-        """Restore what `save` wrote; raise BackendError if `folder` holds no whole checkpoint."""
+        """Restore what `save` wrote; raise BackendError if `folder` holds no whole checkpoint.
+
+        As after an update, what was restored serves no later than `Backend.publish` returns.
+        """
         ...
 
 
@@ -224,6 +264,15 @@ class Backend(Protocol):
     @property
     def model_name(self) -> str:
         """Name served under /v1/models."""
+        ...
+
+    def publish(self) -> None:
+        """Serve the learner's present weights: returns once all that generates has them and `Engine.version` says so.
+
+        Blocks, off the event loop, and is never called beside another call of the learner. NoRoom where a disk is full:
+        the same again must be possible then. Any other BackendError where it cannot be done. Either way nothing goes on
+        with older weights under the new version's name.
+        """
         ...
 
     async def start(self) -> None:

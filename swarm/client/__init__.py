@@ -7,21 +7,26 @@
 Needs aiohttp and pydantic, nothing else.
 
 May enter: what an agent's process needs to speak to a server. The types of the wire are in `swarm/wire.py`; agents and
-evaluation of the environments are in `swarm.environments.playing`.
+evaluation of the environments are in `swarm.environments.playing`, teams of several models in `swarm.client.teams`.
 """
 
-from swarm.client.agents import Agent, AgentFailed, EpisodeResult, Result, RolloutSummary
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from swarm.client.agents import Agent, AgentFailed, Earned, EpisodeResult, Result, RolloutSummary
 from swarm.client.asynchronous import AsyncSwarmClient, ExportFormat, NamedTask
 from swarm.client.episode import ChatReply, Episode, HasId
+from swarm.client.failures import AgentMisplays
 from swarm.client.stream_tasks import StreamTasks
 from swarm.client.synchronous import SwarmClient, SyncAgent, SyncEpisode, plain_agent
-from swarm.client.team import Team
 
 __all__ = [
     "Agent",
     "AgentFailed",
+    "AgentMisplays",
     "AsyncSwarmClient",
     "ChatReply",
+    "Earned",
     "Episode",
     "EpisodeResult",
     "ExportFormat",
@@ -33,6 +38,13 @@ __all__ = [
     "SwarmClient",
     "SyncAgent",
     "SyncEpisode",
-    "Team",
     "plain_agent",
 ]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """Return `Team`, which was had here before teams had a package of their own (`swarm.client.teams`)."""
+        if name == "Team":
+            return import_module("swarm.client.teams").Team
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -23,12 +23,30 @@ class Worth(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
+class Earned:
+    """A reward with what single calls and single agents of the episode earned of it (`Episode.end`)."""
+
+    reward: float
+    success: bool | None = None
+    by_call: Mapping[int, float] = field(default_factory=dict)
+    by_agent: Mapping[str, float] = field(default_factory=dict)
+
+
 Result = float | tuple[float, bool] | Worth
 Agent = Callable[[Episode[Any]], Awaitable[Result]]
 
 
 class AgentFailed(Exception):
     """The agent failed too often in a row; the message quotes the last failure."""
+
+
+class WrongResult(TypeError):
+    """An agent returned what is no result; the message says what was expected, and what was found."""
+
+
+class UnusableReward(ValueError):
+    """An agent returned a reward that cannot be trained on, such as NaN."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +81,17 @@ def facts_of(result: Result) -> Mapping[str, float]:
 
 
 def worth_of(result: Result) -> tuple[float, bool | None]:
-    """Return reward and success of an agent's answer; raise TypeError for anything that is not a result."""
+    """Return reward and success of an agent's answer; raise WrongResult for anything that is not a result."""
+    try:
+        return _worth_of(result)
+    except (TypeError, ValueError) as error:
+        found = "nothing (None)" if result is None else f"{type(result).__name__}: {result!r:.60}"
+        raise WrongResult(
+            f"expected an agent to return a reward, (reward, solved) or an Outcome; found {found}"
+        ) from error
+
+
+def _worth_of(result: Result) -> tuple[float, bool | None]:
     if isinstance(result, bool):
         return float(result), result
     if isinstance(result, int | float):
@@ -73,4 +101,4 @@ def worth_of(result: Result) -> tuple[float, bool | None]:
         return float(reward), bool(success)
     if hasattr(result, "reward") and hasattr(result, "success"):
         return float(result.reward), None if result.success is None else bool(result.success)
-    raise TypeError(f"an agent returns a reward, (reward, success) or an Outcome; found {type(result).__name__}")
+    raise TypeError(type(result).__name__)

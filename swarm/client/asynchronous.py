@@ -9,7 +9,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from swarm.client.agents import Agent, EpisodeResult, RolloutSummary
 from swarm.client.episode import Episode, HasId, TaskT
+from swarm.client.home import Role, at_home, in_environment
 from swarm.client.rollout import GOODBYE_S, WAIT_S, Place, RolloutLoop, once_the_engine_is_on
 from swarm.client.stream_tasks import StreamTasks
 from swarm.client.succession import Succession
@@ -31,18 +32,25 @@ from swarm.errors import (
     JobConflict,
     NotFound,
     ServerFailed,
+    UnknownAnswer,
     Unreachable,
     wrong_value,
 )
+from swarm.snapshot import HistoryPage, Snapshot
 from swarm.wire import (
     EVALUATION_STREAM,
+    EXPORT_HEADER,
     BeginRequest,
     CheckpointList,
     EpisodeKind,
     EpisodeList,
     EpisodeRecord,
+    EraseRequest,
+    Erasure,
+    ExportCounts,
     Lease,
     Released,
+    ReleaseReason,
     ReleaseRequest,
     ServerState,
     SharesRequest,
@@ -60,6 +68,8 @@ log = logging.getLogger(__name__)
 _SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
 _POLL_S = 0.2
 EPISODE_TIMEOUT_S = 600.0
+_LABELS = "?labels=true"
+"""Asks for fields that clients of earlier versions refuse; where nothing needs it, servers of before heed no query."""
 ExportFormat = Literal["openenv", "parquet"]
 
 
@@ -79,12 +89,32 @@ class AsyncSwarmClient:
 
     `token` is a role token of the server (admin for jobs, client for episodes); `owner` is shown in its logs, with a
     mark by which a client that is started again takes over from one that was killed (`swarm.client.succession`).
+    `code`, the sha256 of the agent's files, labels the episodes it begins, where the server can take that.
     """
 
-    def __init__(self, url: str, token: str, *, owner: str | None = None) -> None:
+    def __init__(self, url: str, token: str, *, owner: str | None = None, code: str | None = None) -> None:
         self._transport = Transport(url)
         self._token = token
+        self._code = code
+        self._labels: bool | None = None
         self._succession = Succession(url, owner or f"{socket.gethostname()}:{os.getpid()}")
+
+    @classmethod
+    def from_home(
+        cls, name: str | None = None, *, home: Path | str | None = None, role: Role = "admin", owner: str | None = None
+    ) -> Self:
+        """Return a client of a server of this machine, by its name; Unreachable where it does not run.
+
+        `home` is the installation's folder: AJET_HOME, else `.ajet`, where it is left out.
+        """
+        found = at_home(name, home, role=role)
+        return cls(found.url, found.token, owner=owner)
+
+    @classmethod
+    def from_environment(cls, *, owner: str | None = None) -> Self:
+        """Return a client of the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one is missing."""
+        found = in_environment()
+        return cls(found.url, found.token, owner=owner)
 
     async def __aenter__(self) -> Self:
         self._transport.open()
@@ -109,16 +139,18 @@ class AsyncSwarmClient:
         """Return what the server is doing; Unreachable where it does not say so `within_s`, if that is given."""
         try:
             async with asyncio.timeout(within_s):
-                return Status.model_validate(await self._transport.call("GET", "/status", self._token))
+                found = await self._transport.ask(Status.model_validate, "GET", "/status", self._token)
         except TimeoutError:
-            raise Unreachable(f"the swarm server at {self.url} did not answer within {within_s:g} s") from None
+            raise self._silent(within_s) from None
+        self._labels = found.code_labels
+        return found
 
     async def job(self) -> Job | None:
         """Return the loaded job, or None."""
         from swarm.job import Job  # not at the top: most clients never ask, and a container starts anew each time
 
         try:
-            return Job.recorded(await self._transport.call("GET", "/job", self._token))
+            return await self._transport.ask(Job.recorded, "GET", "/job", self._token)
         except NotFound:
             return None
 
@@ -136,7 +168,7 @@ class AsyncSwarmClient:
 
     async def stop(self) -> Status:
         """Stop the engine: tracking is finished, the server is OFFLINE."""
-        return Status.model_validate(await self._transport.call("POST", "/engine/stop", self._token, b""))
+        return await self._transport.ask(Status.model_validate, "POST", "/engine/stop", self._token, b"")
 
     async def begin(
         self,
@@ -158,7 +190,7 @@ class AsyncSwarmClient:
             )
         except ValidationError as error:
             raise wrong_value(error) from None
-        return Episode(self._transport, await self._begin(asked), task)
+        return Episode(self._transport, await self._begin(asked), task, tells_tokens=bool(self._labels))
 
     async def begin_next(
         self, tasks: StreamTasks[TaskT], *, wait_s: float = 0.0, timeout_s: float | None = None
@@ -171,7 +203,7 @@ class AsyncSwarmClient:
         lease = await self._begin(
             BeginRequest(tasks=tasks.digest, stream=tasks.stream, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s)
         )
-        return Episode(self._transport, lease, tasks[lease.task_id])
+        return Episode(self._transport, lease, tasks[lease.task_id], tells_tokens=bool(self._labels))
 
     async def name_tasks(self, tasks: Iterable[TaskT], stream: str = "default") -> StreamTasks[TaskT]:
         """Name the tasks of a stream, in the order in which they are to be played; any number of clients share them.
@@ -193,27 +225,74 @@ class AsyncSwarmClient:
         """Have the server give up what killed clients of this machine left open; beginning an episode does it too."""
         await self._succession.enter(self._release)
 
+    async def erase(self, secret: str, episodes: Sequence[str]) -> Erasure:
+        """Delete the tokens of episodes whose owner's name has the `fingerprint` of this secret (`swarm.wire`)."""
+        body = EraseRequest(secret=secret, episodes=tuple(episodes)).model_dump_json().encode()
+        return await self._transport.ask(Erasure.model_validate, "POST", "/owners/erase", self._token, body)
+
+    async def give_up_open(self, reason: ReleaseReason) -> int:
+        """Have the server fence what is open under this client's name, also by others that bear it within theirs.
+
+        Returns how many episodes that were. A server of an earlier version is not told the reason.
+        """
+        return (await self._release(self._succession.secret, reason)).episodes
+
     async def episodes(self, limit: int = 100) -> EpisodeList:
         """Return the newest episodes."""
-        return EpisodeList.model_validate(await self._transport.call("GET", f"/episodes?limit={limit}", self._token))
+        labels = "&labels=true" if await self._takes_labels() else ""
+        path = f"/episodes?limit={limit}{labels}"
+        return await self._transport.ask(EpisodeList.model_validate, "GET", path, self._token)
 
     async def episode(self, episode: str) -> EpisodeRecord:
         """Return one episode with every token; raises NotFound if there is none of this id."""
-        path = f"/episodes/{quote(episode, safe='')}"
-        return EpisodeRecord.model_validate(await self._transport.call("GET", path, self._token))
+        labels = "?labels=true" if await self._takes_labels() else ""
+        path = f"/episodes/{quote(episode, safe='')}{labels}"
+        return await self._transport.ask(EpisodeRecord.model_validate, "GET", path, self._token)
 
     async def export(self, to: Path, format: ExportFormat = "openenv", episode: str | None = None) -> int:
         """Write one episode, or all the server knows, to a file; return its bytes."""
+        return (await self.exported(to, format, episode))[0]
+
+    async def exported(
+        self, to: Path, format: ExportFormat = "openenv", episode: str | None = None
+    ) -> tuple[int, ExportCounts | None]:
+        """Do as `export`; return also what is in the file and what was left out, None of an older server."""
         asked = {"format": format, **({"episode": episode} if episode is not None else {})}
-        return await self._transport.download(f"/samples?{urlencode(asked)}", self._token, to)
+        size, headers = await self._transport.download(f"/samples?{urlencode(asked)}", self._token, to)
+        told = headers.get(EXPORT_HEADER)
+        return size, None if told is None else ExportCounts.model_validate_json(told)
+
+    async def model(self) -> str:
+        """Return the name of the model that serves, as calls name it."""
+        return await self._transport.ask(lambda told: str(told["data"][0]["id"]), "GET", "/v1/models", self._token)
 
     async def checkpoints(self) -> CheckpointList:
         """Return the checkpoints that are kept, the newest first."""
-        return CheckpointList.model_validate(await self._transport.call("GET", "/checkpoints", self._token))
+        return await self._transport.ask(CheckpointList.model_validate, "GET", f"/checkpoints{_LABELS}", self._token)
+
+    async def snapshot(self, *, within_s: float | None = None) -> Snapshot:
+        """Return what the server does at a glance; NotFound from a server of an earlier release, else as `status`."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._transport.ask(Snapshot.model_validate, "GET", "/snapshot", self._token)
+        except TimeoutError:
+            raise self._silent(within_s) from None
+
+    async def history(
+        self, after: int = 0, keys: Iterable[str] = (), limit: int = 100, *, newest: bool = False
+    ) -> HistoryPage:
+        """Return what finished steps above `after` measured, at most `limit` of them (500): the first, or the newest.
+
+        Of each all metrics, or those of the keys; `stream/*` names all that begin so. NotFound from a server of an
+        earlier release.
+        """
+        named = {"keys": ",".join(names)} if (names := list(keys)) else {}
+        asked = {"after": after, "limit": limit, **({"newest": "true"} if newest else {}), **named}
+        return await self._transport.ask(HistoryPage.model_validate, "GET", f"/history?{urlencode(asked)}", self._token)
 
     async def streams(self) -> StreamList:
         """Return where every stream stands."""
-        return StreamList.model_validate(await self._transport.call("GET", "/streams", self._token))
+        return await self._transport.ask(StreamList.model_validate, "GET", f"/streams{_LABELS}", self._token)
 
     async def share(self, shares: Mapping[str, float]) -> StreamList:
         """Give streams new shares, by name and in any unit, from the next group that begins (needs the admin role)."""
@@ -222,7 +301,7 @@ class AsyncSwarmClient:
         except ValidationError as error:
             raise InvalidRequest(f"expected a share above 0 for each stream, found {dict(shares)!r}") from error
         body = asked.model_dump_json().encode()
-        return StreamList.model_validate(await self._transport.call("POST", "/streams", self._token, body))
+        return await self._transport.ask(StreamList.model_validate, "POST", f"/streams{_LABELS}", self._token, body)
 
     async def rollout(
         self,
@@ -238,8 +317,10 @@ class AsyncSwarmClient:
         The server hands the places out (`name_tasks`), so that any number of clients share one pass over the tasks, and
         a restarted one goes on from the breakpoint; JobConflict where the stream has other tasks.
         An agent that raises, or takes longer than `timeout_s`, gives up its episode; it is counted and played
-        again. A server that goes away is waited for, up to two minutes. Raises AgentFailed after many failures in a
-        row, ServerFailed at once, and Unreachable once the server has been away for too long.
+        again; where an API it uses is rate-limited (HTTP 429), after a pause. A server that goes away is waited for, up
+        to two minutes. Raises AgentFailed after many failures in a row, and its subclass AgentMisplays at once for an
+        agent whose plays can never be trained (`swarm.client.failures`); ServerFailed at once, and Unreachable once the
+        server has been away for too long.
         """
         if (await self.status()).group_size is None:
             raise InvalidRequest("the server has no job yet; call ensure_training(job) first")
@@ -270,18 +351,32 @@ class AsyncSwarmClient:
         order = {task.id: place for place, task in enumerate(known)}
         return sorted(rollout.results, key=lambda result: (order[result.task_id], result.sample))
 
+    def _silent(self, seconds: float | None) -> Unreachable:
+        return Unreachable(f"the swarm server at {self.url} did not answer within {seconds:g} s")
+
     async def _begin(self, asked: BeginRequest) -> Lease:
         await self.take_over()
+        if self._code is not None and await self._takes_labels():
+            asked = asked.model_copy(update={"code": self._code})
         body = asked.model_dump_json(exclude_none=True).encode()
-        return Lease.model_validate(await self._transport.call("POST", "/episodes", self._token, body))
+        return await self._transport.ask(Lease.model_validate, "POST", "/episodes", self._token, body)
 
     async def _named(self, asked: TaskList) -> TaskListKnown:
         body = asked.model_dump_json(exclude_none=True).encode()
-        return TaskListKnown.model_validate(await self._transport.call("POST", "/streams/tasks", self._token, body))
+        return await self._transport.ask(TaskListKnown.model_validate, "POST", "/streams/tasks", self._token, body)
 
-    async def _release(self, secret: str) -> Released:
-        body = ReleaseRequest(secret=secret).model_dump_json().encode()
-        found = Released.model_validate(await self._transport.call("POST", "/owners/release", self._token, body))
+    async def _takes_labels(self) -> bool:
+        """Return whether the server takes what says `code_labels`."""
+        if self._labels is None:
+            await self.status()
+        return bool(self._labels)
+
+    async def _release(self, secret: str, reason: ReleaseReason = "owner_died") -> Released:
+        told = ReleaseRequest(secret=secret)
+        if reason != told.reason and await self._takes_labels():
+            told = ReleaseRequest(secret=secret, reason=reason)
+        body = told.model_dump_json(exclude_defaults=True).encode()
+        found = await self._transport.ask(Released.model_validate, "POST", "/owners/release", self._token, body)
         log.info("event=took_over episodes=%d", found.episodes)
         return found
 
@@ -305,7 +400,7 @@ class AsyncSwarmClient:
         """Raise JobConflict unless the loaded job means what this one does, though another release digested it."""
         try:
             loaded = await self.job()
-        except ValidationError:  # it says what this release does not know
+        except UnknownAnswer:  # it says what this release does not know
             loaded = None
         if loaded is None or not job.same(loaded):
             differs = "" if loaded is None else f" (this one has {', '.join(job.differences(loaded))})"

@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from urllib.parse import quote
 
 from pydantic import BaseModel, ValidationError
 
@@ -30,6 +31,7 @@ class HasId(Protocol):
 
 
 TaskT = TypeVar("TaskT", bound=HasId)
+AckT = TypeVar("AckT", bound=Ack)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,15 @@ class Episode(Generic[TaskT]):
     one that is not. Neither can set a reward: `end` does, with the lease's own token.
     """
 
-    def __init__(self, transport: Transport, lease: Lease, task: TaskT) -> None:
+    def __init__(self, transport: Transport, lease: Lease, task: TaskT, *, tells_tokens: bool = False) -> None:
         self._transport = transport
         self._lease = lease
+        self._tells_tokens = tells_tokens or lease.kind == "eval"
         self.task = task
         self.last_call = time.monotonic()
         """When the server last heard of the episode (monotonic seconds)."""
+        self.chats = 0
+        """Answers that `chat` gave; those that an agent asks for by another way are not counted."""
 
     @property
     def id(self) -> str:
@@ -67,8 +72,8 @@ class Episode(Generic[TaskT]):
 
     @property
     def base_url(self) -> str:
-        """OpenAI-compatible address, ending in /v1."""
-        return self._lease.base_url
+        """OpenAI-compatible address, ending in /v1, by the way of this client: a proxy may hide it from the server."""
+        return f"{self._transport.url}/v1"
 
     @property
     def address(self) -> str:
@@ -86,47 +91,71 @@ class Episode(Generic[TaskT]):
         return self._lease.model
 
     @property
+    def ttl_s(self) -> float:
+        """Seconds without a call or heartbeat after which the episode may be lost."""
+        return self._lease.ttl_s
+
+    @property
     def lease(self) -> Lease:
         """The lease as the server gave it."""
         return self._lease
 
-    async def chat(self, messages: Sequence[Message], **params: Any) -> ChatReply:
+    def key_of(self, agent: str) -> str:
+        """Return the key with which one of the episode's agents makes its calls: its name says who made them.
+
+        Also for code that cannot set the header `X-Ajet-Agent`. InvalidKey from a server of an earlier release.
+        """
+        return f"{self._lease.api_key}/{quote(agent, safe='')}" if agent else self._lease.api_key
+
+    async def chat(self, messages: Sequence[Message], *, agent: str = "", **params: Any) -> ChatReply:
         """Ask the policy for its next message; `params` are those of OpenAI's chat completions.
 
-        Raises InvalidRequest for what is not honoured, LeaseLost or EpisodeEnded once the episode is over.
+        `agent` says which of the episode's agents asks. Raises InvalidRequest for what is not honoured, LeaseLost or
+        EpisodeEnded once the episode is over.
         """
         body = json.dumps({"model": self._lease.model, "messages": messages, **params}).encode()
-        raw = await self._transport.call("POST", "/v1/chat/completions", self._lease.api_key, body)
+        raw = await self._transport.call("POST", "/v1/chat/completions", self.key_of(agent), body)
         self.last_call = time.monotonic()
+        self.chats += 1
         choice = raw["choices"][0]
         return ChatReply(choice["message"]["content"] or "", choice["finish_reason"], raw)
 
-    def openai(self) -> AsyncOpenAI:
-        """Return OpenAI's own client, set to this episode (needs the package `openai`).
+    def openai(self, agent: str = "") -> AsyncOpenAI:
+        """Return OpenAI's own client, set to this episode and one of its agents (needs the package `openai`).
 
         It has connections of its own: use it in an `async with`, or close it.
         """
         from openai import AsyncOpenAI, DefaultAioHttpClient
 
-        return AsyncOpenAI(base_url=self.base_url, api_key=self.api_key, http_client=DefaultAioHttpClient())
+        return AsyncOpenAI(base_url=self.base_url, api_key=self.key_of(agent), http_client=DefaultAioHttpClient())
 
     async def heartbeat(self) -> Ack:
         """Keep the lease alive while no call is made."""
-        ack = Ack.model_validate(await self._post("heartbeat", b""))
+        ack = await self._post(Ack, "heartbeat", b"")
         self.last_call = time.monotonic()
         return ack
 
-    async def end(self, reward: float, success: bool | None = None, weight: float = 1.0) -> EndAck:
+    async def end(
+        self,
+        reward: float,
+        success: bool | None = None,
+        weight: float = 1.0,
+        *,
+        by_call: Mapping[int, float] | None = None,
+        by_agent: Mapping[str, float] | None = None,
+    ) -> EndAck:
         """End the episode with its reward; the same end sent twice counts once.
 
-        `weight` is how much it counts in the loss, beside others that count 1. Raises InvalidRequest, and leaves the
-        episode open, for a reward that cannot be trained on (NaN, None, ...); StoreUnavailable, with the episode
-        still open to be ended again, where the server could not write it down. Of an evaluation the answer tells the
-        sampled tokens.
+        `by_call` and `by_agent` say what single calls (by number, from 0 in the order they ended) and the calls of
+        single agents (by the names they gave) are worth in place of `reward`. `weight` is how much it
+        counts in the loss, beside others that count 1. Raises InvalidRequest, and leaves the episode open, for a reward
+        that cannot be trained on (NaN, None, ...) or is for a call or agent that is not there; StoreUnavailable, with
+        the episode still open to be ended again, where the server could not write it down. The answer tells the sampled
+        tokens of an evaluation, and of a training episode where the server is known to tell them.
         """
-        counted = "?tokens=true" if self.kind == "eval" else ""
-        body = end_request(reward, success, weight).model_dump_json().encode()
-        return EndAck.model_validate(await self._post(f"end{counted}", body))
+        counted = "?tokens=true" if self._tells_tokens else ""
+        body = _said(end_request(reward, success, weight, by_call, by_agent)).encode()
+        return await self._post(EndAck, f"end{counted}", body)
 
     async def prepare(
         self,
@@ -135,6 +164,8 @@ class Episode(Generic[TaskT]):
         weight: float = 1.0,
         *,
         decider: Episode[Any] | None = None,
+        by_call: Mapping[int, float] | None = None,
+        by_agent: Mapping[str, float] | None = None,
     ) -> Ack:
         """End the episode subject to its team's decision: what becomes of `decider` (None: it is the one itself).
 
@@ -143,32 +174,46 @@ class Episode(Generic[TaskT]):
         link: dict[str, Any] = {}
         if decider is not None:
             link = {"decider": decider.address, "decider_token": decider.lease.lease_token}
-        ended = end_request(reward, success, weight)
-        return await self._acked("prepare", PrepareRequest.model_validate({**ended.model_dump(), **link}))
+        ended = end_request(reward, success, weight, by_call, by_agent)
+        asked = PrepareRequest.model_validate({**ended.model_dump(), **link})
+        return await self._post(Ack, "prepare", _said(asked).encode())
 
     async def commit(self) -> Ack:
         """End a prepared episode for good."""
-        return Ack.model_validate(await self._post("commit", b""))
+        return await self._post(Ack, "commit", b"")
 
     async def outcome(self) -> Ack:
         """Return what became of the episode; NotFound where its server does not know it."""
         path = f"/episodes/{self.id}/outcome"
-        return Ack.model_validate(await self._transport.call("GET", path, self._lease.lease_token))
+        return await self._transport.ask(Ack.model_validate, "GET", path, self._lease.lease_token)
 
     async def abort(self, reason: str = "") -> Ack:
         """Give the episode up: nothing of it is trained."""
         return await self._acked("abort", AbortRequest(reason=reason[:2000]))
 
     async def _acked(self, action: str, body: BaseModel) -> Ack:
-        return Ack.model_validate(await self._post(action, body.model_dump_json().encode()))
+        return await self._post(Ack, action, body.model_dump_json().encode())
 
-    async def _post(self, action: str, body: bytes) -> Any:
-        return await self._transport.call("POST", f"/episodes/{self.id}/{action}", self._lease.lease_token, body)
+    async def _post(self, kind: type[AckT], action: str, body: bytes) -> AckT:
+        path = f"/episodes/{self.id}/{action}"
+        return await self._transport.ask(kind.model_validate, "POST", path, self._lease.lease_token, body)
 
 
-def end_request(reward: float, success: bool | None = None, weight: float = 1.0) -> EndRequest:
+def end_request(
+    reward: float,
+    success: bool | None = None,
+    weight: float = 1.0,
+    by_call: Mapping[int, float] | None = None,
+    by_agent: Mapping[str, float] | None = None,
+) -> EndRequest:
     """Return the request that ends an episode; raise InvalidRequest for what cannot be trained on."""
     try:
-        return EndRequest(reward=reward, success=success, weight=weight)
+        return EndRequest(reward=reward, success=success, weight=weight, by_call=by_call or {}, by_agent=by_agent or {})
     except ValidationError as error:
         raise wrong_value(error) from None
+
+
+def _said(request: EndRequest) -> str:
+    """Return the request as JSON, without what only newer servers know unless it says something."""
+    unsaid = {name for name in ("by_call", "by_agent") if not getattr(request, name)}
+    return request.model_dump_json(exclude=unsaid)

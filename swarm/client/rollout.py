@@ -1,7 +1,8 @@
 """Playing many episodes at once: the loop around an agent, for training and for evaluation.
 
 Each of `concurrency` workers holds one place: it begins an episode, lets the agent play it, ends it, and takes
-the next place. A play that failed is played again at once, by whoever asks first, so that no group waits for it.
+the next place. A play that failed is played again at once, by whoever asks first, so that no group waits for it; one
+that an API's rate limit failed (HTTP 429) says nothing of the agent, and its worker pauses before it begins another.
 Leases of slow agents are kept alive; an agent that takes longer than `timeout_s` is given up.
 
 A server that goes away is waited for, as an engine that is off. What was played meanwhile is lost with its lease
@@ -11,16 +12,29 @@ A server that goes away is waited for, as an engine that is off. What was played
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from swarm.client.agents import Agent, AgentFailed, EpisodeResult, Result, RolloutSummary, facts_of, worth_of
+from swarm.client.agents import (
+    Agent,
+    AgentFailed,
+    EpisodeResult,
+    Result,
+    RolloutSummary,
+    UnusableReward,
+    WrongResult,
+    facts_of,
+    worth_of,
+)
 from swarm.client.episode import Episode
+from swarm.client.failures import NO_CALL, LimitPauses, Misplays, limited_s, misplay_of
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -28,12 +42,14 @@ from swarm.errors import (
     LeaseLost,
     ServerFailed,
     SwarmError,
+    TeamAborted,
     Throttled,
     Unreachable,
 )
 from swarm.wire import EndAck
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 FAILURES_IN_A_ROW = 64
 """Failed plays without a good one between them, over all workers, after which the rollout gives up; at
 least two for each place, as one restart of a server fails what is played at all of them."""
@@ -43,6 +59,8 @@ Unreachable or EngineUnavailable."""
 WAIT_S = 10.0
 """How long the server may hold the request for an episode until there is room."""
 _RESEND_S = 0.5
+RATE_LIMITED = "rate_limited"
+"""Under which plays are counted that an API's rate limit failed."""
 _IDLE_LOOK_S = 0.6
 """Three times the pause between two looks for open episodes while there is none."""
 GOODBYE_S = 2.0
@@ -50,29 +68,59 @@ GOODBYE_S = 2.0
 episode may take so much longer than its agent: by then it was ended or given up."""
 
 
+class Playable(Protocol):
+    """What one play takes place in: an episode, or the episodes of a team."""
+
+    @property
+    def ttl_s(self) -> float:
+        """Seconds without a call or heartbeat after which it may be lost."""
+        ...
+
+    @property
+    def last_call(self) -> float:
+        """When its servers last heard of it (monotonic seconds)."""
+        ...
+
+    async def heartbeat(self) -> object:
+        """Keep it alive while no call is made."""
+        ...
+
+    def abort(self, reason: str = "") -> Coroutine[Any, Any, object]:
+        """Give it up."""
+        ...
+
+
+PlayT = TypeVar("PlayT", bound=Playable)
+AnswerT = TypeVar("AnswerT")
+
+
 @dataclass(frozen=True, slots=True)
-class Place:
+class Place(Generic[PlayT]):
     """What one play fills: `begin` begins an episode of it, again where a play failed."""
 
     sample: int
     """0 for the first play of an evaluation's task, 1 for the second, ..."""
-    begin: Callable[[], Awaitable[Episode[Any]]]
+    begin: Callable[[], Awaitable[PlayT]]
 
 
-class RolloutLoop:
-    """One run of the loop."""
+class PlayLoop(ABC, Generic[PlayT, AnswerT]):
+    """One run of the loop, whatever it is that is played."""
 
-    def __init__(self, agent: Agent, timeout_s: float) -> None:
+    def __init__(self, agent: Callable[[PlayT], Awaitable[AnswerT]], timeout_s: float) -> None:
         self._agent = agent
         self._timeout_s = timeout_s
-        self._open: set[Episode[Any]] = set()
+        self._open: set[PlayT] = set()
         self._most_failures = FAILURES_IN_A_ROW
         self._failures_in_a_row = 0
         self._over = False
+        self._misplays = Misplays()
         self.dropped: Counter[str] = Counter()
-        self.results: list[EpisodeResult] = []
 
-    async def play(self, places: Iterator[Place], concurrency: int) -> None:
+    @abstractmethod
+    async def _finish(self, episode: PlayT, sample: int, answer: AnswerT) -> bool:
+        """End what was played with what its agent answered, and note the result; return whether it counts."""
+
+    async def play(self, places: Iterator[Place[PlayT]], concurrency: int) -> None:
         """Play all places, or until the job is finished. Raises AgentFailed, ServerFailed, and Unreachable or
         EngineUnavailable once the server has been away, or its engine off, for ENGINE_OFF_S."""
         self._most_failures = max(FAILURES_IN_A_ROW, 2 * concurrency)
@@ -87,25 +135,30 @@ class RolloutLoop:
             keeper.cancel()
             await asyncio.gather(keeper, return_exceptions=True)
 
-    async def _work(self, places: Iterator[Place]) -> None:
+    async def _work(self, places: Iterator[Place[PlayT]]) -> None:
+        limits = LimitPauses()
         for place in places:
             done = False
             while not done and not self._over:
-                done = await self._attempt(place)
+                done = await self._attempt(place, limits)
+                await limits.pause()
             if self._over:
                 return
 
-    async def _attempt(self, place: Place) -> bool:
+    async def _attempt(self, place: Place[PlayT], limits: LimitPauses) -> bool:
         """Play once; return whether the place is filled."""
         try:
             episode = await self._begin(place)
         except JobFinished:
             self._over = True
             return False
+        except (LeaseLost, EpisodeEnded, TeamAborted) as error:
+            self._drop(error.code, error)
+            return False
         self._open.add(episode)
         try:
-            return await self._carry(episode, place.sample)
-        except (LeaseLost, EpisodeEnded) as error:
+            return await self._carry(episode, place.sample, limits)
+        except (LeaseLost, EpisodeEnded, TeamAborted) as error:
             self._drop(error.code, error)
         except JobFinished:
             self._over = True
@@ -113,7 +166,7 @@ class RolloutLoop:
             self._open.discard(episode)
         return False
 
-    async def _begin(self, place: Place) -> Episode[Any]:
+    async def _begin(self, place: Place[PlayT]) -> PlayT:
         delay, off_since = 0.05, math.inf
         while True:
             try:
@@ -126,29 +179,25 @@ class RolloutLoop:
                 await asyncio.sleep(error.retry_after or delay)
                 delay = min(2.0, 2 * delay)
 
-    async def _carry(self, episode: Episode[Any], sample: int) -> bool:
+    async def _carry(self, episode: PlayT, sample: int, limits: LimitPauses) -> bool:
         try:
-            result = await self._played(episode)
-            reward, success = worth_of(result)
-            ended = await self._end(episode, reward, success)
+            counts = await self._finish(episode, sample, await self._played(episode))
         except asyncio.CancelledError:
-            with suppress(SwarmError, TimeoutError):
-                async with asyncio.timeout(GOODBYE_S):
-                    await episode.abort("the rollout was cancelled")
+            await carried_out(episode.abort("the rollout was cancelled"))
             raise
-        except (LeaseLost, EpisodeEnded, ServerFailed):
+        except (LeaseLost, EpisodeEnded, ServerFailed, AgentFailed, TeamAborted):
             raise
         except Exception as error:  # noqa: BLE001 - whatever foreign code raises: its episode is given up and counted
-            await self._give_up(episode, error)
+            await self._give_up(episode, error, limits)
+            return False
+        limits.over()
+        if not counts:
             return False
         self._failures_in_a_row = 0
-        version = episode.lease.policy_version
-        self.results.append(
-            EpisodeResult(episode.task.id, sample, reward, success, version, facts_of(result), ended.tokens)
-        )
+        self._misplays.clear()
         return True
 
-    async def _played(self, episode: Episode[Any]) -> Result:
+    async def _played(self, episode: PlayT) -> AnswerT:
         """Return the agent's answer; TimeoutError says how long it may take."""
         try:
             async with asyncio.timeout(self._timeout_s) as limit:
@@ -158,28 +207,30 @@ class RolloutLoop:
                 raise TimeoutError(f"the play was not over after {self._timeout_s:g} s") from error
             raise
 
-    async def _end(self, episode: Episode[Any], reward: float, success: bool | None) -> EndAck:
-        """End the episode; send it again while the server cannot write it down, boots, or is away."""
-        deadline = time.monotonic() + ENGINE_OFF_S
-        while True:
-            try:
-                return await episode.end(reward, success)
-            except (EngineUnavailable, Unreachable) as error:
-                if time.monotonic() > deadline:
-                    raise
-                await asyncio.sleep(error.retry_after or _RESEND_S)
+    async def _give_up(self, episode: PlayT, error: Exception, limits: LimitPauses) -> None:
+        """Abort the episode of a failed play, and count it.
 
-    async def _give_up(self, episode: Episode[Any], error: Exception) -> None:
-        """Abort the episode of a failed play, and count it; it says nothing of the agent if the server is away."""
+        It says nothing of the agent if the server is away, or an API's rate limit failed it.
+        """
+        limit_s = None if isinstance(error, WrongResult | UnusableReward) else limited_s(error)
         away = isinstance(error, Unreachable)
+        reason = f"{type(error).__name__}: {error}"
         try:
-            await episode.abort(f"{type(error).__name__}: {error}")
+            await episode.abort(reason)
+        except asyncio.CancelledError:
+            await carried_out(episode.abort(reason))
+            raise
         except SwarmError as refusal:  # nothing depends on it: the lease runs out
             away = away or isinstance(refusal, Unreachable)
         if away:
             self.dropped[Unreachable.code] += 1
+        elif limit_s is not None:
+            self.dropped[RATE_LIMITED] += 1
+            log.info("event=rate_limited pause_s=%.1f", limits.met(limit_s))
         else:
+            limits.over()
             self._drop(f"agent: {type(error).__name__}", error)
+            self._misplays.count(misplay_of(error), str(error))
 
     def _drop(self, reason: str, error: BaseException) -> None:
         self.dropped[reason] += 1
@@ -190,13 +241,19 @@ class RolloutLoop:
 
     async def _keep_alive(self) -> None:
         while True:
-            ttl = min((episode.lease.ttl_s for episode in self._open), default=_IDLE_LOOK_S)
+            ttl = min((episode.ttl_s for episode in self._open), default=_IDLE_LOOK_S)
             await asyncio.sleep(ttl / 3)
             now = time.monotonic()
             quiet = [episode for episode in self._open if now - episode.last_call > ttl / 3]
-            for episode in quiet:
-                with suppress(SwarmError):  # whoever plays it meets the same error, and counts it
-                    await episode.heartbeat()
+            await asyncio.gather(*map(_beat, quiet))
+
+
+class RolloutLoop(PlayLoop[Episode[Any], Result]):
+    """The loop around an agent that plays single episodes."""
+
+    def __init__(self, agent: Agent, timeout_s: float) -> None:
+        super().__init__(agent, timeout_s)
+        self.results: list[EpisodeResult] = []
 
     def summary(self) -> RolloutSummary:
         """Return what was done."""
@@ -204,10 +261,36 @@ class RolloutLoop:
         judged = [result.success for result in results if result.success is not None]
         return RolloutSummary(
             episodes=len(results),
-            reward_mean=_mean([result.reward for result in results]) or 0.0,
-            success_mean=_mean([float(success) for success in judged]),
+            reward_mean=mean_of([result.reward for result in results]) or 0.0,
+            success_mean=mean_of([float(success) for success in judged]),
             dropped=dict(self.dropped),
         )
+
+    async def _finish(self, episode: Episode[Any], sample: int, answer: Result) -> bool:
+        reward, success = worth_of(answer)
+        ended = await self._end(episode, answer)
+        if ended.tokens == 0 and episode.kind == "train":  # the server has dropped it
+            self._drop("no_calls", AgentFailed(NO_CALL))
+            self._misplays.count("no_calls", NO_CALL)
+            return False
+        version = episode.lease.policy_version
+        self.results.append(
+            EpisodeResult(episode.task.id, sample, reward, success, version, facts_of(answer), ended.tokens)
+        )
+        return True
+
+    async def _end(self, episode: Episode[Any], result: Result) -> EndAck:
+        """End the episode; send it again while the server cannot write it down, boots, or is away."""
+        reward, success = worth_of(result)
+        by_call, by_agent = (getattr(result, name, None) for name in ("by_call", "by_agent"))
+        deadline = time.monotonic() + ENGINE_OFF_S
+        while True:
+            try:
+                return await episode.end(reward, success, by_call=by_call, by_agent=by_agent)
+            except (EngineUnavailable, Unreachable) as error:
+                if time.monotonic() > deadline:
+                    raise
+                await asyncio.sleep(error.retry_after or _RESEND_S)
 
 
 async def once_the_engine_is_on(call: Callable[[], Awaitable[T]]) -> T:
@@ -222,7 +305,30 @@ async def once_the_engine_is_on(call: Callable[[], Awaitable[T]]) -> T:
             await asyncio.sleep(error.retry_after or _RESEND_S)
 
 
-def _mean(values: Sequence[float]) -> float | None:
+async def carried_out(*works: Coroutine[Any, Any, object]) -> None:
+    """Do what cleans up, all at once, also where the caller is cancelled meanwhile, before it is begun even; each has
+    GOODBYE_S, and its errors are let go: nothing depends on it, as leases run out."""
+
+    async def bounded(work: Coroutine[Any, Any, object]) -> None:
+        with suppress(SwarmError, TimeoutError):
+            async with asyncio.timeout(GOODBYE_S):
+                await work
+
+    doing = [asyncio.create_task(bounded(work)) for work in works]
+    try:
+        await asyncio.shield(asyncio.gather(*doing))
+    except asyncio.CancelledError:
+        await asyncio.wait(doing)
+        raise
+
+
+async def _beat(episode: Playable) -> None:
+    with suppress(SwarmError):  # whoever plays it meets the same error, and counts it
+        await episode.heartbeat()
+
+
+def mean_of(values: Sequence[float]) -> float | None:
+    """Return the mean of numbers, None of none."""
     return sum(values) / len(values) if values else None
 
 

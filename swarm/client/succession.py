@@ -41,8 +41,9 @@ class Succession:
     """One client's record; `folder` is where those of this user lie."""
 
     def __init__(self, url: str, name: str, folder: Path | None = None) -> None:
-        self._secret = secrets.token_hex(32)
-        mark = f"{_SEPARATOR}{fingerprint(self._secret)}"
+        self.secret = secrets.token_hex(32)
+        """With which the server gives up what is open under the owner's name."""
+        mark = f"{_SEPARATOR}{fingerprint(self.secret)}"
         self.owner = name[: _MOST_OWNER - len(mark)] + mark
         """Under which the client begins episodes."""
         self._folder = folder or _folder()
@@ -80,7 +81,7 @@ class Succession:
         lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            os.write(lock, json.dumps({"boot": _boot(), "secret": self._secret}).encode())
+            os.write(lock, json.dumps({"boot": _boot(), "secret": self.secret}).encode())
             os.rename(new, self._path)
         except OSError:  # a full disk: nothing is left behind, so that the next episode may find room
             os.close(lock)
@@ -100,7 +101,13 @@ class Succession:
 
 def _folder() -> Path:
     runtime = os.environ.get("XDG_RUNTIME_DIR")
-    return Path(runtime) / "ajet-clients" if runtime else Path(tempfile.gettempdir()) / f"ajet-clients-{os.getuid()}"
+    if runtime:
+        return Path(runtime) / "ajet-clients"
+    try:
+        temporary = tempfile.gettempdir()
+    except FileNotFoundError:  # no place can be written to: there will be no record, and a client plays all the same
+        temporary = "/tmp"
+    return Path(temporary) / f"ajet-clients-{os.getuid()}"
 
 
 def _private(folder: Path) -> None:

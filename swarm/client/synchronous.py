@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any, Self
 from swarm.client.agents import Agent, EpisodeResult, Result, RolloutSummary
 from swarm.client.asynchronous import EPISODE_TIMEOUT_S, AsyncSwarmClient, ExportFormat
 from swarm.client.episode import ChatReply, Episode, HasId, Message
+from swarm.client.home import Role, at_home, in_environment
 from swarm.client.threads import Bridge, in_thread
-from swarm.wire import Ack, CheckpointList, EpisodeKind, EpisodeList, EpisodeRecord, Status, StreamList
+from swarm.snapshot import HistoryPage, Snapshot
+from swarm.wire import Ack, CheckpointList, EpisodeKind, EpisodeList, EpisodeRecord, ExportCounts, Status, StreamList
 
 if TYPE_CHECKING:
     from swarm.job import Job
@@ -48,17 +50,29 @@ class SyncEpisode:
         self.id, self.base_url, self.api_key, self.model = episode.id, episode.base_url, episode.api_key, episode.model
         self.lease = episode.lease
 
-    def chat(self, messages: Sequence[Message], **params: Any) -> ChatReply:
-        """Ask the policy for its next message."""
-        return self._loop.run(self._episode.chat(messages, **params))
+    def key_of(self, agent: str) -> str:
+        """Return the key with which one of the episode's agents makes its calls."""
+        return self._episode.key_of(agent)
+
+    def chat(self, messages: Sequence[Message], *, agent: str = "", **params: Any) -> ChatReply:
+        """Ask the policy for its next message; `agent` says which of the episode's agents asks."""
+        return self._loop.run(self._episode.chat(messages, agent=agent, **params))
 
     def heartbeat(self) -> Ack:
         """Keep the lease alive while no call is made."""
         return self._loop.run(self._episode.heartbeat())
 
-    def end(self, reward: float, success: bool | None = None, weight: float = 1.0) -> Ack:
+    def end(
+        self,
+        reward: float,
+        success: bool | None = None,
+        weight: float = 1.0,
+        *,
+        by_call: Mapping[int, float] | None = None,
+        by_agent: Mapping[str, float] | None = None,
+    ) -> Ack:
         """End the episode with its reward; `weight` is how much it counts in the loss, beside others that count 1."""
-        return self._loop.run(self._episode.end(reward, success, weight))
+        return self._loop.run(self._episode.end(reward, success, weight, by_call=by_call, by_agent=by_agent))
 
     def abort(self, reason: str = "") -> Ack:
         """Give the episode up."""
@@ -85,7 +99,22 @@ class SwarmClient:
 
     def __init__(self, url: str, token: str, *, owner: str | None = None) -> None:
         self._loop = _Loop()
+        self._known = (url, token, owner)
         self._client = AsyncSwarmClient(url, token, owner=owner)
+
+    @classmethod
+    def from_home(
+        cls, name: str | None = None, *, home: Path | str | None = None, role: Role = "admin", owner: str | None = None
+    ) -> Self:
+        """Return a client of a server of this machine, by its name; Unreachable where it does not run."""
+        found = at_home(name, home, role=role)
+        return cls(found.url, found.token, owner=owner)
+
+    @classmethod
+    def from_environment(cls, *, owner: str | None = None) -> Self:
+        """Return a client of the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one is missing."""
+        found = in_environment()
+        return cls(found.url, found.token, owner=owner)
 
     def __enter__(self) -> Self:
         return self
@@ -94,6 +123,11 @@ class SwarmClient:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    def asynchronous(self) -> AsyncSwarmClient:
+        """Return a new client of the same server for an event loop of one's own."""
+        url, token, owner = self._known
+        return AsyncSwarmClient(url, token, owner=owner)
 
     def close(self) -> None:
         """Close all connections and end the client's thread."""
@@ -141,9 +175,25 @@ class SwarmClient:
         """Write one episode, or all the server knows, to a file; return its bytes."""
         return self._loop.run(self._client.export(to, format, episode))
 
+    def exported(
+        self, to: Path, format: ExportFormat = "openenv", episode: str | None = None
+    ) -> tuple[int, ExportCounts | None]:
+        """Do as `export`; return also what is in the file and what was left out, None of an older server."""
+        return self._loop.run(self._client.exported(to, format, episode))
+
     def checkpoints(self) -> CheckpointList:
         """Return the checkpoints that are kept, the newest first."""
         return self._loop.run(self._client.checkpoints())
+
+    def snapshot(self, *, within_s: float | None = None) -> Snapshot:
+        """Return what the server does at a glance."""
+        return self._loop.run(self._client.snapshot(within_s=within_s))
+
+    def history(
+        self, after: int = 0, keys: Iterable[str] = (), limit: int = 100, *, newest: bool = False
+    ) -> HistoryPage:
+        """Return what finished steps above `after` measured: the first, or the newest."""
+        return self._loop.run(self._client.history(after, keys, limit, newest=newest))
 
     def streams(self) -> StreamList:
         """Return where every stream stands."""

@@ -14,21 +14,22 @@ import asyncio
 import json
 import os
 import socket
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import aiohttp
+from pydantic import ValidationError
 
-from swarm.errors import Unreachable, from_wire
+from swarm.errors import UnknownAnswer, Unreachable, from_wire, wrong_value
 
 SILENCE_S = 60.0
 """Where a server sends nothing for so long, it is asked whether it is there."""
 ANSWER_S = 60.0
 """One that does not answer that within so long is taken for gone."""
-DOWNLOAD_SILENCE_S = 300.0
-"""A download of which nothing comes for so long is given up."""
+DOWNLOAD_SILENCE_S = 1800.0
+"""A download of which nothing comes for so long is given up: the server makes the whole file first."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
 """Seconds of silence before the other side's kernel is asked, between two questions, and questions without answer."""
 
@@ -69,7 +70,8 @@ class Transport:
     async def call(self, method: str, path: str, key: str, body: bytes | None = None) -> Any:
         """Send one request to `path` (or to an absolute address) and return the answer's JSON.
 
-        Raises the server's error (`swarm.errors`), or Unreachable when nothing answers.
+        Raises the server's error (`swarm.errors`), Unreachable when nothing answers, or UnknownAnswer for what is no
+        JSON.
         """
         address = path if path.startswith("http") else self.url + path
         headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
@@ -85,7 +87,22 @@ class Transport:
             raise Unreachable(f"no swarm server answers at {self.url} ({what}); is it running?") from error
         if reply.status >= 400:
             raise from_wire(reply.status, _parsed(data), _seconds(reply.headers.get("Retry-After")))
-        return _parsed(data)
+        if isinstance(found := _parsed(data), str):
+            raise UnknownAnswer(f"expected a swarm server at {self.url}; found something else that answers there")
+        return found
+
+    async def ask(self, read: Callable[[Any], T], method: str, path: str, key: str, body: bytes | None = None) -> T:
+        """Do as `call`, and return what `read` makes of the answer; UnknownAnswer where it can make nothing of it."""
+        found = await self.call(method, path, key, body)
+        try:
+            return read(found)
+        except (ValueError, LookupError, TypeError) as error:
+            wrong = wrong_value(error).message if isinstance(error, ValidationError) else type(error).__name__
+            raise UnknownAnswer(
+                f"expected a swarm server of this version at {self.url}; found an answer to {method} "
+                f"{path.partition('?')[0]} that it does not give ({wrong}): something else answers there, or another "
+                "version of ajet"
+            ) from error
 
     def _root(self, address: str) -> str:
         """Return the address of the server that an address is of: this one, or that of a team's decider."""
@@ -118,8 +135,11 @@ class Transport:
         except (aiohttp.ClientError, TimeoutError):
             limit.reschedule(asyncio.get_running_loop().time())
 
-    async def download(self, path: str, key: str, to: Path) -> int:
-        """Write the answer's body to a file, which appears once it is whole; return its bytes. Raises as `call`."""
+    async def download(self, path: str, key: str, to: Path) -> tuple[int, Mapping[str, str]]:
+        """Write the answer's body to a file, which appears once it is whole; return its bytes, and the headers.
+
+        Raises as `call`.
+        """
         part = to.with_name(to.name + ".part")
         size = 0
         try:
@@ -130,6 +150,8 @@ class Transport:
                     raise from_wire(
                         reply.status, _parsed(await reply.read()), _seconds(reply.headers.get("Retry-After"))
                     )
+                if reply.content_type == "text/html":
+                    raise UnknownAnswer(f"expected a swarm server at {self.url}; found pages for a browser there")
                 with part.open("wb") as file:
                     async for piece in reply.content.iter_chunked(1 << 18):
                         size += file.write(piece)
@@ -140,7 +162,7 @@ class Transport:
             ) from error
         finally:
             part.unlink(missing_ok=True)
-        return size
+        return size, reply.headers
 
 
 def _kept_alive(address: tuple[Any, ...]) -> socket.socket:
@@ -157,7 +179,7 @@ def _kept_alive(address: tuple[Any, ...]) -> socket.socket:
 def _parsed(data: bytes) -> Any:
     try:
         return json.loads(data)
-    except ValueError:
+    except (ValueError, RecursionError):
         return data[:200].decode(errors="replace")
 
 

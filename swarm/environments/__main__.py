@@ -7,10 +7,10 @@
 Both take --tasks FILE (these tasks, a JSON list of {"id", "data"}, instead of a split's), --agent FILE.py[:NAME] (an
 agent of one's own instead of the environment's; with tasks of its own it needs no environment), --concurrency, --seed
 and --timeout (seconds that one play may take). The server's client token is read from AJET_TOKEN. `play` goes on until
-the job is finished, and so does `evaluate --during`, which plays --episodes whenever training waits for them and writes
-all these evaluations to FILE; each prints a line of JSON that sums up, `play` into --out FILE if that is given. Exit
-codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or the agent fails again and again, or the disk does; 130
-interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
+the job is finished, and so does `evaluate --during`, which plays --episodes whenever training waits for them (as many
+as it waits for where --episodes is left out) and writes all these evaluations to FILE; each prints a line of JSON that
+sums up, `play` into --out FILE if that is given. Exit codes: 0 done; 2 bad input; 3 the server is lost, or refuses, or
+the agent fails again and again, or the disk does; 130 interrupted, by Ctrl-C or SIGTERM: open episodes are given up.
 """
 
 from __future__ import annotations
@@ -23,19 +23,20 @@ import random
 import signal
 import sys
 from collections.abc import Awaitable, Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 from swarm.arguments import seconds
-from swarm.client import Agent, AgentFailed, AsyncSwarmClient, EpisodeResult
+from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient, EpisodeResult
 from swarm.client.asynchronous import EPISODE_TIMEOUT_S
 from swarm.environments.base import Environment, Split, Task
 from swarm.environments.bringing.loading import PlayableEnvironment, playable
 from swarm.environments.bringing.memory import bound_memory
-from swarm.environments.playing import lifeline
+from swarm.environments.playing import lifeline, standby
 from swarm.environments.playing.agents import load_agent, report_failures
+from swarm.environments.playing.code_hash import code_hash
 from swarm.environments.playing.during import EvaluationsFile, awaited, require_of
 from swarm.environments.playing.evaluate import Transcripts, evaluate, outcomes, rounds, write_json
 from swarm.environments.playing.play import agent_of
@@ -47,6 +48,8 @@ from swarm.errors import InvalidRequest, SwarmError
 BAD_INPUT = 2
 LOST = 3
 INTERRUPTED = 130
+EPISODES = 512
+"""Of an evaluation that does not say how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,8 @@ class PlaySetup:
     agent: Agent
     tasks: tuple[Task, ...]
     environment: Environment | None
+    code: str | None = None
+    """sha256 of the user's files, None where there are none."""
 
 
 def main() -> int:
@@ -66,12 +71,14 @@ def main() -> int:
     if not token:
         return _fail(BAD_INPUT, "expected the server's client token in AJET_TOKEN, found none")
     try:
-        setup = _setup(arguments)
+        setup = _standing_by(arguments) if arguments.standby else _setup(arguments)
     except InvalidRequest as error:
         return _fail(BAD_INPUT, str(error))
     work = _play if arguments.action == "play" else _evaluate
     try:
         asyncio.run(_unless_told_to_end(work(arguments, setup, token)))
+    except AgentMisplays as error:
+        return _fail(BAD_INPUT, str(error))
     except (SwarmError, AgentFailed, OSError) as error:
         return _fail(LOST, str(error))
     except (KeyboardInterrupt, asyncio.CancelledError):
@@ -79,8 +86,37 @@ def main() -> int:
     return 0
 
 
+def _standing_by(arguments: argparse.Namespace) -> PlaySetup:
+    """Return what is to be played once that is asked for; raises InvalidRequest with the traceback of a broken edit."""
+    standby.wait_for(standby.LOAD)
+    try:
+        setup = _setup(arguments)
+    except InvalidRequest as error:
+        if error.__cause__ is not None:
+            sys.stderr.write(standby.traceback_of(error, _folder_of(arguments)))
+        raise
+    standby.wait_for(standby.BEGIN)
+    return setup
+
+
+def _folder_of(arguments: argparse.Namespace) -> Path:
+    """Return the folder of the user's files."""
+    return Path((arguments.agent or arguments.reward).partition(":")[0]).absolute().parent
+
+
 def _setup(arguments: argparse.Namespace) -> PlaySetup:
     """Return what the command line asks to play; raises InvalidRequest for options that do not fit together."""
+    if not (arguments.agent or arguments.reward):
+        return _loaded(arguments)
+    folder = _folder_of(arguments)
+    code = code_hash(folder)
+    setup = replace(_loaded(arguments), code=code)
+    if arguments.standby and code_hash(folder) != code:
+        raise InvalidRequest("expected files that stay as they are while they are loaded; found them saved meanwhile")
+    return setup
+
+
+def _loaded(arguments: argparse.Namespace) -> PlaySetup:
     environment = _environment(arguments)
     if environment is None and not (arguments.agent and arguments.tasks):
         raise InvalidRequest("expected --environment, or an --agent with --tasks of its own; found neither")
@@ -122,7 +158,8 @@ async def _unless_told_to_end(work: Awaitable[None]) -> None:
 async def _play(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> None:
     tasks = list(setup.tasks)
     random.Random(arguments.seed).shuffle(tasks)
-    async with AsyncSwarmClient(arguments.server, token, owner=os.environ.get(lifeline.OWNER, "play")) as client:
+    owner = os.environ.get(lifeline.OWNER, "play")
+    async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
         summary = await client.rollout(
             setup.agent,
             tasks,
@@ -137,12 +174,14 @@ async def _play(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> 
 
 
 async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> None:
-    first = rounds(setup.tasks, arguments.episodes, arguments.seed)[0][: arguments.transcripts]
+    shown = rounds(setup.tasks, arguments.episodes or EPISODES, arguments.seed)
+    first = shown[0][: arguments.transcripts]
     plays = Transcripts([task.id for task in first])
     agent = setup.agent
     if setup.environment is not None and arguments.agent is None:
         agent = report_failures(agent_of(setup.environment, on_play=plays.record))
-    async with AsyncSwarmClient(arguments.server, token, owner=os.environ.get(lifeline.OWNER, "evaluate")) as client:
+    owner = os.environ.get(lifeline.OWNER, "evaluate")
+    async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
         play = partial(
             evaluate, client, agent, setup.tasks, concurrency=arguments.concurrency, timeout_s=arguments.timeout
         )  # fmt: skip
@@ -150,7 +189,7 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
         if arguments.during:
             summary = await _evaluate_during(arguments, name, client, play)
         else:
-            played = await play(episodes=arguments.episodes, seed=arguments.seed)
+            played = await play(episodes=arguments.episodes or EPISODES, seed=arguments.seed)
             found = outcomes(played, name, arguments.split, plays.kept())
             write_json(arguments.out, found)
             summary = _summary(found)
@@ -179,7 +218,10 @@ async def _evaluate_during(
     async for version, episodes in awaited(client, arguments.episodes):
         results = await play(episodes=episodes, seed=arguments.seed + version)
         require_of(results, version)
-        if episodes == arguments.episodes:  # else that version's are all there, and its server had forgotten some
+        if arguments.episodes in (
+            None,
+            episodes,
+        ):  # else that version's are all there, and its server had forgotten some
             write_json(arguments.out, file.add(outcomes(results, environment, arguments.split)))
     return {"evaluations": len(file)}
 
@@ -206,16 +248,17 @@ def _add_play(action: argparse.ArgumentParser) -> None:
     action.add_argument("--stream", type=_name, default="default", help="the stream of tasks the episodes belong to")
     action.add_argument("--reward", metavar="FILE.py[:NAME]", help="judge plays of the environment's agent with this")
     action.add_argument("--out", type=_file, help="file to write the summary to, instead of standard output")
+    action.add_argument("--standby", action="store_true", help="load and play when told to (playing/standby.py)")
     action.set_defaults(split="train")
 
 
 def _add_evaluate(action: argparse.ArgumentParser) -> None:
     action.add_argument("--split", choices=get_args(Split), default="hidden")
-    action.add_argument("--episodes", type=_count, default=512)
+    action.add_argument("--episodes", type=_count, help=f"{EPISODES}; with --during, as many as are waited for")
     action.add_argument("--out", type=_file, required=True, help="file to write")
-    action.add_argument("--during", action="store_true", help="whenever training waits for it (evaluate_after)")
+    action.add_argument("--during", action="store_true", help="whenever training waits for it")
     action.add_argument("--transcripts", type=_count, default=0, help="plays of the environment's agent to write down")
-    action.set_defaults(reward=None)
+    action.set_defaults(reward=None, standby=False)
 
 
 def _count(text: str) -> int:

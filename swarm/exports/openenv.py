@@ -43,9 +43,16 @@ def _turn(record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...]) -> d
             "drift": call.drift,
             "versions": list(call.sampled.versions),
             "trained": call.trained,
+            **_earned(call),
             **record.model_dump(mode="json", include=_OF_THE_EPISODE),
         },
     }
 
 
-_OF_THE_EPISODE = {"task_id", "stream", "kind", "state", "reason", "group", "step", "reward", "success"}
+def _earned(call: CallRecord) -> dict[str, Any]:
+    """Return what stands in a call's metadata where it has a reward of its own, or said which agent made it."""
+    found = {"call_reward": call.reward, "agent": call.agent}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_OF_THE_EPISODE = {"task_id", "stream", "kind", "state", "reason", "group", "step", "reward", "success", "code"}

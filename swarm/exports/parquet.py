@@ -2,6 +2,7 @@
 
     episode, task_id, stream, kind, owner, state   string
     group, reason                                  string, null where there is none
+    code                                           string, sha256 of the agent's files, null where nobody said
     step                                           int64, the step that trained it, null where none did
     reward                                         float64, null where there is none yet
     success                                        bool, null where nobody said
@@ -12,9 +13,11 @@
     logprobs                                       list<float64>, natural, of each sampled id
     versions                                       list<int32>, policy version of each sampled id
     trained                                        bool, false: the sampled ids are context and not to be trained
+    call_reward                                    float64, null where it is the episode's
+    agent                                          string, which of its agents made the call; null where none said
 
-The file's metadata has `ajet_schema` = 2; 1, without `trained`, is of an earlier version, where every call was. Needs
-pyarrow (the extra `export`).
+The file's metadata has `ajet_schema` = 3. Earlier versions wrote 2, without `code`, `call_reward` and `agent`, and 1,
+without `trained` too, where every call was. Needs pyarrow (the extra `export`).
 """
 
 from __future__ import annotations
@@ -69,13 +72,15 @@ def _rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
             "logprobs": call.sampled.logprobs,
             "versions": call.sampled.versions,
             "trained": call.trained,
+            "call_reward": call.reward,
+            "agent": call.agent,
         }
 
 
 def _schema(arrow: Any) -> Any:
     text, whole, ids = arrow.string(), arrow.int32(), arrow.list_(arrow.int32())
     kinds = {
-        **dict.fromkeys(("episode", "task_id", "stream", "kind", "owner", "state", "group", "reason"), text),
+        **dict.fromkeys(("episode", "task_id", "stream", "kind", "owner", "state", "group", "reason", "code"), text),
         "step": arrow.int64(),
         "reward": arrow.float64(),
         "success": arrow.bool_(),
@@ -87,8 +92,10 @@ def _schema(arrow: Any) -> Any:
         "logprobs": arrow.list_(arrow.float64()),
         "versions": ids,
         "trained": arrow.bool_(),
+        "call_reward": arrow.float64(),
+        "agent": text,
     }
-    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "2"})
+    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "3"})
 
 
 def _pyarrow() -> tuple[Any, Any]:

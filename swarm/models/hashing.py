@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-_COUNT = (
-    "config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*",
-    "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken", "*.jinja",
-    "chat_template.*", "additional_chat_templates/*.jinja",
+_TOKENIZER = (
+    "tokenizer*", "special_tokens_map.json", "added_tokens.json", "vocab.*", "merges.txt", "*.model", "*.tiktoken",
+    "*.jinja", "chat_template.*", "additional_chat_templates/*.jinja",
 )  # fmt: skip
+_COUNT = ("config.json", "generation_config.json", "*.safetensors", "*.safetensors.index.json", *_TOKENIZER)
 _MEMORY = "hashes.json"
 _YOUNG_S = 2.0
 """Seconds within which a file may change again without another time of change: such a one is not remembered."""
@@ -38,6 +38,11 @@ def folder_hash(folder: Path, memory: Path | None = None) -> str:
     if memory is not None and fresh:
         _write(memory, {**_read(memory), **fresh})
     return found.hexdigest()
+
+
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Return the files of a model folder that its tokenizer and its template consist of."""
+    return sorted({path for pattern in _TOKENIZER for path in folder.glob(pattern) if path.is_file()})
 
 
 def _counting(folder: Path) -> Iterator[Path]:

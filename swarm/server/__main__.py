@@ -36,6 +36,10 @@ from swarm.store.databases.database import check
 from swarm.wire import ServerState
 
 SHORTEST_TOKEN = 32
+STORE = "AJET_SWARM_STORE"
+"""Names the variable with the store's URL: an argument would show its password to everybody on the machine."""
+LOOKED_AT_S = 0.2
+"""Clients take a directory's lock for a moment, to see whether a server lives (`swarm.client.home`)."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
@@ -102,7 +106,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--directory", type=Path, required=True, help="where server.json, tokens.json, checkpoints go")
     parser.add_argument("--host", default="127.0.0.1", help="address to bind (default 127.0.0.1)")
     parser.add_argument("--port", type=int, default=0, help="port to bind (default 0: any free one)")
-    parser.add_argument("--store", help="URL of the database (default: SQLite, store.sqlite3 in DIRECTORY)")
+    parser.add_argument(
+        "--store",
+        default=os.environ.get(STORE),
+        help=f"URL of the database (default: that of {STORE}, which shows no password; else SQLite in DIRECTORY)",
+    )
     parser.add_argument(
         "--peer", action="append", default=[], help="address of a server to ask what became of a team; may be repeated"
     )
@@ -197,7 +205,7 @@ def _claimed(directory: Path) -> FileLock:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = FileLock(directory / "server.lock")
-        lock.acquire(timeout=0)
+        lock.acquire(timeout=LOOKED_AT_S)
     except Timeout:
         raise StartRefused(f"another server runs in {directory}; stop it or give another --directory") from None
     except OSError as error:

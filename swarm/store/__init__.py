@@ -5,9 +5,13 @@ database to `databases`, changes of the schema to `migrations`.
 """
 
 from swarm.store.archive import Archive
+from swarm.store.erasing import erase_archived
 from swarm.store.fake import FakeStore
+from swarm.store.outline import Outline
 from swarm.store.sql import SqlStore, open_store
+from swarm.store.tables.checkpoints import best_of
 from swarm.store.tables.records import (
+    FINISHED,
     Began,
     Captured,
     Change,
@@ -15,6 +19,8 @@ from swarm.store.tables.records import (
     Closing,
     Consumed,
     Episodes,
+    Erased,
+    Evaluated,
     InStep,
     Measured,
     Prepared,
@@ -28,6 +34,7 @@ from swarm.store.tables.records import (
 )
 
 __all__ = [
+    "FINISHED",
     "Archive",
     "Began",
     "Captured",
@@ -36,9 +43,12 @@ __all__ = [
     "Closing",
     "Consumed",
     "Episodes",
+    "Erased",
+    "Evaluated",
     "FakeStore",
     "InStep",
     "Measured",
+    "Outline",
     "Prepared",
     "Recovered",
     "Sample",
@@ -48,5 +58,7 @@ __all__ = [
     "StreamMoved",
     "TasksListed",
     "Withdrawn",
+    "best_of",
+    "erase_archived",
     "open_store",
 ]

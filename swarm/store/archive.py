@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -15,9 +15,10 @@ from swarm.errors import ServerFailed, StoreUnavailable
 from swarm.job import Job
 from swarm.store import reading
 from swarm.store.databases.database import cause, connect, where
-from swarm.store.tables.schema import CHECKPOINTS, TRAININGS
+from swarm.store.outline import Outline, outline
+from swarm.store.tables.schema import TRAININGS
 from swarm.store.tables.trainings import find
-from swarm.wire import EpisodeList, EpisodeRecord
+from swarm.wire import EpisodeList, EpisodeRecord, EvaluationSummary
 
 T = TypeVar("T")
 
@@ -41,9 +42,27 @@ class Archive:
         """Return an episode with its tokens, as far as they were not collected, or None."""
         return await self._read(lambda connection, training: reading.episode(connection, training, episode))
 
-    async def checkpoints(self) -> tuple[str | None, Sequence[tuple[int, str]]]:
-        """Return the training's job digest (None where there is no training), and its kept checkpoints by step."""
-        return await self._read(_checkpoints) or (None, ())
+    async def history(
+        self, after: int, most: int, *, newest: bool = False
+    ) -> Sequence[tuple[int, Mapping[str, float]]]:
+        """Return the metrics of finished steps above `after`, ascending, at most so many: the first, or the newest."""
+
+        def told(connection: sa.Connection, training: int) -> Sequence[tuple[int, Mapping[str, float]]]:
+            return reading.history(connection, training, after, most, newest)
+
+        return await self._read(told) or ()
+
+    async def digest(self) -> str | None:
+        """Return the training's job digest, None where there is no training."""
+        return await self._read(_digest)
+
+    async def checkpoints(self) -> tuple[Sequence[tuple[int, str]], Sequence[EvaluationSummary]]:
+        """Return the training's kept checkpoints by step, and how they were evaluated."""
+        return await self._read(lambda *of: (reading.checkpoints(*of), reading.evaluations(*of))) or ((), ())
+
+    async def outline(self, step: int) -> Outline | None:
+        """Return what is known of the training and of its weights after `step`; None where there is no training."""
+        return await self._read(lambda connection, training: outline(connection, training, step))
 
     async def _read(self, query: Callable[[sa.Connection, int], T]) -> T | None:
         return await asyncio.to_thread(self._ask, query)
@@ -73,7 +92,5 @@ class Archive:
         return connection.execute(sa.select(sa.func.max(TRAININGS.c.id))).scalar()
 
 
-def _checkpoints(connection: sa.Connection, training: int) -> tuple[str, Sequence[tuple[int, str]]]:
-    digest = connection.execute(sa.select(TRAININGS.c.job_digest).where(TRAININGS.c.id == training)).scalar_one()
-    saved = sa.select(CHECKPOINTS.c.step, CHECKPOINTS.c.name).where(CHECKPOINTS.c.training == training)
-    return str(digest), [(int(row.step), str(row.name)) for row in connection.execute(saved)]
+def _digest(connection: sa.Connection, training: int) -> str:
+    return str(connection.execute(sa.select(TRAININGS.c.job_digest).where(TRAININGS.c.id == training)).scalar_one())

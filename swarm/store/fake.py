@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping, Sequence
 
 from swarm.errors import StoreRefused, StoreUnavailable
 from swarm.store.tables.records import Change
@@ -50,6 +51,12 @@ class FakeStore:
     async def episode(self, episode: str) -> EpisodeRecord | None:
         """Return None."""
         return None
+
+    async def history(
+        self, after: int, most: int, *, newest: bool = False
+    ) -> Sequence[tuple[int, Mapping[str, float]]]:
+        """Return nothing."""
+        return ()
 
     def failure(self) -> str | None:
         """Return `broken`."""

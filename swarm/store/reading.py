@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, cast
 
 import sqlalchemy as sa
 
+from swarm.backends.protocols import CallReward
 from swarm.store.databases.database import columns_of
-from swarm.store.tables.blobs import unpack_floats, unpack_ints
+from swarm.store.tables import checkpoints as evaluated
+from swarm.store.tables.blobs import unpack_floats, unpack_ints, unpack_rewards
 from swarm.store.tables.garbage import CALLS, TOKENS, oldest_needed
-from swarm.store.tables.records import Closing, Recovered, Sample, StreamMoved, TasksListed
+from swarm.store.tables.records import FINISHED, Closing, Recovered, Sample, StreamMoved, TasksListed
 from swarm.store.tables.row_writer import Heads
 from swarm.store.tables.schema import CHECKPOINTS, EPISODES, NODES, STEPS, STREAMS, TASK_LISTS
 from swarm.store.tables.trainings import Opened
 from swarm.timelines import Drift, Node
-from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
+from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, EvaluationSummary, TokenSpan
 
 EPOCHS_KEPT = 65_536
 """Closed episodes a restarted server can tell precisely about."""
@@ -32,18 +35,49 @@ _SUMMARY = (
 
 def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeList:
     """Return the newest episodes."""
-    query = sa.select(*_SUMMARY).where(_E.training == training).order_by(_E.serial.desc()).limit(limit)
+    query = sa.select(*_SUMMARY, _code(connection)).where(_E.training == training)
+    query = query.order_by(_E.serial.desc()).limit(limit)
     return EpisodeList(episodes=tuple(EpisodeSummary(**_fields(row)) for row in connection.execute(query).mappings()))
 
 
 def episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
     """Return one episode with its tokens, as far as they were not collected."""
-    query = sa.select(*_SUMMARY).where(_E.training == training, _E.id == id)
-    row = connection.execute(query).mappings().one_or_none()
+    where = (_E.training == training, _E.id == id)
+    row = connection.execute(sa.select(*_SUMMARY, _code(connection)).where(*where)).mappings().one_or_none()
     if row is None:
         return None
+    column = next(each for each in columns_of(connection, EPISODES) if each.name == "call_rewards")
+    found = connection.execute(sa.select(column).select_from(EPISODES).where(*where)).scalar()
+    rewards = {each.call: each for each in unpack_rewards(found)}
     nodes = _nodes(connection, [row["serial"]])[row["serial"]]
-    return EpisodeRecord(**_fields(row), record=tuple(map(_call, nodes)))
+    return EpisodeRecord(**_fields(row), record=tuple(_call(node, rewards.get(node.index)) for node in nodes))
+
+
+def history(
+    connection: sa.Connection, training: int, after: int, most: int, newest: bool
+) -> Sequence[tuple[int, Mapping[str, float]]]:
+    """Return what was measured of finished steps above `after`, in order; at most so many, the first or the newest."""
+    step, metrics = (column for column in columns_of(connection, STEPS) if column.key in ("step", "metrics"))
+    known = sa.select(step, metrics).where(STEPS.c.training == training, STEPS.c.step > after, metrics.is_not(None))
+    order = STEPS.c.step.desc() if newest else STEPS.c.step
+    finished = known.where(metrics.contains(f'"{FINISHED}"')).order_by(order).limit(most)
+    return sorted(((int(row.step), json.loads(row.metrics)) for row in connection.execute(finished)), key=itemgetter(0))
+
+
+def checkpoints(connection: sa.Connection, training: int) -> list[tuple[int, str]]:
+    """Return the kept checkpoints, newest first."""
+    saved = sa.select(CHECKPOINTS.c.step, CHECKPOINTS.c.name).where(CHECKPOINTS.c.training == training)
+    return [(int(row.step), str(row.name)) for row in connection.execute(saved.order_by(CHECKPOINTS.c.step.desc()))]
+
+
+def evaluations(connection: sa.Connection, training: int) -> list[EvaluationSummary]:
+    """Return how the kept checkpoints were evaluated, oldest first."""
+    return evaluated.evaluations(connection, training, columns_of(connection, CHECKPOINTS))
+
+
+def _code(connection: sa.Connection) -> sa.ColumnElement[Any]:
+    """Return the column of the code, or nothing in its place in a store of an older version."""
+    return next(column for column in columns_of(connection, EPISODES) if column.key == _E.code.key)
 
 
 def heads(connection: sa.Connection, training: int) -> Heads:
@@ -57,13 +91,11 @@ def recovered(engine: sa.Engine, opened: Opened, kept: int) -> Recovered:
     """Return what a restarted server goes on from; the replayed batches are read when they are asked for."""
     training = opened.number
     with engine.connect() as connection:
-        saved = sa.select(CHECKPOINTS.c.step, CHECKPOINTS.c.name).where(CHECKPOINTS.c.training == training)
-        checkpoints = connection.execute(saved.order_by(CHECKPOINTS.c.step.desc())).all()
         oldest = max(oldest_needed(connection, training, kept), _collected(connection, training))
         step = _settled(connection, training)
         free = (_E.training == training, _E.kind == "train")
         return Recovered(
-            checkpoints=[(int(row.step), str(row.name)) for row in checkpoints],
+            checkpoints=checkpoints(connection, training),
             step=step,
             replay=_Replay(engine, training, range(oldest + 1, step + 1)),
             pool=_samples(connection, _E.closed, *free, _E.state == "ended"),
@@ -76,6 +108,8 @@ def recovered(engine: sa.Engine, opened: Opened, kept: int) -> Recovered:
             fresh_start=opened.fresh_start,
             lists=_lists(connection, training),
             measured=_Measured(engine, training, step),
+            evaluations=evaluations(connection, training),
+            streams_came=_came(connection, training),
             played={key: plays for stream in streams for key, plays in _played(connection, training, stream)},
         )
 
@@ -147,7 +181,8 @@ def _sample(row: Any, nodes: Sequence[Node]) -> Sample:
     return Sample(
         episode=row.id, task_id=row.task_id, stream=row.stream, owner=row.owner, group=row.group_name,
         reward=row.reward, success=row.success, weight=row.weight, nodes=tuple(nodes), decider=row.decider,
-        decider_token=row.decider_token, turn=row.turn,
+        decider_token=row.decider_token, turn=row.turn, code=row.code,
+        call_rewards=unpack_rewards(row.call_rewards),
     )  # fmt: skip
 
 
@@ -186,6 +221,11 @@ def _streams(connection: sa.Connection, training: int) -> list[StreamMoved]:
         )
         for row in rows
     ]
+
+
+def _came(connection: sa.Connection, training: int) -> tuple[str, ...]:
+    trained = sa.select(_E.stream).where(_E.training == training, _E.kind == "train")
+    return tuple(connection.execute(trained.group_by(_E.stream).order_by(sa.func.min(_E.serial))).scalars())
 
 
 def _lists(connection: sa.Connection, training: int) -> list[TasksListed]:
@@ -232,7 +272,7 @@ def _fields(row: sa.RowMapping) -> dict[str, Any]:
     return {name: value for name, value in renamed.items() if name not in ("serial", "group_name")}
 
 
-def _call(node: Node) -> CallRecord:
+def _call(node: Node, own: CallReward | None) -> CallRecord:
     return CallRecord(
         index=node.index,
         parent=None if node.parent is None else node.parent.index,
@@ -240,4 +280,6 @@ def _call(node: Node) -> CallRecord:
         context=TokenSpan(ids=node.context, texts=()),
         sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
         trained=node.trained,
+        reward=None if own is None else own.reward,
+        agent=None if own is None else own.agent or None,
     )

@@ -7,7 +7,7 @@ fences what was open when the server died, and returns the store with what to go
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 import sqlalchemy as sa
@@ -40,7 +40,7 @@ def open_store(url: str, job: Job, installation: str) -> tuple[SqlStore, Recover
     try:
         with engine.begin() as connection:
             opened = find_or_begin(connection, job)
-            _fence(connection, opened.number)
+            fence(connection, opened.number)
             heads = reading.heads(connection, opened.number)
         kept = job.checkpoints_kept
         recovered = reading.recovered(engine, opened, kept)
@@ -84,6 +84,12 @@ class SqlStore:
         """Return an episode, or None; raise StoreUnavailable if the database cannot be read."""
         return await self._read(lambda connection: reading.episode(connection, self._training, episode))
 
+    async def history(
+        self, after: int, most: int, *, newest: bool = False
+    ) -> Sequence[tuple[int, Mapping[str, float]]]:
+        """Return the metrics of finished steps; raise StoreUnavailable if the database cannot be read."""
+        return await self._read(lambda connection: reading.history(connection, self._training, after, most, newest))
+
     def failure(self) -> str | None:
         """Return why nothing is written any more before a restart, or None."""
         return self._writer.broken
@@ -108,7 +114,7 @@ class SqlStore:
             return query(connection)
 
 
-def _fence(connection: sa.Connection, training: int) -> None:
+def fence(connection: sa.Connection, training: int) -> None:
     """Close what was open, in the order of its beginning: nobody's lease outlives the server."""
     episodes = EPISODES.c
     heads = reading.heads(connection, training)

@@ -30,7 +30,8 @@ class Node:
     index: its place in the order calls finished generating; a parent's is smaller. context: new prompt ids after the
     parent's last id (the whole prompt at a root). sampled, logprobs, versions: of equal length. text: the template's
     text of `context`, then what `sampled` decodes to. trained: its sampled ids are; else they are context for the calls
-    that go on from it, and nothing more.
+    that go on from it, and nothing more. agent: which of the episode's agents made it, "" where none said; known until
+    the episode ends.
     """
 
     index: int
@@ -42,6 +43,7 @@ class Node:
     text: str
     drift: Drift
     trained: bool = True
+    agent: str = ""
 
     def path(self) -> list[Node]:
         """Return the nodes from the root to this one."""

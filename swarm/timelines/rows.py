@@ -18,20 +18,23 @@ from swarm.backends.protocols import TrainRow
 from swarm.timelines.node import Node, taught
 
 
-def linear_rows(nodes: Sequence[Node]) -> tuple[TrainRow, ...]:
-    """Return one row per leaf, in the order of the leaves; shared prefixes are context in all rows but the first."""
+def linear_rows(nodes: Sequence[Node], *, by_call: bool = False) -> tuple[TrainRow, ...]:
+    """Return one row per leaf, in the order of the leaves; shared prefixes are context in all rows but the first.
+
+    `by_call`: they say which call sampled what.
+    """
     trained: set[int] = set()
     rows = []
     for leaf in _leaves(taught(nodes)):
         path = leaf.path()
-        rows.append(_row(path, {node.index for node in path} - trained))
+        rows.append(_row(path, {node.index for node in path} - trained, by_call=by_call))
         trained.update(node.index for node in path)
     return tuple(rows)
 
 
-def unmerged_rows(nodes: Sequence[Node]) -> tuple[TrainRow, ...]:
+def unmerged_rows(nodes: Sequence[Node], *, by_call: bool = False) -> tuple[TrainRow, ...]:
     """Return one row per call: its whole prompt as context, its sampled ids trained."""
-    return tuple(_row(node.path(), {node.index}) for node in nodes if node.trained)
+    return tuple(_row(node.path(), {node.index}, by_call=by_call) for node in nodes if node.trained)
 
 
 def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:
@@ -67,11 +70,12 @@ def _leaves(nodes: Sequence[Node]) -> list[Node]:
     return [node for node in nodes if node.index not in inner]
 
 
-def _row(path: Sequence[Node], trained: set[int]) -> TrainRow:
+def _row(path: Sequence[Node], trained: set[int], *, by_call: bool) -> TrainRow:
     ids: list[int] = []
     sampled: list[int] = []
     logprobs: list[float] = []
     versions: list[int] = []
+    calls: list[int] = []
     for node in path:
         train = node.trained and node.index in trained
         plain = len(node.context) if train else len(node.context) + len(node.sampled)
@@ -83,4 +87,6 @@ def _row(path: Sequence[Node], trained: set[int]) -> TrainRow:
             sampled += [1] * len(node.sampled)
             logprobs += node.logprobs
             versions += node.versions
-    return TrainRow(tuple(ids), tuple(sampled), tuple(logprobs), tuple(versions))
+        if by_call:
+            calls += [-1] * plain + [node.index] * (len(node.sampled) if train else 0)
+    return TrainRow(tuple(ids), tuple(sampled), tuple(logprobs), tuple(versions), tuple(calls))

@@ -119,6 +119,7 @@ class CallTree:
         *,
         text: str,
         trained: bool = True,
+        agent: str = "",
     ) -> Node:
         """Return the node of a finished call, which the tree does not hold yet; `text` is what `sampled` decodes to."""
         if not len(sampled) == len(logprobs) == len(versions):
@@ -134,6 +135,7 @@ class CallTree:
             text=prompt.prompt_text + text,
             drift=prompt.drift,
             trained=trained,
+            agent=agent,
         )
 
     def keep(self, prompt: Prompt, node: Node, answer: Message) -> None:

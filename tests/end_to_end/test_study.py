@@ -39,7 +39,7 @@ def environment(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     models = tmp_path_factory.getbasetemp().parent / "models-of-all-workers"
     models.mkdir(exist_ok=True)
     (home / "models").symlink_to(models)
-    mine = {**inherited, "AJET_HOME": str(home), "AJET_SANDBOX": "process", "WANDB_MODE": "offline"}
+    mine = {**inherited, "AJET_HOME": str(home), "AJET_SANDBOX": "process", "AJET_ROUNDS": "1", "WANDB_MODE": "offline"}
     yield mine
     ajet(mine, "up", "--stop")
 

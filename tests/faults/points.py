@@ -26,7 +26,7 @@ from unittest import mock
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from swarm.backends.fake.backend import FakeBackend
-from swarm.backends.protocols import BackendError, Batch, Chunk, Sampling
+from swarm.backends.protocols import BackendError, Batch, Chunk, GenerationRequest
 from swarm.store import Change, Closed, Store
 
 
@@ -121,18 +121,23 @@ class FaultyBackend(FakeBackend):
         await self._points.reach_or_wait("boot")
         await super().start()
 
+    def publish(self) -> None:
+        """Serve what was learned, unless that is the point."""
+        self._points.reach("before_publish")
+        super().publish()
+
     def failure(self) -> str | None:
         """Return why it is dead."""
         return self._points.dead or super().failure()
 
 
-Generate = Callable[[str, Sequence[int], Sampling], AsyncGenerator[Chunk, None]]
+Generate = Callable[[GenerationRequest], AsyncGenerator[Chunk, None]]
 
 
 def _generating(generate: Generate, points: Points) -> Generate:
-    async def generating(request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+    async def generating(request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         await points.reach_or_wait("before_generation")
-        async with aclosing(generate(request_id, prompt_ids, sampling)) as chunks:
+        async with aclosing(generate(request)) as chunks:
             async for chunk in chunks:
                 if chunk.finish is not None:
                     await points.reach_or_wait("after_generation")

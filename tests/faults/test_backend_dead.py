@@ -26,6 +26,7 @@ ENDS = {
     Fault("before_generation", nth=9, what="break"): _ROLLING,  # of the second step
     Fault("before_update", what="break"): _SYNCING,
     Fault("after_update", what="break"): _SYNCING,
+    Fault("before_publish", what="break"): _SYNCING,
     Fault("before_save", what="break"): _SYNCING,
     Fault("before_rename", what="break"): _SYNCING,
 }

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from swarm.client import AsyncSwarmClient, Team
+from swarm.client import AsyncSwarmClient
 from swarm.client.asynchronous import NamedTask
+from swarm.client.teams import Team
 from swarm.errors import EpisodeEnded, LeaseLost, TeamAborted
 from swarm.wire import EpisodeSummary
 from tests.faults.books import newest_weights, stored_episodes

@@ -18,7 +18,7 @@ from swarm.job import Job
 from swarm.server.shared.directory import ServerDirectory
 from tests.recorded.conftest import HERE, Unpack, check_says
 from tests.recorded.record import LEASE, PROBE
-from tests.swarm.server.support import Served, serving
+from tests.swarm.server.support import Served, eventually, serving
 
 STATUS = ("job_digest", "step", "steps", "policy_version", "collected_episodes")
 
@@ -169,3 +169,31 @@ async def test_what_a_killed_server_had_exported_is_what_is_exported_now(tmp_pat
 
 def traces(folder: Path) -> list[Any]:
     return [json.loads(line) for line in (folder / "traces.jsonl").read_text().splitlines()]
+
+
+async def test_a_folder_of_an_earlier_release_has_none_and_gets_one_as_it_trains_on(
+    tmp_path: Path, unpack: Unpack
+) -> None:
+    """Recorded before steps' metrics were kept: read as it is while the engine is off, migrated when it trains."""
+    folder = unpack("fake", tmp_path)
+    async with serving(folder, start=False) as served:
+        served.server.load(interrupted(folder))
+        assert (await told(served, "/history"))["steps"] == []
+        kept = await told(served, "/checkpoints")
+        assert [one["step"] for one in kept["checkpoints"]] == [4, 2]
+        assert "best" not in kept
+        await served.server.start()
+        await served.until(state="ROLLING")
+        assert await finished(served, 5) == [5], "which is learned again"
+        await served.play("y")
+        await served.until(step=6, finished=True)
+        assert await finished(served, 6) == [5, 6]
+
+
+async def finished(served: Served, last: int) -> list[int]:
+    """Return the steps of the history once it has the last one: the store may be a moment behind."""
+
+    async def steps() -> list[int]:
+        return [record["step"] for record in (await told(served, "/history"))["steps"]]
+
+    return list(await eventually(steps, lambda found: found[-1:] == [last]))

@@ -11,6 +11,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from research.decisions import DEFAULT_TABLE as SETTLING_TABLE
+from research.design.power import planned_looks
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
@@ -21,7 +23,8 @@ from research.study.controller import StudyController, TickResult
 from research.study.stop import answer, open_question
 from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
-from studies.log.lock_file import LOCK_FILE, write_lock
+from studies.inquiry.ledger import Ledgers
+from studies.log.lock_file import lock_name, write_lock
 from studies.log.study_state import ApprovalAnswer
 from studies.records.design import Design, Metric
 from studies.records.design_parts import Noise
@@ -85,13 +88,19 @@ class Knows(NoiseBank):
 
 
 class LocksAtOnce:
-    """Stands in the place of a planner: locks its noise plan, if it has one, and then its design."""
+    """Stands in the place of a planner: locks its noise plan, if it has one, and then its design.
 
-    def __init__(self, log: EventLog, folder: Path, design: Design, noise: NoisePlan | None = None) -> None:
+    With more than one of `rounds` it asks the same again, on other seeds, as often as there are rounds.
+    """
+
+    def __init__(
+        self, log: EventLog, folder: Path, design: Design, noise: NoisePlan | None = None, rounds: int = 1
+    ) -> None:
         self._log = log
         self._folder = folder
         self._design = design
         self._noise = noise
+        self._rounds = rounds
 
     def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
         record = StudyLog(self._log, state.id)
@@ -103,15 +112,44 @@ class LocksAtOnce:
             record.append(EventType.NOISE_PLANNED, payload)
             return
         known = {hypothesis.id for hypothesis in state.hypotheses}
-        for hypothesis in self._design.hypotheses:
+        design = self._design if self._rounds == 1 else in_round(self._design, state, self._rounds)
+        for hypothesis in design.hypotheses:
             if hypothesis.id not in known:
                 record.append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
-        lock = write_lock(self._folder, self._design)
-        payload = {"design": self._design.model_dump(mode="json"), "hash": lock, "file": LOCK_FILE}
-        record.append(EventType.DESIGN_LOCKED, payload)
+        name = lock_name(state.round)
+        lock = write_lock(self._folder, design, name)
+        record.append(EventType.DESIGN_LOCKED, {"design": design.model_dump(mode="json"), "hash": lock, "file": name})
+
+    def next_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        record = StudyLog(self._log, state.id)
+        if record.state().head_hash != state.head_hash:
+            raise HeadMoved(state.id, state.event_count + 1)
+        payload = {"number": state.round + 1, "previous": state.design_hash, "why": "once more"}
+        record.append(EventType.ROUND_BEGUN, payload)
 
     def conclusion(self, state: StudyState, seconds_left: float) -> None:
         return None
+
+
+def in_round(design: Design, state: StudyState, rounds: int) -> Design:
+    """Return a design as that of a study's present round: with its place and levels, on seeds of its own."""
+    last = state.rounds_before[-1] if state.rounds_before else None
+    ledgers = Ledgers.begin(rounds) if last is None else last.ledgers.after(last.outcome)
+    place = ledgers.place("" if last is None else str(last.design_hash))
+    assert place is not None
+    looks = planned_looks(len(design.seeds), 3, place.difference, place.equivalence / len(design.hypotheses))
+    claims = tuple(
+        claim.model_copy(update={"id": claim.id if state.round == 1 else f"r{state.round}{claim.id}"})
+        for claim in design.hypotheses
+    )
+    return design.model_copy(
+        update={
+            "inquiry": place, "alpha": place.difference, "looks": looks, "hypotheses": claims,
+            "seeds": tuple(seed + 1000 * (state.round - 1) for seed in design.seeds),
+            "multiplicity": "none" if len(claims) == 1 else "dunnett_bonferroni",
+            "decision_table": SETTLING_TABLE,
+        }
+    )  # fmt: skip
 
 
 class Bench:
@@ -129,6 +167,7 @@ class Bench:
         *,
         study: str = STUDY,
         beside: Bench | None = None,
+        inquiry: int = 1,
         **settings: Any,
     ) -> None:
         self.home = Home.locate({"AJET_HOME": str(path)}).prepare()
@@ -146,6 +185,7 @@ class Bench:
         self.notes: list[str] = []
         self.design = design
         self.noise = noise
+        self.rounds = inquiry
         self.pricing: Pricing | None = PRICING
         self.tick_s = 1.0
         self.approves = False
@@ -185,7 +225,7 @@ class Bench:
             check=self.check,
             mirror=self.mirror,
             note=self.notes.append,
-            planning=None if self.design is None else LocksAtOnce(log, folder, self.design, self.noise),
+            planning=None if self.design is None else LocksAtOnce(log, folder, self.design, self.noise, self.rounds),
         )
 
     def slow(self, seconds: float, tick_s: float) -> None:

@@ -203,9 +203,12 @@ class FakeSandbox:
     handles: dict[str, FakeHandle] = field(default_factory=dict)
     others: list[FakeOther] = field(default_factory=list)
     most_at_once: int = 0
+    variables: dict[str, Mapping[str, str]] = field(default_factory=dict)
+    """What each attempt's environment was given, beyond what all have."""
 
     def run(self, spec: SandboxSpec) -> Handle:
         assert spec.trusted
+        self.variables[spec.name] = spec.environment
         if spec.name not in self.handles:
             self.starts[spec.name] += 1
             self.handles[spec.name] = FakeHandle(

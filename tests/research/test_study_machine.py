@@ -7,6 +7,7 @@ approved; wherever it is left a report can be built, and it comes to its conclus
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import tempfile
 from pathlib import Path
@@ -35,14 +36,18 @@ BUDGET_S = 4 * 3600.0
 class StudyMachine(RuleBasedStateMachine):
     """Two clocks: `bench.clock` is the world's; `seconds`, a stopwatch's, stands while the machine sleeps."""
 
-    @initialize(staged=st.booleans(), never=st.booleans(), approve=st.sampled_from(["none", "plan", "stages"]))
-    def begin(self, staged: bool, never: bool, approve: str) -> None:
+    @initialize(
+        staged=st.booleans(), never=st.booleans(), approve=st.sampled_from(["none", "plan", "stages"]),
+        rounds=st.sampled_from([1, 3]),
+    )  # fmt: skip
+    def begin(self, staged: bool, never: bool, approve: str, rounds: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ajet-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
         self.bench = Bench(
             self.folder,
             lambda order: "never" if never and order.attempt == 1 else "ok",
             design=every_stage() if staged else design(16, 32),
             noise=noise_plan() if staged else None,
+            inquiry=1 if staged else rounds,  # a replication is a round of its own
             budget_s=BUDGET_S,
             approve=approve,
         )
@@ -132,7 +137,7 @@ class StudyMachine(RuleBasedStateMachine):
     def note(self) -> None:
         self._amend(lambda: amendments.note(self.record, "the fan was loud"))
 
-    @rule(name=st.sampled_from(["h1", "h2", "s1"]))
+    @rule(name=st.sampled_from(["h1", "h2", "s1", "r2h1", "r3h2"]))
     def veto(self, name: str) -> None:
         self._amend(lambda: amendments.veto(self.record, name, "somebody said so"))
 
@@ -168,6 +173,18 @@ class StudyMachine(RuleBasedStateMachine):
         assert state == self.state()
         assert set(self.bench.sandbox.starts.values()) <= {1}
         assert self.bench.sandbox.most_at_once <= state.settings["parallel"]
+
+    @invariant()
+    def no_ledger_is_overdrawn(self) -> None:
+        if not hasattr(self, "record"):
+            return
+        rounds = self.state().rounds
+        for before, after in itertools.pairwise(rounds):
+            assert not before.runs.keys() & after.runs.keys()
+            assert not before.seeds_used & after.seeds_used
+            assert after.ledgers == before.ledgers.after(before.outcome)
+        for ledger in (rounds[-1].ledgers.differences, rounds[-1].ledgers.equivalences):
+            assert sum(entry.level for entry in ledger.entries() if not entry.handed_on) <= 0.05 * (1 + 1e-9)
 
     @invariant()
     def nothing_is_begun_that_nobody_approved(self) -> None:

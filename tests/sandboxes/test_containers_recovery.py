@@ -20,8 +20,9 @@ from typing import Any
 import pytest
 
 from sandboxes import DockerSandbox, Exit, SandboxError, folders
-from sandboxes.docker import containers, handles, launching
+from sandboxes.docker import containers, handles, launching, settling
 from sandboxes.docker.archive import pack
+from sandboxes.docker.asking import EngineRefused
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.folders import until
 from sandboxes.images import Image
@@ -268,6 +269,49 @@ def test_a_container_whose_removal_got_stuck_is_lost(
     monkeypatch.setattr(handles, "inspect", lambda *_: {"State": {"Status": "dead", "Running": False}})
     assert handle.poll() == Exit("lost", None)
     assert held(engine, docker_sandbox) == []
+
+
+def test_a_container_that_is_being_removed_says_nothing_and_is_no_error(
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An engine refuses the log of a container that somebody removes at that moment."""
+    handle = docker_sandbox.run(spec(image, SLEEPER))
+
+    def refuses(*_: object, **__: object) -> bytes:
+        raise EngineRefused("can not get logs from container which is dead or marked for removal")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(settling, "log", refuses)
+        patched.setattr(handles, "GOES_S", 0.1)
+        with pytest.raises(EngineRefused, match="marked for removal"):
+            handle.logs()
+        for status in ("removing", "dead"):
+            patched.setattr(handles, "inspect", _faked({"State": {"Status": status, "Running": False}}))
+            assert handle.logs() == ""
+        patched.setattr(handles, "inspect", _faked(None))
+        assert handle.logs() == ""
+    engine.client.api.remove_container(in_engine(docker_sandbox), force=True)
+    assert handle.wait(DEADLINE_S) == Exit("lost", None)
+
+
+def test_looking_at_a_container_while_it_is_removed_ends_with_its_being_lost(
+    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine
+) -> None:
+    for number in range(3):
+        handle = docker_sandbox.run(spec(image, "import time\nprint('x' * 10**6)\ntime.sleep(600)", f"of-{number}"))
+        removal = threading.Thread(
+            target=engine.client.api.remove_container, args=(in_engine(docker_sandbox, f"of-{number}"),),
+            kwargs={"force": True},
+        )  # fmt: skip
+        removal.start()
+        while (ended := handle.poll()) is None:
+            handle.logs()
+        removal.join()
+        assert ended.reason in ("lost", "killed")
+
+
+def _faked(found: Any) -> Any:
+    return lambda *_: found
 
 
 class Wire:

@@ -7,6 +7,20 @@ from uuid import uuid4
 import pytest
 import sqlalchemy as sa
 
+from tests.studies.asked_on import Inquiry, flown
+
+
+@pytest.fixture(scope="session")
+def inquiry(tmp_path_factory: pytest.TempPathFactory) -> Inquiry:
+    """A simulated inquiry of three rounds, concluded, without a report; to be read and copied, not changed."""
+    return flown(tmp_path_factory.mktemp("inquiry"))
+
+
+@pytest.fixture(scope="session")
+def told(inquiry: Inquiry, tmp_path_factory: pytest.TempPathFactory) -> Inquiry:
+    """The same with its report, in a folder that nobody changes."""
+    return inquiry.reported(tmp_path_factory.mktemp("told") / inquiry.folder.name)
+
 
 @pytest.fixture
 def postgres_url() -> Iterator[str]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from studies import Event, EventLog, StudyState, fold, judge_hypothesis
+from studies.inquiry.ledger import stake_of_one_round as staked
 from studies.log.event import EventType
 from studies.log.lock_file import LOCK_FILE, write_lock
 from studies.records.base import canonical
@@ -99,7 +100,7 @@ def judged(
         arm.name: ArmData(values, {run: seed for seed, run in enumerate(values)})
         for arm, values in zip(chosen.arms, (control, treatment), strict=True)
     }
-    return judge(chosen, claim.id, arms, look=1)
+    return judge(staked(chosen), claim.id, arms, look=1)
 
 
 SOURCE = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
@@ -162,7 +163,7 @@ class Synthetic:
     def spec(self, arm: str, seed: int) -> RunSpec:
         chosen = next(a for a in self.design.arms if a.name == arm)
         return RunSpec(
-            study=self.study, design_hash=self.design.hash(), arm=arm, seed=seed, environment="guess",
+            study=self.study, design_hash=self.design.hash(), arm=arm, seed=seed, environment=self.design.environment,
             job={**self.design.base_job, **chosen.job_overrides, "seed": seed}, metric=self.design.metric,
             code=self.design.code.get(chosen.reward),
         )  # fmt: skip

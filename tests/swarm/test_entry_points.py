@@ -22,18 +22,18 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_without_packages_there_is_what_ajet_has() -> None:
-    assert backend_names() == ("local", "fake")
+    assert backend_names() == ("local", "fake", "verl")
 
 
 def test_names_are_listed_after_ajets_own_and_nothing_is_imported(outside: Path) -> None:
     (outside / "outside_of_ajet.py").write_text("raise RuntimeError('imported')")
-    assert backend_names() == ("local", "fake", "broken", "failing", "outside")
+    assert backend_names() == ("local", "fake", "verl", "broken", "failing", "outside")
     assert installed(PLANNERS) == ("broken", "failing", "misnamed", "outside")
 
 
 def test_a_name_that_ajet_has_is_not_taken_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(install(tmp_path / "p", {BACKENDS: {"fake": "outside_of_ajet:failing"}})))
-    assert known(BACKENDS, ("local", "fake")) == ("local", "fake")
+    assert known(BACKENDS, ("local", "fake", "verl")) == ("local", "fake", "verl")
     assert make_backend(Job(backend="fake"), tmp_path).model_name == "fake"
 
 
@@ -44,7 +44,7 @@ def test_a_backend_of_a_package_is_made_by_its_name(outside: Path, tmp_path: Pat
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("nothing", r"backend: expected one of local, fake, broken, failing, outside; found 'nothing'"),
+        ("nothing", r"backend: expected one of local, fake, verl, broken, failing, outside; found 'nothing'"),
         ("broken", r"to be imported \(outside_of_nothing:backend, of outside\); found ModuleNotFoundError"),
         ("failing", r"could not be made: RuntimeError: no such luck"),
     ],
@@ -57,7 +57,7 @@ def test_a_backend_that_cannot_be_had_is_one_line(outside: Path, tmp_path: Path,
 
 def test_a_server_refuses_a_job_of_an_unknown_backend_by_the_known_names(outside: Path) -> None:
     require_known("outside")
-    with pytest.raises(InvalidRequest, match="expected one of local, fake, broken, failing, outside") as refused:
+    with pytest.raises(InvalidRequest, match="expected one of local, fake, verl, broken, failing, outside") as refused:
         require_known("vllm")
     assert refused.value.param == "backend"
 

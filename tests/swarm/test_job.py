@@ -16,6 +16,9 @@ from swarm.job import Job
         ({"episodes_per_step": 10, "group_size": 4}, "multiple of group_size; found 10 and 4"),
         ({"lr_warmup_steps": 5, "steps": 4}, "at most steps, .* found 5 and 4"),
         ({"minibatches": 9, "episodes_per_step": 8}, "at most episodes_per_step, .* found 9 and 8"),
+        ({"train_agents": ["solver", "solver"]}, "each name in train_agents once"),
+        ({"train_agents": [""]}, "1 to 64 bytes of printable characters"),
+        ({"train_agents": ["two\nlines"]}, "1 to 64 bytes of printable characters"),
     ],
 )
 def test_fields_that_contradict_each_other_are_refused(fields: dict[str, Any], words: str) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from swarm.job import Job, TinyModel
+from swarm.verl_fields import VerlFields
 
 
 class LaterModel(TinyModel):
@@ -96,6 +97,27 @@ def test_no_release_changes_the_digest_of_a_job_that_was_there_before() -> None:
 def test_a_training_goes_on_under_a_job_that_differs_in_what_no_step_depends_on(change: dict[str, Any]) -> None:
     assert Job(**change).continues(Job())
     assert Job(**change).same(Job()) == ("tracking" in change)
+
+
+@pytest.mark.parametrize("fields", [{}, {"model": {"kind": "tiny"}}, {"model": TinyModel(layers=1)}])
+def test_a_tiny_model_has_the_heads_that_its_backend_can_serve_unless_it_says_its_own(fields: dict[str, Any]) -> None:
+    made = Job(backend="verl", **fields)
+    assert isinstance(made.model, TinyModel)
+    assert made.model.head_size == 32
+    assert Job.recorded(made.value()) == made
+    assert Job.recorded(made.value()).digest() == made.digest()
+    own = Job(backend="verl", model=TinyModel(head_size=16))
+    assert Job.recorded(own.value()).same(own)
+    assert not own.same(made)
+    assert Job(**fields).model == Job(backend="fake", **fields).model
+
+
+def test_a_training_goes_on_with_more_processes_on_other_nodes_but_with_no_other_backend() -> None:
+    began = Job(backend="verl")
+    spread = Job(backend="verl", verl=VerlFields(trainers=4, replicas=2, address="first:6379", gpu_memory=0.5))
+    assert spread.continues(began)
+    assert began.continues(spread)
+    assert not spread.continues(Job())
 
 
 @pytest.mark.parametrize(

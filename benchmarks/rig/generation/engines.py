@@ -25,7 +25,7 @@ from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 from swarm.backends.local.generating.batcher import Batcher
 from swarm.backends.local.generating.engine import LocalEngine
 from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import Sampling
+from swarm.backends.protocols import GenerationRequest, Sampling
 
 _BLOCK = 32
 _VLLM = Path(__file__).with_name("vllm_child.py")
@@ -99,7 +99,9 @@ class Ours:
 
     async def _one(self, request: Request) -> Answer:
         answer = Answer([], [])
-        async for chunk in self._engine.generate("", request.prompt, Sampling(max_tokens=request.answer)):
+        async for chunk in self._engine.generate(
+            GenerationRequest("", request.prompt, Sampling(max_tokens=request.answer))
+        ):
             answer.ids.extend(chunk.ids)
             answer.logprobs.extend(chunk.logprobs)
         return answer

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rig.pages.inquiries import inquiry_tables
 from rig.pages.metrics import metric_tables
 from rig.pages.plots import drawings
 from rig.pages.tables import real_noise_tables, verdict_tables
@@ -49,6 +50,21 @@ ABOUT = {
 }
 
 NOTES = {
+    "inquiries": (
+        "In worlds of nothing, of effects, of two fields that matter only together, and of a trap: an effect that is "
+        "there in the first environment alone, while trainings with it collapse. Asked by the built-in rules, by a "
+        "follower of the largest estimate, and by a liar; half of the worlds have heavy tails and trainings that "
+        "collapse. These are too few to tell 5 %: [inquiries judged alone](#inquiries-of-twelve-rounds-judged-alone) "
+        "are enough of them."
+    ),
+    "rivals": (
+        "Every way has the same machine hours; the loop pays for seven A/A runs out of them, as no earlier study "
+        "told it of the noise, and what it could not promise it refuses: there it ends where it began, which is a "
+        "regret of 1. What it leads to is what was confirmed, or *by estimates* the arm of which most is estimated. "
+        "The question "
+        "names five values of the learning rate, four of the group size, three of epochs and of the clip ratio: 180 "
+        "configurations. Worlds are of eleven families in turn."
+    ),
     "curves": (
         "*null*: the arms are equal in the metric; *effect*: they differ by the smallest effect of interest, which is "
         "the margin of equivalence too; *equivalence*: by a fifth of that, among quiet runs; *ugly*: nothing is "
@@ -86,6 +102,7 @@ def _page(figures: Mapping[str, Any], drawn: set[str]) -> Iterator[str]:
         )
     for name, suite in suites.items():
         yield from _suite(name, suite, drawn)
+    yield from inquiry_tables()
     yield from verdict_tables()
     yield from real_noise_tables()
     yield from metric_tables()

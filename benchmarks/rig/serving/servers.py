@@ -2,6 +2,7 @@
 
 python -m rig.serving.servers swarm DIRECTORY [PROFILE]     the real `swarm.server`; PROFILE gets cProfile's figures
 python -m rig.serving.servers prose DIRECTORY [PROFILE]     the same with a real tokenizer and chat template
+python -m rig.serving.servers pieces DIRECTORY              `prose` with longer answers, an id at a time
 python -m rig.serving.servers bare DIRECTORY                one route that answers every POST with DIRECTORY/body.json
 """
 
@@ -18,19 +19,21 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
 from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI, Request, Response
 
-from rig.serving.load import ANSWER, PROSE
-from swarm.backends.fake.backend import FakeBackend, FakeEngine, FakeRenderer, number_script
-from swarm.backends.protocols import Backend, Chunk, Renderer, Sampling
+from rig.serving.load import ANSWER, PROSE, passage
+from swarm.backends.fake.backend import FakeBackend, FakeEngine, FakeLearner, FakeRenderer, number_script
+from swarm.backends.protocols import Backend, Chunk, GenerationRequest, Renderer
 from swarm.job import Job
 
 BOOT_S = 60.0
+SAID = passage(7, 240)
+"""What the engine of `pieces` answers."""
 
 
 class InstantEngine(FakeEngine):
@@ -41,19 +44,32 @@ class InstantEngine(FakeEngine):
         ids = (*renderer.encode(ANSWER), renderer.eos_id)
         self._whole = Chunk(ids, (-0.5,) * len(ids), 0, "stop")
 
-    async def generate(
-        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
-    ) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Yield the one answer."""
         yield self._whole
 
 
-def instant(job: Job, _: Path, *, prose: bool) -> Backend:
-    """Return the fake backend with the instant engine; `prose` gives it a real tokenizer and chat template."""
+class PiecesEngine(InstantEngine):
+    """Answers every prompt with the same passage, an id at a time, as engines do; at once all the same."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        super().__init__(renderer)
+        self._ids = (*renderer.encode(SAID), renderer.eos_id)
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        """Yield the passage's ids."""
+        for place, token in enumerate(self._ids, 1):
+            yield Chunk((token,), (-0.5,), self.version, "stop" if place == len(self._ids) else None)
+
+
+def instant(job: Job, _: Path, *, kind: str) -> Backend:
+    """Return the fake backend with the engine of a kind of server; only `swarm` has no real tokenizer and template."""
     backend: Any = FakeBackend(job)
-    if prose:
+    if kind != "swarm":
         backend.renderer = prose_renderer()
-    backend.engine = InstantEngine(backend.renderer)
+    backend.engine = (PiecesEngine if kind == "pieces" else InstantEngine)(backend.renderer)
+    if kind == "pieces":
+        backend.learner = FakeLearner(backend.engine)
     return cast(Backend, backend)
 
 
@@ -94,7 +110,7 @@ def main() -> None:
 
 def _swarm(directory: str, kind: str) -> None:
     process: Any = importlib.import_module("swarm.server.__main__")
-    backends = functools.partial(instant, prose=kind == "prose")
+    backends = functools.partial(instant, kind=kind)
     process.SwarmServer = functools.partial(process.SwarmServer, backends=backends)
     process.main(["--directory", directory])
 

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from rig.training.training import Step, Trained
 from swarm.backends.local.backend import LocalBackend
-from swarm.backends.protocols import Batch, Message, Sampling, TrainEpisode
+from swarm.backends.protocols import Batch, GenerationRequest, Message, Sampling, TrainEpisode
 from swarm.environments.base import Outcome, PlainEnvironment, Task, said
 from swarm.environments.registry import built_in
 from swarm.job import Job
@@ -104,7 +104,9 @@ class InProcess:
         ids: list[int] = []
         logprobs: list[float] = []
         versions: list[int] = []
-        async for chunk in self._backend.engine.generate(f"{episode}/{len(tree.nodes)}", prompt.prompt_ids, sampling):
+        async for chunk in self._backend.engine.generate(
+            GenerationRequest(f"{episode}/{len(tree.nodes)}", prompt.prompt_ids, sampling)
+        ):
             ids += chunk.ids
             logprobs += chunk.logprobs
             versions += [chunk.version] * len(chunk.ids)

@@ -18,6 +18,7 @@ from simlab.measurement.scores import clopper_pearson
 
 from research.design.power import PowerAnalysis, planned_looks
 from studies.checks.collapse import collapse
+from studies.inquiry.ledger import stake_of_one_round
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.design_parts import CollapseRule, Look, Noise, Prediction
 from studies.records.run_data import Conditions, TrainingCurve
@@ -296,8 +297,8 @@ def simulate(procedure: Procedure, world: World | None, studies: int, *, planted
         for _ in design.seeds:
             shared = rng.gauss(0, 1)
             for arm in design.arms:
-                runs[arm.name].append(_training(own, arm.name == "arm1", shared, design.shared_seeds, rng))
-        tally.add(judged(design, {name: _data(design, name, found) for name, found in runs.items()}), own, design)
+                runs[arm.name].append(training(own, arm.name == "arm1", shared, design.shared_seeds, rng))
+        tally.add(judged(design, {name: data_of(design, name, found) for name, found in runs.items()}), own, design)
     return tally
 
 
@@ -315,15 +316,15 @@ def judged(design: Design, runs: Mapping[str, ArmData]) -> list[Verdict]:
     settled: dict[str, Verdict] = {}
     ran = dict.fromkeys(runs, design.looks[-1].seeds)
     for number, look in enumerate(design.looks, start=1):
-        data = {name: _first(arm, min(ran[name], look.seeds)) for name, arm in runs.items()}
+        data = {name: first_runs(arm, min(ran[name], look.seeds)) for name, arm in runs.items()}
         open_claims = [claim.id for claim in design.hypotheses if claim.id not in settled]
-        found = [judge(design, name, data, look=number, earlier=settled) for name in open_claims]
+        found = [judge(stake_of_one_round(design), name, data, look=number, earlier=settled) for name in open_claims]
         settled |= {verdict.hypothesis: verdict for verdict in found if verdict.final}
         ran |= {f"arm{name[1:]}": min(ran[f"arm{name[1:]}"], look.seeds) for name in settled}
     return [settled[claim.id] for claim in design.hypotheses]
 
 
-def _training(world: World, treated: bool, shared: float, share: bool, rng: random.Random) -> SimulatedRun:
+def training(world: World, treated: bool, shared: float, share: bool, rng: random.Random) -> SimulatedRun:
     """Return a run; runs of one seed share a part of their noise, where the design shares seeds."""
     r = world.correlation if share else 0.0
     noise = math.sqrt(abs(r)) * shared * (-1 if r < 0 and treated else 1) + math.sqrt(1 - abs(r)) * rng.gauss(0, 1)
@@ -353,7 +354,8 @@ def _bank(rng: random.Random, world: World) -> tuple[Noise, float | None]:
     return Noise(sd=sd, df=BANK_DF, episodes=EPISODES, basis="simulated"), DROP if saw else None
 
 
-def _data(design: Design, name: str, runs: Sequence[SimulatedRun]) -> ArmData:
+def data_of(design: Design, name: str, runs: Sequence[SimulatedRun]) -> ArmData:
+    """Return an arm's runs with those that collapsed by the design's rule."""
     named = {f"{name}-{n}": run for n, run in enumerate(runs)}
     rule = design.collapse
     found = {} if rule is None else {key: collapse(Conditions(course=run.course), rule) for key, run in named.items()}
@@ -364,7 +366,7 @@ def _data(design: Design, name: str, runs: Sequence[SimulatedRun]) -> ArmData:
     )
 
 
-def _first(arm: ArmData, count: int) -> ArmData:
+def first_runs(arm: ArmData, count: int) -> ArmData:
     """Return the first runs of an arm."""
     kept = [run for run in arm.values if arm.seeds[run] < count]
     collapsed = {run: how for run, how in arm.collapsed.items() if run in kept}

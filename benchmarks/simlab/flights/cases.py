@@ -54,9 +54,9 @@ def judged(case: TemptingCase, number: int, landed: FlightResult) -> CaseResult:
     wrong = [claim for claim in claims(landed) if case.wrong(claim)]
     naming = next((line for line in sentences(landed, case.heard) if any(word in line for word in case.named_by)), None)
     found: Score = "fooled" if wrong and naming is None else "detected" if naming is not None else "withheld"
-    verdicts = tuple(verdict.verdict for verdict in landed.state.verdicts)
-    said = naming or landed.refused or (landed.state.verdicts[-1].reason if landed.state.verdicts else "")
-    return CaseResult(case.name, number, found, verdicts, said[:400])
+    verdicts = [verdict for entry in landed.state.rounds for verdict in entry.verdicts]
+    said = naming or landed.refused or (verdicts[-1].reason if verdicts else "")
+    return CaseResult(case.name, number, found, tuple(verdict.verdict for verdict in verdicts), said[:400])
 
 
 def sentences(landed: FlightResult, heard: bool = False) -> list[str]:
@@ -66,9 +66,9 @@ def sentences(landed: FlightResult, heard: bool = False) -> list[str]:
     """
     state = landed.state
     said = [landed.refused or "", state.stopped_reason or ""]
-    for verdict in (*state.verdicts, *state.superseded):
+    for verdict in (verdict for entry in state.rounds for verdict in (*entry.verdicts, *entry.superseded)):
         said += [verdict.reason, *verdict.violations, *(f"excluded {key}" for key in verdict.excluded)]
-    for run in state.runs.values():
+    for run in state.every_run.values():
         said += [f"{run.invalid[0]}: {run.invalid[1]}"] if run.invalid else []
         said += [f"{attempt.code}: {attempt.reason}" for attempt in run.attempts if attempt.status == "failed"]
     if heard:

@@ -134,7 +134,7 @@ class FlightResult:
     @property
     def run_hours(self) -> float:
         """Machine hours of all attempts."""
-        return sum(run.seconds for run in self.state.runs.values()) / 3600
+        return sum(run.seconds for run in self.state.every_run.values()) / 3600
 
     @property
     def duplicates(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ against the one that its verdict says it speaks of (`Verdict.scope`); the other 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from simlab.flights.flight import Flight, FlightResult, fly
@@ -144,7 +144,7 @@ def flown(flight: Flight) -> FlightRecord:
 def record(landed: FlightResult) -> FlightRecord:
     """Return what is kept of a flight."""
     state = landed.state
-    launched = [run for run in state.runs.values() if run.attempts]
+    launched = [run for run in state.every_run.values() if run.attempts]
     invalid: dict[str, int] = {}
     phases: dict[str, int] = {}
     for run in launched:
@@ -179,16 +179,19 @@ def _accounted(state: StudyState, run: RunState) -> bool:
 
 
 def claims(landed: FlightResult) -> tuple[FlownClaim, ...]:
-    """Return every verdict of a study beside the truth."""
-    design = landed.state.design
+    """Return every verdict of a study beside the truth, round by round."""
+    return tuple(claim for entry in landed.state.rounds for claim in claims_of(landed, entry))
+
+
+def claims_of(landed: FlightResult, state: StudyState) -> Iterator[FlownClaim]:
+    """Yield the verdicts of one round of a study beside the truth."""
+    design = state.design
     if design is None:
-        return ()
+        return
     known = {hypothesis.id: hypothesis for hypothesis in design.hypotheses}
-    return tuple(
-        _claim(landed, design, known[verdict.hypothesis], verdict)
-        for verdict in landed.state.verdicts
-        if verdict.hypothesis in known and verdict.phase == "confirm"
-    )
+    for verdict in state.verdicts:
+        if verdict.hypothesis in known and verdict.phase == "confirm":
+            yield _claim(landed, design, known[verdict.hypothesis], verdict)
 
 
 def truths(landed: FlightResult, design: Design, hypothesis: Hypothesis) -> tuple[float, float]:
@@ -202,9 +205,9 @@ def truths(landed: FlightResult, design: Design, hypothesis: Hypothesis) -> tupl
 
 def place_of(landed: FlightResult, hypothesis: str) -> Configuration:
     """Return the configuration of a hypothesis' treatment arm."""
-    design = landed.state.design
-    assert design is not None
-    known = next(entry for entry in design.hypotheses if entry.id == hypothesis)
+    designs = [entry.design for entry in landed.state.rounds if entry.design is not None]
+    found = ((design, known) for design in designs for known in design.hypotheses if known.id == hypothesis)
+    design, known = next(found)
     return _place(design, design.arm_with(known.variable, known.treatment))
 
 

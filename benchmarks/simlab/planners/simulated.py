@@ -45,7 +45,7 @@ class RandomPlanner:
 
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         """Return the due action."""
-        return _first_accepted(self._actions(digest), check)
+        return first_accepted(self._actions(digest), check)
 
     def _actions(self, digest: Digest) -> Iterator[Action]:
         draws = random.Random(self._seed)
@@ -80,7 +80,7 @@ class Liar:
 
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         """Return the first of its wishes that is not refused; the refusals stand in the turn."""
-        return _first_accepted(self._wishes(digest), check)
+        return first_accepted(self._wishes(digest), check)
 
     def _wishes(self, digest: Digest) -> Iterator[Action]:
         match digest.stage:
@@ -157,7 +157,8 @@ def forbidden() -> list[str]:
     return [json.dumps(wish) for wish in wishes]
 
 
-def _first_accepted(wishes: Iterator[Action], check: Check) -> PlannerTurn:
+def first_accepted(wishes: Iterator[Action], check: Check) -> PlannerTurn:
+    """Return the turn with the first wish that is not refused, and the refusals; raise the last one where all are."""
     refused: list[str] = []
     while True:
         try:

@@ -22,6 +22,7 @@ from research.design.screen_defaults import CONFIRMED, default_screen, default_s
 from research.screening import control_values, cut_short, due, next_candidate, select
 from simlab.searches.run_budget import RunBudget, SearchClaim, SearchOutcome
 from simlab.worlds.world import Configuration, World, grid
+from studies.inquiry.ledger import stake_of_one_round
 from studies.records.design import Arm, Budget, Design, Metric, Price
 from studies.records.design_parts import Knob, Promise, Screen
 from studies.records.screen_claims import claims, confirmed_arms, effective
@@ -147,7 +148,7 @@ def confirm(design: Design, bill: RunBudget) -> tuple[dict[str, Verdict], dict[s
             made += 1
         data = {name: _data(name, runs, design.seeds[: look.seeds]) for name, runs in values.items()}
         for claim in open_claims:
-            latest[claim] = judge(design, claim, data, look=number, earlier=dict(settled))
+            latest[claim] = judge(stake_of_one_round(design), claim, data, look=number, earlier=dict(settled))
         if made < len(wanted):
             break
         settled |= {claim: latest[claim] for claim in open_claims if _settles(design, latest[claim])}

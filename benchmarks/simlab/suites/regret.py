@@ -118,7 +118,7 @@ def searched(question: SearchTask, world: World, control: Configuration) -> Worl
     ways: list[tuple[str, BaselineSearch, float]] = [(way.name, way, budget) for way in (Shipped(), *known, *BASELINES)]
     classical, price = _classical(world, control, question.runs)
     ways.append((CLASSICAL, classical, price))
-    truth = _Truth(world, control)
+    truth = Truth(world, control)
     return WorldResult(
         question, {name: truth.of(name, way.search(world, control, own, seed), own) for name, way, own in ways}
     )
@@ -134,7 +134,7 @@ def _classical(world: World, control: Configuration, runs: float) -> tuple[Every
     return EveryArmEverySeed(CLASSICAL, seeds, most_arms=arms), 2 * dearest * (1 + arms) * seeds
 
 
-class _Truth:
+class Truth:
     """What searches of one world are held against."""
 
     def __init__(self, world: World, control: Configuration) -> None:

@@ -1,4 +1,4 @@
-"""`ajet study amend` and `ajet study veto`: change a study in the open, at any time; the report shows it."""
+"""`ajet study amend`, `note` and `veto`: change a study in the open, at any time; the report shows it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import typer
 from research.cli.output import console, print_json
 from research.durations import format_seconds, parse_budget
 from research.errors import BadAmendment
+from research.installation.every_study import find_study
 from research.installation.home import Home
 from research.study import amendments
-from research.study.session import find_study
 from studies import Event, EventLog, StudyLog, StudyState
 
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
@@ -52,6 +52,21 @@ def amend(
     else:
         event = amendments.note(record, note or "")
     _say(record, event, json)
+
+
+def note(
+    name: Annotated[str, typer.Argument(help="Study id or its beginning.")],
+    text: Annotated[str, typer.Argument(help="What a reader, and the planner, should know.")],
+    json: Json = False,
+) -> None:
+    """Write a note into a study, such as the answer to what its planner asks; the report shows it.
+
+    Example:
+
+        ajet study note larger-group "Yes, arith matters to us as much as guess."
+    """
+    record = _find(name)
+    _say(record, amendments.note(record, text), json)
 
 
 def veto(

@@ -7,15 +7,17 @@ from typing import Annotated
 import typer
 
 from research.cli.output import console, print_json, warn
-from research.cli.study.summary import answered_of, asking
+from research.cli.study.shown.listing import listed
+from research.cli.study.shown.summary import answered_of, asking
+from research.errors import BadApproval
+from research.installation.every_study import find_study
 from research.installation.home import Home
 from research.scheduling.required_runs import attempts_running
 from research.study.one_controller import is_driven
-from research.study.session import find_study
 from research.study.stop import answer, end_attempts, open_question
 from studies import EventLog, StudyLog, StudyState
 
-Name = Annotated[str | None, typer.Argument(help="Study id or its beginning; the newest when left out.")]
+Name = Annotated[str | None, typer.Argument(help="Study id or its beginning; the one that asks when left out.")]
 Note = Annotated[str, typer.Option(help="What to say with it, for the report.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
@@ -57,7 +59,7 @@ def _open() -> tuple[Home, EventLog]:
 
 def _answered(home: Home, log: EventLog, name: str | None, note: str, json: bool, *, granted: bool) -> StudyState:
     """Show what is asked, answer it, and say how the study goes on."""
-    record = StudyLog(log, find_study(log, name))
+    record = StudyLog(log, find_study(log, name or _that_asks(home, log)))
     asked = open_question(state := record.state())
     if not json:
         console().print(asking(state, how=False))
@@ -68,6 +70,14 @@ def _answered(home: Home, log: EventLog, name: str | None, note: str, json: bool
     else:
         console().print(f"{given.said()}; {_how_it_goes_on(home, log, state)}")
     return state
+
+
+def _that_asks(home: Home, log: EventLog) -> str | None:
+    """Return the study that asks; None where none does. Raise BadApproval where several do: each costs something."""
+    several = [line.summary["study"] for line in listed(home, log) if line.summary["asks"] is not None]
+    if len(several) > 1:
+        raise BadApproval(f"expected the name of one of the studies that wait for approval; found {', '.join(several)}")
+    return several[0] if several else None
 
 
 def _how_it_goes_on(home: Home, log: EventLog, state: StudyState) -> str:

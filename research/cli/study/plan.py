@@ -14,6 +14,7 @@ from rich.text import Text
 from research.cli.output import console, print_json, warn
 from research.cli.plots import PowerCurve, draw_power
 from research.cli.study.request import (
+    Backend,
     Effect,
     Env,
     Episodes,
@@ -28,6 +29,8 @@ from research.cli.study.request import (
     PlannerName,
     Power,
     Reward,
+    Rounds,
+    Shaped,
     Topic,
     Vary,
     WallClock,
@@ -46,13 +49,14 @@ from research.installation.home import Home
 from research.metrics.judge import amount, plain, span, with_unit
 from research.models.checking import checks_in
 from research.noise.bank import NoiseBank
+from research.planning.evaluation import PlanningContext
+from research.planning.preview import PlanPreview, PowerRow, preview, run_hours
 from research.proposals.actions import LEAST_SEEDS
 from research.requests import DEFAULT_BUDGET, TopicRequest, planning_by
 from research.rule_planner.planner import RulesPlanner, require_readable
-from research.study.evaluation import PlanningContext
-from research.study.preview import PlanPreview, PowerRow, preview, run_hours
 from research.study.session import new_study_id, parallel_of
 from studies import EventLog
+from studies.inquiry.ledger import Ledgers
 from studies.records.design import Budget, Hypothesis
 from studies.records.design_parts import EnvironmentRecord
 from studies.records.noise_plan import NoisePlan
@@ -63,11 +67,13 @@ from swarm.job import Job
 def plan(
     topic: Topic = None,
     vary: Vary = [],  # noqa: B006  # typer's own copy
+    shape: Shaped = None,
     held: Held = [],  # noqa: B006
     env: Env = None,
     reward: Reward = None,
     job: JobFile = None,
     model_path: ModelPath = None,
+    backend: Backend = None,
     planner: PlannerName = "rules",
     planner_model: PlannerModel = None,
     model: OldModel = None,
@@ -77,6 +83,7 @@ def plan(
     effect: Effect = None,
     power: Power = DEFAULT_POWER,
     looks: LookCount = DEFAULT_LOOKS,
+    rounds: Rounds = None,
     episodes: Episodes = EVALUATION_EPISODES,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
@@ -95,12 +102,15 @@ def plan(
 
         ajet study plan --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.7
 
+        ajet study plan --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction
+
         ajet study plan "group size 4 vs 8" --json
     """
-    requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric)
+    requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric, rounds)
     request = TopicRequest.read(
-        topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path, note=warn
-    )
+        topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path,
+        backend=backend, shape=shape, note=warn,
+    )  # fmt: skip
     require_known((request.base or Job()).backend)
     chosen = planning_by(request.requested, planner, planner_model, note=warn)
     if isinstance(chosen, RulesPlanner):
@@ -132,6 +142,7 @@ def _context(request: TopicRequest, log: EventLog, home: Home) -> PlanningContex
         budget=Budget(wall_clock_s=request.budget_s, max_runs=request.max_runs),
         base=request.base,
         requirements=request.requirements,
+        ledgers=Ledgers.begin(request.requirements.rounds or 1),
         bank=NoiseBank.of(log),
         models=request.requested.models,
     )
@@ -187,6 +198,7 @@ def screen(seen: PlanPreview, pictures: tuple[Path, ...]) -> Iterator[Text | Tab
             f"\nWhat seeds see of a difference of {_effect(seen)}, with power {seen.requirements.power:g} promised:"
         )
         yield _curve(seen)
+    yield from _rounds(seen)
     yield Text("\nWhat it costs at the worst:" if seen.design else "\nWhat would be needed:")
     yield _stages(seen)
     for line in _expected(seen):
@@ -268,11 +280,43 @@ def _design(seen: PlanPreview) -> Iterator[Text]:
     looks = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
     test = {
         "common": "t, one variance of all arms", "paired": "paired t", "welch": "Welch's t",
-        "boschloo": "Boschloo's exact test of two rates",
+        "boschloo": "Boschloo's exact test of two rates", "contrast": "Welch's t of a contrast of all arms",
     }  # fmt: skip
-    also = ", Dunnett and Benjamini-Hochberg" if seen.design.multiplicity == "dunnett_bh" else ""
+    also = _SEVERAL[seen.design.multiplicity]
     yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {looks}")
+    if seen.design.test == "contrast":
+        times = sum(weight * weight for weight in seen.design.hypotheses[0].weights) / 2
+        yield Text(
+            f"arms  {len(seen.design.arms)}, of which the one claim has {times:.2g} times a difference's variance"
+        )
     yield Text(f"test  {test[seen.design.test]}{also}; no difference where it is surely inside ±{_effect(seen)}")
+
+
+_SEVERAL = {
+    "none": "", "dunnett_bh": ", Dunnett and Benjamini-Hochberg", "dunnett_bonferroni": ", Dunnett; variables share it",
+}  # fmt: skip
+
+
+def _rounds(seen: PlanPreview) -> Iterator[Text | Table]:
+    """Say what further rounds could still see; nothing for a study of one."""
+    if not seen.rounds:
+        return
+    yield Text(
+        f"\nUp to {len(seen.rounds)} rounds, each a question on what the last one found. Any false difference in all "
+        "of them together has a probability of 5 % at most, and so has any false equivalence; a round that ends in a "
+        "claim hands its level on."
+    )
+    table = Table(box=None, pad_edge=False)
+    for column in ("round", "level", "of no difference", f"sees, power {seen.requirements.power:g}", "power 0.5"):
+        table.add_column(column, header_style="dim", justify="right", no_wrap=True)
+    for row in seen.rounds:
+        levels = (f"{row.difference:.2%}", f"{row.equivalence:.2%}")
+        table.add_row(str(row.number), *levels, *(_smallest(seen, effect) for effect in (row.sees, row.at_half)))
+    yield table
+
+
+def _smallest(seen: PlanPreview, effect: float | None) -> str:
+    return "none" if effect is None else with_unit(seen.metric, effect)
 
 
 def _noise(seen: PlanPreview) -> str:
@@ -361,6 +405,13 @@ def as_json(seen: PlanPreview) -> dict[str, Any]:
                 "seconds": row.seconds, "run_hours": row.run_hours, "affordable": row.affordable,
             }
             for row in seen.curve
+        ],
+        "rounds": [
+            {
+                "round": row.number, "level": row.difference, "level_of_no_difference": row.equivalence,
+                "detectable": row.sees, "detectable_at_half": row.at_half,
+            }
+            for row in seen.rounds
         ],
         "stages": [
             {"name": stage.name, "runs": stage.runs, "seconds_per_run": stage.seconds_per_run,

@@ -15,8 +15,8 @@ from contextlib import suppress
 
 from rich.console import Console
 
-from research.cli.study.progress import LiveScreen
-from research.cli.study.summary import asking
+from research.cli.study.shown.progress import LiveScreen
+from research.cli.study.shown.summary import asking
 from research.errors import BadApproval
 from research.study.driver import Observer
 from research.study.stop import answer

@@ -10,8 +10,8 @@ import typer
 
 from research.cli.output import console, print_json, warn
 from research.errors import BadHead
+from research.installation.every_study import find_study
 from research.installation.home import Home
-from research.study.session import find_study
 from studies import EventLog
 from studies.proof import Discrepancy, Proof
 from studies.proof import export as export_study

@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from research.cli.output import warn
 from research.errors import PlannerUnready
 from research.planners.factory import BUILT_IN, planner_names
+from research.servers.names import BadServer
+from research.servers.running import SERVER
 
 RECORD_HELP = "Write what the language model says to this file; AJET_PLANNER_RECORD too. No key is in it."
 REPLAY_HELP = "Take what the language model says from such a file, without a network; AJET_PLANNER_REPLAY too."
+
+
+def refuse_server(server: str | None) -> None:
+    """Refuse `--server`, which other commands have: a study's servers are its own, beside its files (docs/swarm.md)."""
+    if server is not None:
+        raise BadServer(
+            "expected no --server: a study starts a server of its own for each of its runs, and judges by the files "
+            f"that they leave beside it; found {server[:80]!r}. Start the study on that machine (`ajet research ... "
+            "--detach`), or a single training there: `ajet swarm start --server URL --job FILE`"
+        )
+    if elsewhere := os.environ.get(SERVER):
+        warn(f"{SERVER} is set ({elsewhere[:80]}), and is not asked: a study has servers of its own, on this machine")
 
 
 def refuse_model(name: str | None) -> None:
@@ -22,6 +38,7 @@ def refuse_model(name: str | None) -> None:
         )
 
 
+OtherServer = Annotated[str | None, typer.Option("--server", hidden=True, callback=refuse_server, expose_value=False)]
 Topic = Annotated[str | None, typer.Argument(help="The question, in plain words.", show_default=False)]
 Vary = Annotated[
     list[str],
@@ -29,6 +46,16 @@ Vary = Annotated[
 ]
 Held = Annotated[
     list[str], typer.Option("--set", help="FIELD=VALUE that all arms share, beside --vary.", show_default=False)
+]
+Shaped = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        help="How the fields of --vary go: `apart` (the default: each against the control), `together` (all of them in "
+        "one arm), `interaction` (whether the first one's effect depends on the second) or `trend` (one field's values "
+        "along a line).",
+        show_default=False,
+    ),
 ]
 Env = Annotated[
     str | None,
@@ -49,6 +76,10 @@ JobFile = Annotated[
 ModelPath = Annotated[
     str | None,
     typer.Option(help="Folder of the model that is trained, in place of the tiny one.", show_default=False),
+]
+Backend = Annotated[
+    str | None,
+    typer.Option(help="What generates and learns: local, verl (docs/cluster.md), ...", show_default=False),
 ]
 _BROUGHT = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
 PlannerName = Annotated[
@@ -79,6 +110,15 @@ Judged = Annotated[
 Power = Annotated[
     float,
     typer.Option(help="Probability with which a difference of that size must be seen, or the design is refused."),
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        envvar="AJET_ROUNDS",
+        help="Most questions that are asked one after the other, each on what the last one found, under one bound on "
+        "false claims; 1 for the topic's own alone.",
+        show_default="as many as the budget leaves time for, 4 at most",
+    ),
 ]
 LookCount = Annotated[int, typer.Option(help="Most times the data are analysed; 1 for once, at the end.")]
 Episodes = Annotated[int, typer.Option(help="Hidden episodes of each evaluation; more make less noise and cost time.")]

@@ -11,6 +11,7 @@ import typer
 from research.cli.output import warn
 from research.cli.study.request import (
     Approve,
+    Backend,
     Detach,
     Effect,
     Env,
@@ -22,13 +23,16 @@ from research.cli.study.request import (
     MaxRuns,
     ModelPath,
     OldModel,
+    OtherServer,
     PlannerModel,
     PlannerName,
     Power,
     Record,
     Replay,
     Reward,
+    Rounds,
     Sandbox,
+    Shaped,
     Topic,
     Vary,
     WallClock,
@@ -43,6 +47,7 @@ from research.planner import Planner
 from research.requests import DEFAULT_BUDGET, TopicRequest, begin_study, planner_of
 from research.scheduling.approvals import ApprovalMode, approval_mode
 from research.serving.handing import Giving, worker_of
+from research.serving.supervision import environment_of_sittings
 from research.study.one_controller import controlling
 from research.study.session import StudyRequest, new_study_id
 from research.tracking.login import wandb_login
@@ -52,11 +57,13 @@ from studies import EventLog
 def research(
     topic: Topic = None,
     vary: Vary = [],  # noqa: B006  # typer's own copy
+    shape: Shaped = None,
     held: Held = [],  # noqa: B006
     env: Env = None,
     reward: Reward = None,
     job: JobFile = None,
     model_path: ModelPath = None,
+    backend: Backend = None,
     planner: PlannerName = "rules",
     planner_model: PlannerModel = None,
     model: OldModel = None,
@@ -66,6 +73,7 @@ def research(
     effect: Effect = None,
     power: Power = DEFAULT_POWER,
     looks: LookCount = DEFAULT_LOOKS,
+    rounds: Rounds = None,
     episodes: Episodes = EVALUATION_EPISODES,
     approve: Approve = "none",
     sandbox: Sandbox = None,
@@ -73,6 +81,7 @@ def research(
     replay: Replay = None,
     prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
     detach: Detach = False,
+    server: OtherServer = None,
     json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
 ) -> None:
     """Turn a topic into hypotheses, training runs, verdicts and a report.
@@ -93,6 +102,8 @@ def research(
 
         ajet research --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.7 --budget 40m
 
+        ajet research --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction --budget 1h
+
         ajet research "group size 4 vs 8 on arith" --effect 0.05 --budget 30m
 
         ajet research "group size 4 vs 8 on arith" --sandbox docker
@@ -100,6 +111,8 @@ def research(
         ajet research "group size 4 vs 8 on arith" --budget 2h --approve plan
 
         ajet research "learning rate 1e-5 vs 3e-5 on arith" --job job.json --model-path models/mine --budget 4h
+
+        ajet research "group size 4 vs 8 on guess" --backend verl --model-path models/mine --budget 4h
 
         ajet research --vary model=models/mine,models/theirs --env arith --budget 4h
 
@@ -112,13 +125,14 @@ def research(
         ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
     """
     asks = approval_mode(approve)
-    requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric)
+    requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric, rounds)
     request = TopicRequest.read(
-        topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path, note=warn
-    )
+        topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path,
+        backend=backend, shape=shape, note=warn,
+    )  # fmt: skip
     chosen = planner_of(request, planner, planner_model, record=record, replay=replay, note=warn)
     if detach:
-        require_detachable(record, replay)
+        require_detachable(record, replay, prefect=prefect)
     give = worker_of(Home.locate().prepare()) if detach else None
     _begin(request, chosen, sandbox, asks, give, prefect=prefect, json=json)
 
@@ -137,7 +151,8 @@ def _begin(
     home = Home.locate().prepare()
     log = EventLog(home.database)
     needs = requirements_of(request.requested.brought)
-    isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note, needs))
+    environ = os.environ if give is None else environment_of_sittings(home, os.environ)
+    isolation = isolating(json, lambda note: choose(sandbox, environ, home, note, needs))
     study = new_study_id(request.topic)
     created = StudyRequest(
         request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),
@@ -145,7 +160,8 @@ def _begin(
         wandb_login(os.environ).online, served=give is not None,
     )  # fmt: skip
     if give is not None:
-        begin_study(home, log, study, created)
+        with controlling(home, log, study, warn):  # so that it is this installation's, whatever becomes of its flow run
+            begin_study(home, log, study, created)
         detached(give, study, json)
         return
     with controlling(home, log, study, warn) as lease:

@@ -11,10 +11,11 @@ from typing import Any
 import typer
 
 from research.cli.output import bare, console, print_json, warn
-from research.cli.study.progress import LineLog, LiveScreen, Progress
 from research.cli.study.prompt import prompting
-from research.cli.study.summary import ending, summary
+from research.cli.study.shown.progress import LineLog, LiveScreen, Progress
+from research.cli.study.shown.summary import ending, summary
 from research.errors import BadParameters
+from research.installation.disk import unless_full
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation
@@ -77,8 +78,16 @@ def conduct(
         raise typer.Exit(BUDGET_ENDED if stopped_by_budget(state) else INTERRUPTED)
 
 
-def require_detachable(record: Path | None, replay: Path | None) -> None:
-    """Raise BadParameters where a planner's conversation goes to or comes from a file, which a worker does not do."""
+def require_detachable(record: Path | None = None, replay: Path | None = None, *, prefect: bool) -> None:
+    """Raise BadParameters where a study cannot be handed over as it is asked for.
+
+    A worker takes it through Prefect, and takes no planner's conversation to or from a file.
+    """
+    if not prefect:
+        raise BadParameters(
+            "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
+            "one of the two out"
+        )
     if record is not None or replay is not None:
         raise BadParameters(
             "expected --detach without --record and --replay, as the worker plans in its own process; leave them out, "
@@ -114,7 +123,9 @@ def watching(home: Home, state: StudyState, *, json: bool = False) -> tuple[Obse
     Use the second as a context. Verdicts that stand and do not follow are not shown as such.
     """
     folder = home.study(state.id)
-    reasons = {verdict_key(v): doubt(state, folder, v) for v in (*state.verdicts, *state.replications)}
+    reasons = {
+        verdict_key(v): doubt(each, folder, v) for each in state.rounds for v in (*each.verdicts, *each.replications)
+    }
     doubts = {key: reason for key, reason in reasons.items() if reason is not None}
 
     def read(run: RunState) -> Progress:
@@ -132,4 +143,4 @@ def watching(home: Home, state: StudyState, *, json: bool = False) -> tuple[Obse
         stream.write(bare(line) + "\n")
         stream.flush()
 
-    return LineLog(write, budget_left, doubts), nullcontext()
+    return LineLog(unless_full(write), budget_left, doubts), nullcontext()

@@ -1,6 +1,5 @@
-"""Commands about a swarm server of one's own, its clients and the episodes it recorded.
+"""Commands about swarm servers of one's own.
 
-May enter: commands about servers, clients and episodes, and how an episode is shown on a terminal or a page. Running an
-agent is in `research.agents`. To add one: a module here and its line in `app.py` (`ajet swarm`), or a function in
-`client.py` (`ajet client`).
+May enter: commands that start, ask and steer a server. What it recorded is shown by `research.cli.swarm.episodes`;
+commands about clients are in `research.cli.clients`. To add one: a module here and its line in `app.py`.
 """

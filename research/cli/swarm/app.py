@@ -2,25 +2,38 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from research.cli.output import console, print_json, warn
-from research.cli.swarm.inspect import episodes, export, inspect
-from research.cli.swarm.running import running, swarm_folder
+from research.cli.swarm.backend_check import check_backend
+from research.cli.swarm.episodes.inspect import episodes, export, inspect
+from research.cli.swarm.export_model import export_model
+from research.cli.swarm.many import list_servers, token
+from research.cli.swarm.shares import shares
+from research.cli.swarm.watching.frame import OlderServer, TopFrame, Watcher
+from research.cli.swarm.watching.status_lines import status_lines
+from research.cli.swarm.watching.top import top
 from research.environments.bring import environment_of
-from research.installation.base_job import read_job
+from research.installation.backends import require_backend
+from research.installation.base_job import read_job, with_backend
 from research.installation.home import Home
-from research.installation.server_process import SwarmProcess, SwarmProcessError, find_swarm, start_swarm, stop_swarm
+from research.installation.server_process import SwarmProcess, SwarmProcessError, stop_swarm
+from research.servers.names import BadServer, checked
+from research.servers.option import Server
+from research.servers.running import ReachedServer, reached
+from research.servers.starting import Wish, started
 from swarm.client import SwarmClient
 from swarm.environments.registry import environments, get_environment, look_in
-from swarm.errors import Unreachable
+from swarm.errors import UnknownAnswer, Unreachable
 from swarm.job import Job, PathModel
 from swarm.models import require_model_folder
+from swarm.snapshot import Snapshot
 from swarm.wire import ServerState, Status
 
 DEFAULT_PORT = 8700
@@ -28,12 +41,35 @@ PATIENCE_S = 15.0
 """A server that does not say within so long what it does is stopped, or busy beyond use."""
 
 HOW_TO_TRAIN = "ajet swarm start --environment guess, or --job FILE: there is no job under way"
-_UNOPENED = (ServerState.OFFLINE, ServerState.BOOTING)
+
+Name = Annotated[str | None, typer.Option(help="Name of the server, where several run here.", show_default=False)]
+Host = Annotated[
+    str | None, typer.Option(help="Address to bind; one beyond 127.0.0.1 needs --token-file.", show_default="127.0.0.1")
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        help="URL of its database, postgresql+psycopg://...; one with a password rather in AJET_SWARM_STORE.",
+        show_default="SQLite in its folder",
+    ),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File, yours alone, with an admin token of your own.", show_default=False)
+]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peer", help="Address of a server to ask what became of a team; repeatable.", show_default=False),
+]
 
 app = typer.Typer(no_args_is_help=True)
 app.command()(episodes)
 app.command()(inspect)
 app.command()(export)
+app.command()(top)
+app.command("list")(list_servers)
+app.command()(token)
+app.command()(shares)
+app.command("export-model")(export_model)
 
 
 @app.callback()
@@ -45,14 +81,25 @@ def swarm() -> None:
 def start(
     job: Annotated[Path | None, typer.Option(help="A job as JSON (see `ajet job explain`).")] = None,
     environment: Annotated[
-        str | None, typer.Option(help="Default job on this environment: a name, a folder, an address.")
+        str | None, typer.Option(help="The job's environment, in place of its own: a name, a folder, an address.")
     ] = None,
     model: Annotated[
         str | None, typer.Option(help="Folder of the model, in place of the job's (docs/models.md).")
     ] = None,
-    port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Port on 127.0.0.1; another is taken if in use.")
-    ] = DEFAULT_PORT,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="Backend, in place of the job's: local, verl (docs/cluster.md), or an installed one."),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Start nothing: say what the backend verl finds and lacks here.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; another is taken if in use.")] = DEFAULT_PORT,
+    name: Name = None,
+    host: Host = None,
+    store: Store = None,
+    token_file: TokenFile = None,
+    peer: Peers = None,
+    server: Server = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Start a swarm server in the background; with a job, wait until it serves.
@@ -65,46 +112,77 @@ def start(
 
         ajet swarm start --job job.json --port 9000
 
+        ajet swarm start --job job.json --environment my_environment/
+
         ajet swarm start --job job.json --model .ajet/models/smollm2-135m
+
+        ajet swarm start --job job.json --backend verl --check
+
+        ajet swarm start --name speaker --job speaker.json
+
+        ajet swarm start --host 0.0.0.0 --token-file ~/.ajet-token --store postgresql+psycopg://ajet@db/ajet
+
+        AJET_TOKEN=... ajet swarm start --server http://trainer:8700 --job job.json
     """
     home = Home.locate()
     look_in(home.environments)
-    if job is None and environment is not None and environment not in environments():
+    if environment is not None and environment not in environments():
         environment = environment_of(environment, None, home.prepare(), warn).name
     wanted = _job(job, environment)
     if model is not None:
         wanted = _with_model(wanted or Job(), model)
         _warn_of_rate(wanted)
+    if backend is not None:
+        wanted = with_backend(wanted or Job(), backend)
+    if wanted is not None and server is None:
+        require_backend(wanted.backend)
     home.prepare()
-    folder = swarm_folder(home)
-    found = find_swarm(folder)
-    server = found or start_swarm(folder, models=home.models, port=port, idle=wanted is not None)
-    with SwarmClient(server.url, server.admin_token) as client:
-        if found is not None and (before := _status(server, client)).state is ServerState.FAILED:
-            warn(f"the server had failed ({before.reason}); trying again")
-            wanted = wanted or client.job()
-            client.stop()
-        if wanted is not None and not json:
-            with console().status("booting the model (made on the spot at first use)"):
-                status = client.ensure_training(wanted)
-        else:
-            status = client.ensure_training(wanted) if wanted is not None else client.status()
+    if check:
+        check_backend(wanted or Job(), home.models, as_json=json)
+    own = None if wanted is None or server is not None else "verl" if wanted.backend == "verl" else "local"
+    wish = Wish(None if name is None else checked(name), host, store, token_file, tuple(peer or ()), own)
+    if server is None:
+        process, ran = started(home, wish, port=port, idle=wanted is not None)
+        at = ReachedServer(process.url, process.admin_token, process)
+    else:
+        at, ran = _elsewhere(server, wish, wanted), True
+    with SwarmClient(at.url, at.token) as client:
+        status = _served(at, client, wanted, ran=ran, quiet=json)
     if json:
-        print_json(
-            {"url": server.url, "tokens": str(server.folder / "tokens.json"), "status": status.model_dump(mode="json")}
-        )
-        return
-    console().print(Text.assemble(f"swarm server   {server.url}   ", (status.state, "bold")))
+        print_json({"url": at.url, "tokens": _tokens(at), "status": status.model_dump(mode="json")})
+    else:
+        _say_started(at, status)
+
+
+def _served(at: ReachedServer, client: SwarmClient, wanted: Job | None, *, ran: bool, quiet: bool) -> Status:
+    """Return the status once the wanted job serves; one that failed in a server that `ran` is tried again."""
+    if ran and (before := _status(at, client)).state is ServerState.FAILED:
+        warn(f"the server had failed ({before.reason}); trying again")
+        wanted = wanted or client.job()
+        client.stop()
+    if wanted is None:
+        return client.status()
+    if quiet:
+        return client.ensure_training(wanted)
+    with console().status("booting the model (made on the spot at first use)"):
+        return client.ensure_training(wanted)
+
+
+def _say_started(at: ReachedServer, status: Status) -> None:
+    console().print(Text.assemble(f"swarm server   {at.url}   ", (status.state, "bold")))
     if status.fresh_start is not None:
         console().print(Text.assemble("a new training ", status.fresh_start))
-    console().print(f"tokens         {server.folder / 'tokens.json'} (yours only)")
+    if at.process is not None:
+        console().print(f"tokens         {_tokens(at)} (yours only)")
     off = status.state is ServerState.OFFLINE
     console().print(f"next           {HOW_TO_TRAIN if off else 'ajet swarm status, ajet swarm stop'}")
 
 
 @app.command("status")
-def show_status(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
-    """Show what the swarm server is doing.
+def show_status(
+    server: Server = None, json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False
+) -> None:
+    """Show what the swarm server is doing, in twelve lines; --json has every metric. `ajet swarm top` is live.
 
     Examples:
 
@@ -112,45 +190,96 @@ def show_status(json: Annotated[bool, typer.Option("--json", help="Machine-reada
 
         ajet swarm status --json
     """
-    server = running()
-    with SwarmClient(server.url, server.admin_token) as client:
-        status = _status(server, client)
-    if json:
-        print_json({"url": server.url, "pid": server.pid, **status.model_dump(mode="json")})
-    else:
-        console().print(_status_table(server, status))
+    at = reached(server)
+    with SwarmClient(at.url, at.token) as client:
+        status = _status(at, client)
+        if json:
+            pid = None if at.process is None else at.process.pid
+            print_json({"url": at.url, "pid": pid, **status.model_dump(mode="json")})
+            return
+        console().print(_lines(_looked(at, client, status), at))
 
 
 @app.command()
-def stop(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
+def stop(
+    server: Server = None, json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False
+) -> None:
     """Stop the swarm server cleanly; `ajet swarm start` takes its job up again.
 
-    Example:
+    Of a server on another machine its training is stopped, and the process there goes on.
+
+    Examples:
 
         ajet swarm stop
+
+        ajet swarm stop --server speaker
     """
-    server = running()
-    stop_swarm(server)
-    if json:
-        print_json({"stopped": server.url})
+    at = reached(server)
+    if at.process is not None:
+        stop_swarm(at.process)
     else:
-        console().print(f"stopped the swarm server at {server.url}")
+        with SwarmClient(at.url, at.token) as client:
+            client.stop()
+    if json:
+        print_json({"stopped": at.url, "process": at.process is not None})
+    elif at.process is not None:
+        console().print(f"stopped the swarm server at {at.url}")
+    else:
+        console().print(f"stopped the training at {at.url}; its process there goes on, without a job")
 
 
-def _status(server: SwarmProcess, client: SwarmClient) -> Status:
+def _elsewhere(server: str, wish: Wish, wanted: Job | None) -> ReachedServer:
+    """Return a server that runs already, to be given a job; raise BadServer for options of a server to be started."""
+    if wanted is not None and isinstance(wanted.model, PathModel) and Path(wanted.model.path).exists():
+        warn(f"the model's folder {wanted.model.path} is looked for where the server runs, not here")
+    if wish != Wish():
+        raise BadServer("expected --server alone, or with --job: it runs already; found options that start a server")
+    if wanted is None:
+        raise BadServer(f"expected --job FILE or --environment NAME for the server {server}; found neither")
+    return reached(server)
+
+
+def _tokens(at: ReachedServer) -> str | None:
+    return None if at.process is None else str(at.process.folder / "tokens.json")
+
+
+def _status(at: ReachedServer, client: SwarmClient) -> Status:
     try:
         return client.status(within_s=PATIENCE_S)
     except Unreachable as error:
-        raise SwarmProcessError(
-            f"{error}, but its process {server.pid} is there: it is stopped or busy. Try again, look into "
-            f"{server.folder / 'server.log'}, or end it with `ajet swarm stop`"
-        ) from error
+        if at.process is None or isinstance(error, UnknownAnswer):
+            raise
+        raise _busy(at.process, error) from error
+
+
+def _busy(process: SwarmProcess, error: Unreachable) -> SwarmProcessError:
+    return SwarmProcessError(
+        f"{error}, but its process {process.pid} is there: it is stopped or busy. Try again, look into "
+        f"{process.folder / 'server.log'}, or end it with `ajet swarm stop`"
+    )
+
+
+def _looked(at: ReachedServer, client: SwarmClient, status: Status) -> TopFrame:
+    """Return a look at the server; of one of an earlier release no more than its status."""
+    try:
+        return Watcher(at.url, client).look()
+    except OlderServer:
+        return TopFrame(at.url, Snapshot(at=time.time(), status=status), None, ())
+
+
+def _lines(frame: TopFrame, at: ReachedServer) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    where = at.url if at.process is None else f"{at.url} (pid {at.process.pid})"
+    for name, said in status_lines(frame, where):
+        table.add_row(Text(name, "dim"), said)
+    return table
 
 
 def _job(path: Path | None, environment: str | None) -> Job | None:
-    if path is None:
-        return None if environment is None else Job(environment=get_environment(environment).name)
-    return read_job(path)
+    if environment is None:
+        return None if path is None else read_job(path)
+    whose = get_environment(environment).name
+    return (Job() if path is None else read_job(path)).model_copy(update={"environment": whose})
 
 
 def _with_model(job: Job, path: str) -> Job:
@@ -169,28 +298,3 @@ def _warn_of_rate(job: Job) -> None:
             f"learning_rate {job.learning_rate:g} is for the tiny model, or an adapter: all weights of a pretrained "
             "one want about 2e-5 (docs/models.md)"
         )
-
-
-def _step(status: Status) -> str:
-    """Return the step; of a training that is not open yet nobody knows it, and it is not 0."""
-    if not status.steps:
-        return "-"
-    return f"{'-' if status.state in _UNOPENED else status.step} of {status.steps}"
-
-
-def _status_table(server: SwarmProcess, status: Status) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False)
-    rows: list[tuple[str, Any]] = [
-        ("server", f"{server.url} (pid {server.pid})"),
-        ("state", status.state + (f": {status.reason}" if status.reason else ", updating" if status.updating else "")),
-        ("job", (status.job_digest or "none")[:16]),
-        *([("new training", status.fresh_start)] if status.fresh_start is not None else []),
-        ("step", _step(status)),
-        *([("waits", status.waiting)] if status.waiting is not None else []),
-        *([("policy version", status.policy_version)] if status.state not in _UNOPENED else []),
-        ("episodes", f"{status.open_episodes} open, {status.collected_episodes} of {status.needed_episodes} collected"),
-        *((name, f"{value:.4g}") for name, value in sorted(status.metrics.items())),
-    ]
-    for name, value in rows:
-        table.add_row(Text(name, "dim"), str(value))
-    return table

@@ -27,7 +27,7 @@ from research.environments.measured import MeasuredEnvironment, conditions_of, m
 from research.errors import CheckFailed
 from research.files import read_json, write_bytes
 from research.installation.home import Home
-from research.installation.server_process import SwarmProcess, start_swarm, stop_swarm
+from research.installation.server_process import Binding, SwarmProcess, start_swarm, stop_swarm
 from research.installation.threads import shared_by
 from research.installation.tiny_model import Note, prepare_model
 from sandboxes.shown import last_lines
@@ -83,7 +83,8 @@ def try_model(
     folder = Path(tempfile.mkdtemp(prefix="check-", dir=home.path))
     note("starting a swarm server with the model")
     began = time.monotonic()
-    with _serving(folder, home, trial.runs_at_once) as server, SwarmClient(server.url, server.admin_token) as client:
+    serving = _serving(folder, home, trial.runs_at_once, trial.job.backend)
+    with serving as server, SwarmClient(server.url, server.admin_token) as client:
         client.ensure_training(trial.job, timeout_s=BOOT_S)
         startup_s = time.monotonic() - began
         run = _Run(trial, folder, server, home, packages, client)
@@ -97,11 +98,18 @@ def try_model(
 
 
 @contextmanager
-def _serving(folder: Path, home: Home, runs: int) -> Iterator[SwarmProcess]:
+def _serving(folder: Path, home: Home, runs: int, backend: str) -> Iterator[SwarmProcess]:
     """Yield a server of its own with its share of the cores, which is gone afterwards, and the whole folder with it."""
     try:
         variables = shared_by(runs)
-        server = start_swarm(folder / "server", models=home.models, port=0, idle=True, variables=variables)
+        server = start_swarm(
+            folder / "server",
+            models=home.models,
+            port=0,
+            idle=True,
+            variables=variables,
+            binding=Binding(backend=backend),
+        )
         try:
             yield server
         finally:

@@ -46,20 +46,30 @@ class StudyArtifact:
 
 def artifacts(state: StudyState, folder: Path, located: Locate) -> Iterator[StudyArtifact]:
     """Yield what there is to show of a study, whose files lie in `folder`; progress and curves are apart."""
-    if state.hypotheses or state.design is not None or state.noise_plan is not None:
+    if state.hypotheses or state.design is not None or state.noise_plan is not None or state.rounds_before:
         yield StudyArtifact("plan", "markdown", _planned(state), lambda: _plan(state))
-    if any(run.attempts for run in state.runs.values()):
+    if any(run.attempts for run in state.every_run.values()):
         table = _runs(state, located)
         yield StudyArtifact("runs", "markdown", table, lambda: table, replaces=True)
-    if verdicts := (*state.interim, *state.verdicts, *state.replications):
-        seen = tuple((verdict.inputs_sha256, verdict.look, verdict.verdict) for verdict in verdicts)
-        yield StudyArtifact("verdicts", "table", seen, lambda: json.dumps([_verdict(each) for each in verdicts]))
+    if verdicts := [(each, found) for each in state.rounds for found in _verdicts_of(each)]:
+        seen = tuple((verdict.inputs_sha256, verdict.look, verdict.verdict) for _, verdict in verdicts)
+        told = [{**_round(each), **_verdict(verdict)} for each, verdict in verdicts]
+        yield StudyArtifact("verdicts", "table", seen, lambda: json.dumps(told))
     if state.report is not None:
-        rows = [_result(run) for run in state.runs.values()]
+        rows = [{**_round(each), **_result(run)} for each in state.every_round for run in each.runs.values()]
         yield StudyArtifact("results", "table", state.head_hash, lambda: json.dumps(rows))
         written = folder / state.report["markdown"]["path"]
         sha256 = state.report["markdown"]["sha256"]
         yield StudyArtifact("report", "markdown", sha256, lambda: with_pictures(written.read_text(), written.parent))
+
+
+def _verdicts_of(state: StudyState) -> tuple[Verdict, ...]:
+    return (*state.interim, *state.verdicts, *state.replications)
+
+
+def _round(state: StudyState) -> dict[str, Any]:
+    """Return the cell that says of which round something is; none in a study of one round."""
+    return {} if state.most_rounds == 1 else {"round": state.round}
 
 
 def _planned(state: StudyState) -> Hashable:
@@ -67,12 +77,16 @@ def _planned(state: StudyState) -> Hashable:
     claims = tuple(claim.id for claim in state.hypotheses)
     words = sum(len(act.not_tested) for act in state.planner_acts)
     amended = (len(state.amendments), tuple(state.vetoed), state.selection is not None)
-    return (claims, words, state.noise_hash, state.design_hash, amended)
+    return (state.round, claims, words, state.noise_hash, state.design_hash, amended)
 
 
 def _plan(state: StudyState) -> str:
     question = question_of(state)
     lines = [f"# {escape_markdown(question.asked)}", ""]
+    lines += _list("Rounds before", [_asked_before(each) for each in state.rounds_before])
+    if state.most_rounds > 1:
+        why = f": {escape_markdown(state.why_asked)}" if state.why_asked else ""
+        lines += [f"**Round {state.round} of at most {state.most_rounds}**{why}", ""]
     lines += _list("Put to the test", question.tested)
     lines += _list("Not tested", question.not_tested)
     lines += _section("Hypotheses", [_hypothesis(claim, state) for claim in state.hypotheses])
@@ -84,6 +98,12 @@ def _plan(state: StudyState) -> str:
         lines += _section("Design", _design(state, state.design))
     lines += _list("Amended", [f"{each.amendment.reason} ({each.actor})" for each in state.amendments])
     return "\n".join(lines)
+
+
+def _asked_before(state: StudyState) -> str:
+    came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in state.verdicts)
+    tested = " ".join(question_of(state).tested)
+    return f"Round {state.round}: {tested} {came or 'not judged'}; locked as {(state.design_hash or '')[:16]}."
 
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
@@ -125,17 +145,19 @@ def _design(state: StudyState, design: Design) -> list[str]:
 def _runs(state: StudyState, located: Locate) -> str:
     """Return a table of all attempts, the newest first."""
     head = ["| run | try | state | began (UTC) | seconds | W&B |", "|---" * 6 + "|"]
-    tries = [(run, attempt) for run in state.runs.values() for attempt in run.attempts]
-    tries.sort(key=lambda one: one[1].launched, reverse=True)
-    return "\n".join([*head, *(_attempt(run, attempt, located(run, attempt)) for run, attempt in tries), ""])
+    runs = [(each, run) for each in state.every_round for run in each.runs.values()]
+    tries = [(each, run, attempt) for each, run in runs for attempt in run.attempts]
+    tries.sort(key=lambda one: one[2].launched, reverse=True)
+    return "\n".join([*head, *(_attempt(of, run, attempt, located(run, attempt)) for of, run, attempt in tries), ""])
 
 
-def _attempt(run: RunState, attempt: AttemptState, log: str | None) -> str:
+def _attempt(state: StudyState, run: RunState, attempt: AttemptState, log: str | None) -> str:
     """Return a row of few columns: Prefect's page is narrow."""
     phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
+    later = "" if state.most_rounds == 1 else f"round {state.round}: "
     seconds = "" if attempt.seconds is None else f"{attempt.seconds:.0f}"
     cells = (
-        f"{phase}{escape_markdown(run.spec.arm)} seed {run.spec.seed}", str(attempt.number),
+        f"{later}{phase}{escape_markdown(run.spec.arm)} seed {run.spec.seed}", str(attempt.number),
         attempt.status or "running", attempt.launched[:19].replace("T", " "), seconds, _tracked(run, attempt, log),
     )  # fmt: skip
     return f"| {' | '.join(cells)} |"
@@ -156,12 +178,18 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "verdict": verdict.verdict,
         "final": verdict.final,
         "estimate": _short(verdict.estimate),
-        "interval": f"{_short(verdict.low)} to {_short(verdict.high)} ({verdict.level:.1%})",
+        "interval": _interval(verdict),
         "p": _short(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
         "runs": f"{verdict.n_control} + {verdict.n_treatment}",
         "test": verdict.test,
         "reason": verdict.reason,
     }
+
+
+def _interval(verdict: Verdict) -> str:
+    if verdict.low is None or verdict.high is None:
+        return "none"
+    return f"{_short(verdict.low)} to {_short(verdict.high)} ({verdict.level:.1%})"
 
 
 def _short(value: float | None) -> str:

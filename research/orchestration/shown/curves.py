@@ -35,6 +35,8 @@ class LiveCurves:
         self._folder = folder
         self._collected: dict[str, Points] = {}
         self._seen: dict[tuple[str, int], dict[int, float]] = {}
+        self._over: dict[int, str] = {}
+        """What was drawn of rounds that are over."""
 
     def see(self, run: str, attempt: int, progress: AttemptProgress) -> None:
         """Take what a running attempt has come to."""
@@ -43,17 +45,27 @@ class LiveCurves:
 
     def read(self, state: StudyState) -> None:
         """Read the snapshots that were not read before; one that is gone or was changed has no curve."""
-        for run in state.runs.values():
+        for run in state.every_run.values():
             if run.collected is not None and run.run_id not in self._collected:
                 self._collected[run.run_id] = self._curve(run)
 
     def version(self, state: StudyState) -> tuple[int, ...]:
         """Return what changes with the pictures."""
         candidates = len(state.runs_in("screen")) and sum(bool(run.measurements) for run in state.runs_in("screen"))
-        return (len(self._collected), sum(map(len, self._seen.values())), candidates, state.selection is not None)
+        seen = sum(map(len, self._seen.values()))
+        return (len(self._collected), seen, candidates, state.selection is not None, len(state.rounds_before))
 
     def markdown(self, state: StudyState) -> str:
-        """Draw what there is; takes half a second."""
+        """Draw what there is, the newest round first; takes half a second, as what is over is drawn once."""
+        parts = [] if state.most_rounds == 1 else [f"## Round {state.round}\n"]
+        parts.append(self._round(state))
+        for over in reversed(state.rounds_before):
+            if over.round not in self._over:
+                self._over[over.round] = self._round(over)
+            parts += [f"## Round {over.round}\n", self._over[over.round]]
+        return "\n".join(parts)
+
+    def _round(self, state: StudyState) -> str:
         parts = []
         if (data := self.data(state)) is not None:
             from studies.report.figures.drawing import curves_picture  # matplotlib takes most of a second

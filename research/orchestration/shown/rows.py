@@ -3,6 +3,7 @@
 A row has its states at the times of the study's log, so that it is the same whenever it is told. An attempt that was
 lost or failed keeps its row, with its reason; the next try has a row of its own, which waits until it begins. A flow
 run shows one session: an attempt that was over when the session began was another flow run's, and no time lies before.
+The rows of an inquiry are named and tagged with their round, and those of rounds that are over stay.
 """
 
 from __future__ import annotations
@@ -42,6 +43,8 @@ _ENDS: Final[dict[str, tuple[StateKind, str]]] = {
     "lost": ("CRASHED", "Crashed"),
     "stopped": ("CANCELLED", "Cancelled"),
 }
+_PLANNING: Final = "planning"
+"""Key of the row of a planning, or how that of a later round's begins."""
 _INSTANT: Final = timedelta(microseconds=1)
 """Prefect orders a row's states by their times."""
 
@@ -79,13 +82,27 @@ class TaskRow:
 
 def rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
     """Yield the planning and the attempts of the session that began at `since`, also those that are to come."""
-    if since.locked_design is None:
+    for entry in state.every_round:
+        for row in _round_rows(entry, since):
+            yield row if entry is state or not row.open else _closed(row, entry)
+    yield from _next_look(state, since)
+
+
+def _round_rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
+    if state.round > since.round or (state.round == since.round and since.locked_design is None):
         yield _planning(state, since)
+    known = since.every_run
     for run in state.runs.values():
-        before = since.runs.get(run.run_id)
+        before = known.get(run.run_id)
         if before is None or not is_over(before):
             yield from _Attempts(state, since, run, before).rows()
-    yield from _next_look(state, since)
+
+
+def _closed(row: TaskRow, over: StudyState) -> TaskRow:
+    """Return how an open row of a round stands that is over: with a lock, the planning of none is open."""
+    if over.locked is None and row.key.startswith(_PLANNING):
+        return row.then("COMPLETED", "Given up", over.last_ts, "the round came to no lock; nothing was tested in it")
+    return row.then("CANCELLED", "Not needed", over.last_ts, "its round was over without it")
 
 
 def left(row: TaskRow, at: str) -> TaskRow:
@@ -100,14 +117,20 @@ def not_needed(row: TaskRow, at: str) -> TaskRow:
     return row.then("CANCELLED", "Not needed", at, "the study came to need it no more")
 
 
-def attempt_key(run: RunState, number: int) -> str:
-    """Return the key of the row of an attempt."""
-    return _key(as_required(run), number)
+def attempt_key(run: RunState, number: int, round: int = 1) -> str:
+    """Return the key of the row of an attempt at a run of a round."""
+    return _key(as_required(run), number, round)
 
 
-def _key(required: RequiredRun, number: int) -> str:
+def _key(required: RequiredRun, number: int, round: int) -> str:
     steps = "" if required.steps is None else f"-{required.steps}"
-    return f"{required.phase}-{required.arm}-{required.seed}{steps}-{number}"
+    later = "" if round == 1 else f"round-{round}-"
+    return f"{later}{required.phase}-{required.arm}-{required.seed}{steps}-{number}"
+
+
+def _of_round(state: StudyState) -> str:
+    """Return what the name of a row of a later round begins with."""
+    return "" if state.round == 1 else f"round {state.round}: "
 
 
 def _row(state: StudyState, required: RequiredRun, number: int, *more: str) -> TaskRow:
@@ -115,13 +138,18 @@ def _row(state: StudyState, required: RequiredRun, number: int, *more: str) -> T
     steps = "" if required.steps is None else f", {required.steps} steps"
     again = "" if number == 1 else f", try {number}"
     tried = () if number == 1 else (f"try:{number}",)  # first, because Prefect's list cuts off names and tags
-    tags = (*tried, f"arm:{required.arm}", f"seed:{required.seed}", f"phase:{required.phase}", state.id, *more)
-    name = f"{phase}{required.arm} seed {required.seed}{steps}{again}"
-    return TaskRow(_key(required, number), name, tags, ())
+    asked = () if state.most_rounds == 1 else (f"round:{state.round}",)
+    tags = (*tried, *asked, f"arm:{required.arm}", f"seed:{required.seed}", f"phase:{required.phase}", state.id, *more)
+    name = f"{_of_round(state)}{phase}{required.arm} seed {required.seed}{steps}{again}"
+    return TaskRow(_key(required, number, state.round), name, tags, ())
 
 
 def _planning(state: StudyState, since: StudyState) -> TaskRow:
-    row = TaskRow("planning", "planning", (state.id,), ()).then("RUNNING", "Running", since.last_ts)
+    began, later = since.last_ts, "" if state.round == 1 else f"-round-{state.round}"
+    if state.rounds_before:
+        began = max(began, state.rounds_before[-1].last_ts)
+    row = TaskRow(f"{_PLANNING}{later}", f"{_of_round(state)}planning", (state.id,), ())
+    row = row.then("RUNNING", "Running", began)
     first = next((run.planned for run in state.runs_in("noise")), None)
     if first is not None and first > since.last_ts:
         row = row.then("RUNNING", "Awaiting A/A runs", first)

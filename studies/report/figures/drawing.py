@@ -1,7 +1,8 @@
 """The figures of a report: predicted against observed, before and after, learning curves, any metric, the screen.
 
 Each is drawn twice from the same data, for a wide page and for a phone, so that its letters keep their size. Every
-run is visible in every figure; means and intervals lie on top. Nothing is smoothed, and text crosses no line.
+run is visible in every figure; means and intervals lie on top. Nothing is smoothed, and text crosses no line. A prefix
+keeps the figures of several rounds apart: it begins their names.
 """
 
 from __future__ import annotations
@@ -47,16 +48,18 @@ Draw = Callable[[str, float], Drawing]
 """Draws at a width; its first argument keeps the ids of drawings on one page apart."""
 
 
-def learning_curves(data: Curves) -> Figure:
+def learning_curves(data: Curves, prefix: str = "") -> Figure:
     """Draw every run's training curve thin and each arm's mean thick."""
     caption = (
         f"{_capital(data.measured)}, by {data.unit}. Thin: one run; thick: an arm's mean; nothing is smoothed. These "
         "episodes are the training's own and decide nothing."
     )
-    return _both("learning-curves", "Learning curves", caption, lambda salt, width: draw_curves(data, salt, width))
+    return both(
+        f"{prefix}learning-curves", "Learning curves", caption, lambda salt, width: draw_curves(data, salt, width)
+    )
 
 
-def hidden_curves(data: Curves) -> Figure:
+def hidden_curves(data: Curves, prefix: str = "") -> Figure:
     """Draw hidden success as evaluations before, during and after training saw it, with what is to be reached."""
     goal = "" if data.threshold is None else f" Dashed: the threshold of {data.threshold:g}, which a time is read off."
     end = "" if data.horizon is None else " The vertical line is the horizon, which is the same for all runs."
@@ -64,29 +67,29 @@ def hidden_curves(data: Curves) -> Figure:
         f"{_capital(data.measured)} of evaluations before, during and after training, by {data.unit}. Thin: one run; "
         f"thick: an arm's mean; nothing is smoothed.{goal}{end}"
     )
-    return _both("hidden-curves", "Hidden success", caption, lambda salt, width: draw_curves(data, salt, width))
+    return both(f"{prefix}hidden-curves", "Hidden success", caption, lambda salt, width: draw_curves(data, salt, width))
 
 
-def training_reward(data: Curves, number: int) -> Figure:
+def training_reward(data: Curves, number: int, prefix: str = "") -> Figure:
     """Draw what one reward function gave in training, on an axis of its own."""
     caption = (
         f"{_capital(data.measured)}, by {data.unit}. Its axis is its own: a reward's height says nothing beside "
         "another's. A thin line is one run, a thick one the mean of an arm's runs."
     )
-    name = f"training-reward-{number}"
-    return _both(name, "Training reward", caption, lambda salt, width: draw_curves(data, salt, width))
+    name = f"{prefix}training-reward-{number}"
+    return both(name, "Training reward", caption, lambda salt, width: draw_curves(data, salt, width))
 
 
-def training(data: Sequence[Curves]) -> Figure:
+def training(data: Sequence[Curves], prefix: str = "") -> Figure:
     """Draw what tells how a training went, a panel for each metric."""
     caption = (
         f"Logged metrics by {data[0].unit}: {', '.join(panel.measured for panel in data)}. A thin line is one run, a "
         "thick one the mean of an arm's runs."
     )
-    return _both("training", "How training went", caption, lambda salt, width: draw_panels(data, salt, width))
+    return both(f"{prefix}training", "How training went", caption, lambda salt, width: draw_panels(data, salt, width))
 
 
-def before_after(data: Shifts) -> Figure:
+def before_after(data: Shifts, prefix: str = "") -> Figure:
     """Draw the hidden metric of every run before and after training, and each arm's mean with its interval."""
     if data.both:
         caption = (
@@ -102,29 +105,29 @@ def before_after(data: Shifts) -> Figure:
         caption += " A cross is a training that collapsed, no part of the mean."
     if any(arm.missed for arm in data.arms):
         caption += " A hollow mark is a run that never reached the threshold: it stands at the horizon."
-    name = "before-after"
+    name = f"{prefix}before-after"
     title = "Before and after training" if data.both else "Run by run"
-    return _both(name, title, caption, lambda salt, width: draw_shifts(data, salt, width))
+    return both(name, title, caption, lambda salt, width: draw_shifts(data, salt, width))
 
 
-def predictions(data: Forecasts) -> Figure:
+def predictions(data: Forecasts, prefix: str = "") -> Figure:
     """Draw the margin, the predicted interval of each hypothesis and the observed one."""
     margin = " Shaded: differences too small to matter." if data.margin is not None else ""
     caption = (
         f"Difference in {data.measured}, treatment minus control. Bar: predicted before any run; mark and line: "
         f"observed, with the interval that decides.{margin}"
     )
-    name = "predictions"
-    return _both(name, "Predicted and observed", caption, lambda salt, width: draw_forecasts(data, salt, width))
+    name = f"{prefix}predictions"
+    return both(name, "Predicted and observed", caption, lambda salt, width: draw_forecasts(data, salt, width))
 
 
-def screen(data: Screening) -> Figure:
+def screen(data: Screening, prefix: str = "") -> Figure:
     """Draw every candidate of a screen at each of its rungs, those that were confirmed in colour."""
     caption = (
         f"{_capital(data.measured)} of the screen's candidates, one seed each: a faint mark is a shorter run, the full "
         "one the longest. Coloured candidates were confirmed. No claim rests on a screen."
     )
-    return _both("screen", "The screen", caption, lambda salt, width: draw_screen(data, salt, width))
+    return both(f"{prefix}screen", "The screen", caption, lambda salt, width: draw_screen(data, salt, width))
 
 
 _ALONE = 640.0
@@ -157,7 +160,8 @@ def _png(draw: Callable[[], Drawing], dpi: int) -> bytes:
     return buffer.getvalue()
 
 
-def _both(name: str, title: str, caption: str, draw: Draw) -> Figure:
+def both(name: str, title: str, caption: str, draw: Draw) -> Figure:
+    """Return a figure drawn for a wide page and for a narrow one."""
     return Figure(name, title, caption, _svg(draw, f"{name}-wide", WIDE), _svg(draw, f"{name}-narrow", NARROW))
 
 
@@ -232,7 +236,7 @@ def draw_forecasts(data: Forecasts, salt: str, width: float) -> Drawing:
     for axes, item in zip(drawn, data.items, strict=True):
         _draw_forecast(axes, item, data.margin)
     drawn[-1].set_xlim(*_around_zero(data))
-    drawn[-1].xaxis.set_major_formatter(FuncFormatter(_signed_tick))
+    drawn[-1].xaxis.set_major_formatter(FuncFormatter(signed_tick))
     return Drawing(figure, f"Predicted and observed difference in {data.measured}", {})
 
 
@@ -435,7 +439,8 @@ def _capital(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}"
 
 
-def _signed_tick(value: float, _position: Any) -> str:
+def signed_tick(value: float, _position: Any) -> str:
+    """Return a tick's label with its sign."""
     return (
         "0"
         if abs(value) < 1e-12

@@ -135,9 +135,9 @@ def _why_no_verdict(state: StudyState, design: Design, claim: Hypothesis) -> str
     counts = [
         f"{plural(len(state.values(design.arm_with(claim.variable, value).name)), 'valid run')} with "
         f"{setting(claim, value)}"
-        for value in (claim.treatment, claim.control)
+        for value in reversed(claim.settings)
     ]
-    have = f"{counts[0]} and {counts[1]} so far, of {len(design.seeds)} planned for each"
+    have = f"{' and '.join(counts)} so far, of {len(design.seeds)} planned for each"
     if state.stopped_reason is not None:
         return f"the study is stopped ({one_line(state.stopped_reason)}), with {have}."
     if state.concluded_reason is not None:

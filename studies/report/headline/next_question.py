@@ -12,7 +12,7 @@ from studies.log.study_state import StudyState
 from studies.records.base import JsonValue
 from studies.records.design import BUILT_IN, CONFIGURATION, REWARD, SUCCESS, Design, Hypothesis
 from studies.records.verdict import Verdict
-from studies.report.headline.practice import sight
+from studies.report.headline.practice import fewest, sight
 from studies.report.parts.wording import value_of
 
 _MOST_LONGER: Final = 8.0
@@ -95,7 +95,7 @@ def _with_more(state: StudyState, design: Design, claim: Hypothesis, verdict: Ve
             f"which is faster to {nearer:g}, which most trainings reach", _compare(state, design, claim, to=nearer)
         )
     found = sight(design, claim, verdict)
-    runs = min(verdict.n_control, verdict.n_treatment)
+    runs = fewest(verdict)
     longer = max(2.0, found.seeds / runs) if found is not None and found.seeds is not None else 2.0
     if longer > _MOST_LONGER and (further := _untried(design, claim)) is not None:
         return NextQuestion(
@@ -119,7 +119,8 @@ def _compare(
 
     `to` is another threshold than the design's.
     """
-    if not _is_plain(claim) or (treatment is None and claim.sought == "equivalence"):
+    whole = claim.sought == "equivalence" or claim.kind != "difference"
+    if not _is_plain(claim) or (treatment is None and whole):
         return _again(state, longer)
     values = (claim.control, claim.treatment) if treatment is None else (control, treatment)
     left, right = (value_of(value) for value in values)

@@ -10,10 +10,21 @@ from typing import Final
 from studies.log.study_state import StudyState
 from studies.question import unequal
 from studies.records.design import Design, Hypothesis, Metric
-from studies.records.sentences import metric_name
+from studies.records.sentences import effect_of, metric_name
 from studies.records.verdict import Verdict
 from studies.report.parts.deciding_interval import deciding_interval
-from studies.report.parts.wording import duration, number, one_line, percent, plural, setting, signed, sized, span
+from studies.report.parts.wording import (
+    duration,
+    number,
+    one_line,
+    percent,
+    plural,
+    setting,
+    signed,
+    sized,
+    span,
+    value_of,
+)
 
 POWER: Final = 0.8
 """Probability with which a difference counts as seen, where the design promised none."""
@@ -49,7 +60,7 @@ def sight(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower |
     """Return what the comparison behind a verdict could see at the spread it met; None where there is no spread."""
     from studies.statistics.power import detectable, seeds_needed, shape_of  # needs scipy, which takes a while
 
-    sd, runs = _spread(verdict), min(verdict.n_control, verdict.n_treatment)
+    sd, runs = _spread(verdict), fewest(verdict)
     if not sd or runs < 2 or design.test == "boschloo":
         return None
     whole = shape_of(design, claim)
@@ -60,7 +71,33 @@ def sight(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower |
     return ReachedPower(detectable(shape, sd, promised=power), power, wanted, needed)
 
 
+def fewest(verdict: Verdict) -> int:
+    """Return the runs of the arm that has fewest."""
+    return min([arm.n for arm in verdict.arms] or [verdict.n_control, verdict.n_treatment])
+
+
+def _by_contrast(design: Design, claim: Hypothesis, verdict: Verdict, caution: str) -> str:
+    """Return what to do with an interaction or a trend that was found."""
+    interval = deciding_interval(design, verdict)
+    assert interval is not None
+    ends = span(interval.low, interval.high, unit=design.metric.unit)
+    size = f"{signed(verdict.estimate, unit=design.metric.unit)} (from {ends}) of {metric_name(design.metric)}"
+    if claim.kind == "trend":
+        first, last = (value_of(value) for value in (claim.control, claim.treatment))
+        return (
+            f"in this setting, read it as a direction: from {claim.variable} = {first} to {last} expect about {size} "
+            f"along a straight line{caution}; which value between is best was not tested."
+        )
+    low, high = (value_of(value) for value in claim.varied[claim.moderator])
+    return (
+        f"in this setting, choose {claim.moderated} anew for each {claim.moderator}: its effect with {high} differs "
+        f"from that with {low} by about {size}{caution}; whether either effect is above zero was not tested."
+    )
+
+
 def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    if claim.kind != "difference":
+        return _by_contrast(design, claim, verdict, _caution(state, claim) + _again(state, claim))
     interval = deciding_interval(design, verdict)
     assert verdict.estimate is not None  # supported and refuted have one
     assert interval is not None
@@ -71,11 +108,11 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
     caution = _caution(state, claim) + _again(state, claim)
     return (
         f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: expect about "
-        f"{_gain(design.metric, sign * verdict.estimate, low, high)}{caution}."
+        f"{gain_said(design.metric, sign * verdict.estimate, low, high)}{caution}."
     )
 
 
-def _gain(metric: Metric, value: float, low: float, high: float) -> str:
+def gain_said(metric: Metric, value: float, low: float, high: float) -> str:
     """Return what the better arm is expected to have more of, or fewer where a name begins with what is counted."""
     name, unit = metric_name(metric), metric.unit
     if metric.cut_at is not None and name.startswith(unit) and high < 0:
@@ -98,6 +135,11 @@ def _again(state: StudyState, claim: Hypothesis) -> str:
 def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     assert verdict.equivalence is not None  # equivalent is what two one-sided tests say
     margin = sized(verdict.equivalence.margin, design.metric)
+    if claim.kind == "interaction":
+        return (
+            f"take the {effect_of(claim)} to be the same with both values of {claim.moderator}: what they differ by "
+            f"lies within ±{margin}."
+        )
     lead = f"choose by cost: what difference there is lies within ±{margin}"
     if verdict.nonzero and verdict.estimate is not None:
         lead += f", though it is not zero ({signed(verdict.estimate, unit=design.metric.unit)})"
@@ -137,7 +179,7 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
         return f"{lead}: {could} probability."
     if found.seeds is None:
         return f"{lead}: {could} probability; one of {wanted} takes more than 200 seeds of each arm."
-    if found.seeds <= min(verdict.n_control, verdict.n_treatment):
+    if found.seeds <= fewest(verdict):
         return f"{lead}: {could} probability, so that one of {wanted} or more is unlikely, not excluded."
     return f"{lead}: {could} probability; one of {wanted} takes {plural(found.seeds, 'seed')} of each arm."
 
@@ -160,5 +202,6 @@ def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
 def _spread(verdict: Verdict) -> float | None:
     if verdict.sd_pooled is not None:
         return verdict.sd_pooled
-    sds = [sd for sd in (verdict.sd_control, verdict.sd_treatment) if sd is not None]
+    known = [arm.sd for arm in verdict.arms] or [verdict.sd_control, verdict.sd_treatment]
+    sds = [sd for sd in known if sd is not None]
     return math.sqrt(fmean(sd * sd for sd in sds)) if sds else None

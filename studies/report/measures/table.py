@@ -19,6 +19,7 @@ from studies.report.parts.evidence import Evidence
 from studies.report.parts.parts import Table, cell, table
 from studies.report.parts.wording import NONE, in_unit, setting, signed, span
 from studies.statistics.comparison import welch
+from studies.statistics.contrast import contrast
 from studies.statistics.exact_rates import difference as exact_difference
 from studies.statistics.samples import constant
 
@@ -117,6 +118,8 @@ def _arm(metric: Metric, values: Sequence[float]) -> str:
 
 def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> OtherDifference | None:
     """Return the difference of a claim's arms; None where one has no run, or times that are mostly cut."""
+    if claim.kind != "difference":
+        return _weighted([arms[name] for name in design.contrast_of(claim)], claim.weights, metric)
     control, treatment = arms[design.control_arm], arms[design.arm_with(claim.variable, claim.treatment).name]
     if not control or not treatment or any(mostly_cut(metric, values) for values in (control, treatment)):
         return None
@@ -126,6 +129,14 @@ def _contrast(design: Design, claim: Hypothesis, metric: Metric, arms: Arms) -> 
     if min(len(control), len(treatment)) < 2 or (constant(control) and constant(treatment)):
         return OtherDifference(estimate)
     return OtherDifference(estimate, *welch(control, treatment).interval(LEVEL))
+
+
+def _weighted(values: Sequence[list[float]], weights: Sequence[float], metric: Metric) -> OtherDifference | None:
+    """Return what an interaction or a trend is by another measure; None where an arm has too few runs to tell."""
+    if min(map(len, values)) < 2 or is_rate(metric) or any(mostly_cut(metric, numbers) for numbers in values):
+        return None
+    found = contrast(values, weights)
+    return None if found is None else OtherDifference(found.estimate, *found.interval(LEVEL))
 
 
 def _difference(found: OtherDifference | None, metric: Metric) -> str:

@@ -24,7 +24,7 @@ def deciding_interval(design: Design, verdict: Verdict) -> DecidingInterval | No
     """Return the interval that decided a verdict; None where none exists."""
     found = verdict.equivalence
     if verdict.verdict == "equivalent" and found is not None:
-        return DecidingInterval(found.low, found.high, round(1 - 2 * alpha_of(design, verdict), 4))
+        return DecidingInterval(found.low, found.high, round(1 - 2 * _alike_of(design, verdict), 4))
     if verdict.low is None or verdict.high is None:
         return None
     return DecidingInterval(verdict.low, verdict.high, round(verdict.level, 4))
@@ -34,3 +34,10 @@ def alpha_of(design: Design, verdict: Verdict) -> float:
     """Return the two-sided level of the look at which a verdict was computed; a replication is looked at once."""
     looks = design.looks if verdict.phase == "confirm" else ()
     return looks[verdict.look - 1].alpha if looks else design.alpha
+
+
+def _alike_of(design: Design, verdict: Verdict) -> float:
+    """Return the level of each of the two one-sided tests of that look."""
+    looks = design.looks if verdict.phase == "confirm" else ()
+    own = looks[verdict.look - 1].equivalence if looks else None
+    return alpha_of(design, verdict) if own is None else own

@@ -14,7 +14,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from studies.records.design import CONFIGURATION, GAIN, SUCCESS, Hypothesis, Metric
-from studies.records.sentences import metric_name, named_value
+from studies.records.sentences import effect_of, metric_name, named_value
 from studies.records.verdict import Verdict
 from studies.report.parts.deciding_interval import DecidingInterval
 from studies.verdicts.scope import unseen_of
@@ -84,6 +84,11 @@ def percent(share: float) -> str:
     return f"{share * 100:.6g} %"
 
 
+def fine_percent(share: float) -> str:
+    """Return a level as a percentage with as many digits as tell levels apart: `3.33 %`."""
+    return f"{share * 100:.2f} %"
+
+
 def plural(count: int, noun: str) -> str:
     """Return `1 run`, `2 runs`; a noun that ends in a consonant and `y` takes `ies`."""
     if count == 1:
@@ -121,7 +126,11 @@ def setting(hypothesis: Hypothesis, value: Any) -> str:
 
 
 def compared(hypothesis: Hypothesis) -> str:
-    """Return the two settings a hypothesis compares: `group_size 16 against 4`."""
+    """Return the settings a hypothesis compares: `group_size 16 against 4`."""
+    if hypothesis.kind == "interaction":
+        return f"{effect_of(hypothesis)} by {hypothesis.moderator}"
+    if hypothesis.kind == "trend":
+        return f"{hypothesis.variable} over {', '.join(value_alone(hypothesis, value) for value in hypothesis.ladder)}"
     if hypothesis.variable == CONFIGURATION:
         return f"{setting(hypothesis, hypothesis.treatment)} against {setting(hypothesis, hypothesis.control)}"
     treatment, control = (value_alone(hypothesis, value) for value in (hypothesis.treatment, hypothesis.control))
@@ -210,14 +219,13 @@ def reached_said(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> st
     """Return the share of runs whose value is not where it is cut, as a sentence; empty for what is never cut."""
     if not verdict.reached or verdict.estimate is None:
         return ""
-    control, treatment = verdict.reached
     missed = any(rate.count < rate.of for rate in verdict.reached)
     if metric.threshold is None and not missed:  # a cut that no run met says nothing
         return _of_those_there(hypothesis, verdict, metric)
+    names = _names(hypothesis, verdict)
     told = [
-        f"{rate.count} of {rate.of} with {value_alone(hypothesis, value)} ({number(rate.low, 2)} to "
-        f"{number(rate.high, 2)})"
-        for rate, value in ((treatment, hypothesis.treatment), (control, hypothesis.control))
+        f"{rate.count} of {rate.of} with {names[rate.arm]} ({number(rate.low, 2)} to {number(rate.high, 2)})"
+        for rate in (verdict.reached if verdict.arms else reversed(verdict.reached))
     ]
     what = "It was reached by" if metric.threshold is not None else f"Below {metric.cut_at:,.0f}, where it is cut, lay"
     said = f" {what} {' and '.join(told)}, with 95 % limits of the rate"
@@ -225,20 +233,29 @@ def reached_said(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> st
     return f"{said}{cut}." + _of_those_there(hypothesis, verdict, metric)
 
 
+def _names(hypothesis: Hypothesis, verdict: Verdict) -> dict[str, str]:
+    """Return what sentences call the arms whose rates a verdict tells: of two by their values, else by their names."""
+    arms = [rate.arm for rate in verdict.reached]
+    if verdict.arms:
+        return dict(zip(arms, arms, strict=True))
+    values = (value_alone(hypothesis, value) for value in (hypothesis.control, hypothesis.treatment))
+    return dict(zip(arms, values, strict=True))
+
+
 def _of_those_there(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
     """Return of which trainings a verdict on a time speaks, where it is not of all; empty where it is."""
     if verdict.scope != "reached":
         return ""
-    names = dict(zip((rate.arm for rate in verdict.reached), (hypothesis.control, hypothesis.treatment), strict=True))
+    names = _names(hypothesis, verdict)
     found = unseen_of(metric, verdict)
-    uppers = [f"{_whole(one.upper)} with {value_alone(hypothesis, names[one.arm])}" for one in found]
+    uppers = [f"{_whole(one.upper)} with {names[one.arm]}" for one in found]
     alike = len(found) > 1 and len({one.upper for one in found}) == 1
     most = (
         f"{_whole(found[0].upper)}{' per arm' if alike else ''}" if alike or len(found) == 1 else " and ".join(uppers)
     )
     least = [one.undoes for one in found if one.undoes is not None]
     undone = f", and {_whole(min(least))} would undo it" if least else ""
-    alone = f" with {value_alone(hypothesis, names[found[0].arm])}" if len(found) == 1 else ""
+    alone = f" with {names[found[0].arm]}" if len(found) == 1 else ""
     return f" So this is of trainings{alone} that {there(metric)}: that up to {most} never do is not ruled out{undone}."
 
 
@@ -248,6 +265,8 @@ def _whole(share: float) -> str:
 
 
 def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
+    if verdict.arms:
+        return _contrast(hypothesis, verdict, metric, interval)
     with_treatment = f"with {setting(hypothesis, hypothesis.treatment)}"
     ends = (
         "no interval exists"
@@ -261,6 +280,32 @@ def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interv
         f"{value_alone(hypothesis, hypothesis.control)} (difference {difference}, {ends}, "
         f"n = {verdict.n_treatment} + {verdict.n_control})."
     )
+    return text if verdict.verdict == "supported" else text[0].upper() + text[1:]
+
+
+def counts_said(verdict: Verdict) -> str:
+    """Return how many runs of each arm a verdict rests on: the treatment's first, or a contrast's in their order."""
+    counts = [arm.n for arm in verdict.arms] or [verdict.n_treatment, verdict.n_control]
+    return " + ".join(map(str, counts))
+
+
+def _contrast(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: DecidingInterval | None) -> str:
+    """Return an interaction or a trend by the means of all its arms."""
+    means = [number(arm.mean, unit=metric.unit) for arm in verdict.arms]
+    size = in_unit(signed(verdict.estimate, unit=metric.unit), metric)
+    ends = "no interval exists" if interval is None else (
+        f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=metric.unit)}"
+    )  # fmt: skip
+    told = f"{size}, {ends}, n = {counts_said(verdict)}"
+    if hypothesis.kind == "trend":
+        values = ", ".join(value_alone(hypothesis, value) for value in hypothesis.ladder)
+        text = f"{metric_name(metric)} was {', '.join(means)} at {hypothesis.variable} = {values} (rise {told})."
+    else:
+        low, high = (f"{hypothesis.moderator} = {value_of(v)}" for v in hypothesis.varied[hypothesis.moderator])
+        text = (
+            f"the {effect_of(hypothesis)} took {metric_name(metric)} from {means[2]} to {means[3]} with {high}, and "
+            f"from {means[0]} to {means[1]} with {low} (difference of the differences {told})."
+        )
     return text if verdict.verdict == "supported" else text[0].upper() + text[1:]
 
 
@@ -286,12 +331,14 @@ def _small(verdict: Verdict) -> str:
 
 
 def _change(hypothesis: Hypothesis) -> str:
+    if hypothesis.kind == "interaction":
+        return "one effect being another than the other"
     article = "an" if hypothesis.direction == "increase" else "a"
     return f"{article} {hypothesis.direction}"
 
 
 def _arms_said(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
-    if verdict.mean_control is None or verdict.mean_treatment is None:
+    if verdict.mean_control is None or verdict.mean_treatment is None or verdict.arms:
         return ""
     return (
         f" The mean {metric_name(metric)} was {number(verdict.mean_treatment, unit=metric.unit)} with "

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 from statistics import fmean
-from typing import Any
+from typing import Any, Final
 
-from studies.log.study_state import ApprovalAnswer, AttemptState, RunState, StudyState
+from studies.log.study_state import ApprovalAnswer, AttemptState, PlannerNote, RunState, StudyState
 from studies.records.approval import ORIGINS
 from studies.records.design import Arm, Design
 from studies.records.sentences import metric_name
@@ -19,6 +19,10 @@ from studies.report.parts.theme import ARMS
 from studies.report.parts.wording import NONE, duration, moment, number, one_line, plural, value_of
 from studies.report.sections.isolation import differ, image_cell
 from studies.verdicts.judge import collapsed_runs
+
+RUN_COLUMNS: Final = (
+    "Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before", "Hidden after", "Snapshot",
+)  # fmt: skip
 
 
 def arm_mark(design: Design, arm: str) -> str:
@@ -51,11 +55,11 @@ def run_table(state: StudyState) -> Table | None:
     """Return one row per planned run with its attempts, times, results and hash; None when none was planned."""
     if state.design is None or not state.runs:
         return None
-    columns = ["Run", "Arm", "Seed", "Outcome", "Attempts", "Time", "Hidden before", "Hidden after", "Snapshot"]
-    rows = [_run_row(state.design, run) for run in state.runs.values()]
+    columns = [*RUN_COLUMNS]
+    rows = [run_row(state.design, run) for run in state.runs.values()]
     if state.design.metric.kind:
         columns.append(metric_name(state.design.metric))
-        own = (cell(_measured(run, run.spec.metric.key)) for run in state.runs.values())
+        own = (cell(measured(run, run.spec.metric.key)) for run in state.runs.values())
         rows = [[*row, value] for row, value in zip(rows, own, strict=True)]
     if any(run.spec.phase != "confirm" for run in state.runs.values()):
         columns.append("For")
@@ -140,6 +144,30 @@ def planner_table(state: StudyState) -> Table | None:
     ]  # fmt: skip
     columns = ("Asked for", "Tries", "Tokens", "Sent back", "Note")
     return table(columns, rows, numeric=(1, 2), cards=True) if rows else None
+
+
+def notebook_table(state: StudyState) -> Table | None:
+    """Return what the planner wrote down beside its actions, quoted as its voice; None where it wrote nothing."""
+    rows = [
+        [
+            cell(str(note.round)),
+            cell(note.id),
+            cell(_WRITTEN[note.kind].format(note.about)),
+            cell(one_line(_words(note))),
+        ]
+        for note in state.notebook
+    ]
+    return table(("Round", "Called", "Is", "In its words"), rows, numeric=(0,), cards=True) if rows else None
+
+
+_WRITTEN = {"note": "a thought", "revise": "a revision of {}", "ask": "a question to the user"}
+
+
+def _words(note: PlannerNote) -> str:
+    if note.kind != "revise":
+        return f"“{note.text}”"
+    said = f"“{note.text}”" if note.text else "withdrawn"
+    return f"{said}, because “{note.reason}”"
 
 
 def cost_table(state: StudyState) -> Table:
@@ -229,13 +257,16 @@ def _arm_row(state: StudyState, design: Design, arm: Arm) -> list[Cell]:
     ]  # fmt: skip
 
 
-def _run_row(design: Design, run: RunState) -> list[Cell]:
+def run_row(design: Design | None, run: RunState) -> list[Cell]:
+    """Return the first cells of a run's row, as `run_table` has them; an arm that the design names has a colour."""
+    key = run.spec.metric.key if design is None else design.metric.key
     snapshot = run.collected["snapshot"]["sha256"] if run.collected else ""
     return [
-        cell(run.run_id, "mono"), cell(run.spec.arm, arm_mark(design, run.spec.arm)), cell(str(run.spec.seed)),
+        cell(run.run_id, "mono"), cell(run.spec.arm, "" if design is None else arm_mark(design, run.spec.arm)),
+        cell(str(run.spec.seed)),
         _outcome(run), cell(_story(run)),
         cell(duration(run.seconds) if run.seconds else NONE),
-        cell(_measured(run, BEFORE)), cell(_measured(run, AFTER if AFTER in run.measurements else design.metric.key)),
+        cell(measured(run, BEFORE)), cell(measured(run, AFTER if AFTER in run.measurements else key)),
         hash_cell(snapshot) if snapshot else cell(NONE),
     ]  # fmt: skip
 
@@ -269,7 +300,8 @@ def _beginning(attempt: AttemptState) -> str:
     return f" (went on from attempt {attempt.resumes}{at})"
 
 
-def _measured(run: RunState, key: str) -> str:
+def measured(run: RunState, key: str) -> str:
+    """Return a measurement of a run in its unit; a dash for none."""
     unit = run.spec.metric.unit if key == run.spec.metric.key else ""
     return number(run.measurements[key].value, unit=unit) if key in run.measurements else NONE
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from studies.log.study_state import StudyState
 from studies.records.design import Hypothesis, Metric
 from studies.records.planner_words import who
-from studies.records.sentences import statement
+from studies.records.sentences import statement, statement_of
 from studies.records.verdict import Verdict
 from studies.report.parts.deciding_interval import deciding_interval
 from studies.report.parts.parts import Cell, Quote, Table, cell, hash_cell, table
@@ -16,6 +16,7 @@ from studies.report.parts.wording import (
     LABELS,
     NONE,
     compared,
+    counts_said,
     number,
     one_line,
     p_value,
@@ -41,7 +42,7 @@ def quotes(state: StudyState) -> tuple[Quote, ...]:
 def _in_words(claim: Hypothesis, metric: Metric | None) -> tuple[str, str]:
     """Return a planner's wording of a claim and its mechanism; the mechanism alone where it left the rest to code."""
     code = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
-    words = claim.said or ("" if claim.statement == code else claim.statement)
+    words = claim.said or ("" if claim.statement in (code, statement_of(claim, metric)) else claim.statement)
     return (one_line(words), one_line(claim.mechanism)) if words else (one_line(claim.mechanism), "")
 
 
@@ -90,7 +91,7 @@ def _verdict_row(state: StudyState, claim: Hypothesis, verdict: Verdict | None) 
     prediction = claim.prediction
     return [
         cell(f"{claim.id}: {compared(claim)}"), cell(signed(verdict.estimate, unit=unit) if verdict else NONE),
-        cell(ends), cell(f"{verdict.n_treatment} + {verdict.n_control}" if verdict else NONE),
+        cell(ends), cell(counts_said(verdict) if verdict else NONE),
         cell(f"{span(prediction.low, prediction.high, unit=unit)} ({percent(prediction.level)})"), cell(inside),
         _verdict_cell(verdict),
     ]  # fmt: skip

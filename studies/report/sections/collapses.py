@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from studies.checks.collapse import rate
@@ -67,8 +67,18 @@ def scope_said(claim: Hypothesis, verdict: Verdict) -> str:
         return ""
     if verdict.scope == "all":
         return " It holds for all trainings: no rate of collapse that the runs leave open would undo it."
+    if verdict.arms:
+        return f" This is where training does not collapse: {_by_arm(verdict.collapses)}."
     control, treatment = verdict.collapses
     return f" This is where training does not collapse: {_counted(claim, control, treatment)}."
+
+
+def _by_arm(rates: Sequence[CollapseRate]) -> str:
+    """Return the rates of more than two arms, by the arms' names."""
+    told = (
+        f"{found.count} of {found.of} did with {found.arm} (up to {_most(found)} is not ruled out)" for found in rates
+    )
+    return ", ".join(told)
 
 
 def _counted(claim: Hypothesis, control: CollapseRate, treatment: CollapseRate) -> str:

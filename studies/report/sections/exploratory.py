@@ -28,7 +28,7 @@ def table_of(state: StudyState) -> Table | None:
     if state.design.collapse is not None or state.design.metric.kind:
         return _without_collapses(state, state.design)
     judged = {verdict.hypothesis for verdict in state.verdicts}
-    rows = [_row(state, state.design, h) for h in state.design.hypotheses if h.id in judged]
+    rows = [_row(state, state.design, h) for h in _of_two_arms(state.design) if h.id in judged]
     columns = (
         "Hypothesis", "Hedges' g", "A treatment run beats a control run", "Treatment runs that collapsed",
         "Control runs that collapsed",
@@ -72,9 +72,13 @@ def _told(values: Sequence[float], lacking: int) -> str:
 
 def _without_collapses(state: StudyState, design: Design) -> Table | None:
     judged = {verdict.hypothesis for verdict in state.verdicts}
-    rows = [_row(state, design, h)[:3] for h in design.hypotheses if h.id in judged]
+    rows = [_row(state, design, h)[:3] for h in _of_two_arms(design) if h.id in judged]
     columns = ("Hypothesis", "Hedges' g", "A treatment run beats a control run")
     return table(columns, rows, numeric=(1, 2), cards=True) if rows else None
+
+
+def _of_two_arms(design: Design) -> list[Hypothesis]:
+    return [claim for claim in design.hypotheses if claim.kind == "difference"]
 
 
 def _row(state: StudyState, design: Design, hypothesis: Hypothesis) -> list[Cell]:

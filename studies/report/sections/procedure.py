@@ -20,6 +20,7 @@ _TESTS: Final = {
     "common": "t-test with one variance for all arms",
     "paired": "paired t-test of runs that share a seed",
     "boschloo": "Boschloo's exact test of two rates",
+    "contrast": "Welch's t-test of a contrast of all arms (unequal variances)",
 }
 _ACTS: Final = {
     "continue": "gather the next look's seeds",
@@ -175,6 +176,8 @@ def _promises(design: Design) -> Iterator[Fact]:
         yield Fact("Counts as no difference", f"anything surely within ±{margin}")
     if design.multiplicity == "dunnett_bh":
         yield Fact("Several claims", "Dunnett among the arms of one variable, Benjamini-Hochberg across the claims")
+    if design.multiplicity == "dunnett_bonferroni":
+        yield Fact("Several claims", "Dunnett among the arms of one variable; the variables share the round's level")
     if design.noise is not None:
         yield Fact("Noise known before", noise_said(design.noise, design.metric.unit))
     if design.replication is not None:

@@ -338,7 +338,8 @@ def _plumbing_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]
     yield Remark(level, f"{said[0].upper()}{said[1:]}.")
 
 
-def _collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield how many trainings of each arm collapsed."""
     if state.design is None or state.design.collapse is None:
         return
     for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
@@ -348,7 +349,8 @@ def _collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
             yield Remark("threat", f"{said}: what is claimed is about those that did not.")
 
 
-def _other_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def other_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield that seeds alone did more, or less, than was planned on."""
     found = noise_met(state)
     if found is None or found.low <= found.planned <= found.high or state.design is None:
         return
@@ -366,7 +368,8 @@ def _other_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     )
 
 
-def _miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+def miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield each claim whose observed difference lay outside what was predicted."""
     if state.design is None:
         return
     unit = state.design.metric.unit
@@ -394,6 +397,6 @@ _CHECKS: Final[tuple[_Rule, ...]] = (
 )  # fmt: skip
 _THREATS: Final[tuple[_Rule, ...]] = (
     _partial, _touched, _alarmed, _copied, generated, _feared, _small, _invalid, _retries, _unequal_training,
-    _many_claims, _peeked, _saturated, _untaught, _drops, _collapsed, _other_noise, _one_setting, _constants_not_tuned,
-    _miscalibrated, _resumed, sandboxes, brought, measure_remarks,
+    _many_claims, _peeked, _saturated, _untaught, _drops, collapsed, other_noise, _one_setting, _constants_not_tuned,
+    miscalibrated, _resumed, sandboxes, brought, measure_remarks,
 )  # fmt: skip

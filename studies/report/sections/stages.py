@@ -12,7 +12,7 @@ from studies.records.design import Arm
 from studies.records.run_specs import NOISE_ARM
 from studies.records.verdict import Verdict
 from studies.report.parts.parts import Cell, Table, cell, table
-from studies.report.parts.wording import LABELS, NONE, number, percent, plural, signed, span, value_of
+from studies.report.parts.wording import LABELS, NONE, counts_said, number, percent, plural, signed, span, value_of
 from studies.report.sections.procedure import screen_said
 from studies.statistics.samples import spread
 
@@ -106,7 +106,7 @@ def _look(state: StudyState, verdict: Verdict) -> list[Cell]:
     unit = _unit(state)
     decided = [d for d in state.decisions if (d.hypothesis, d.look) == (verdict.hypothesis, verdict.look)]
     return [
-        cell(verdict.hypothesis), cell(str(verdict.look)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
+        cell(verdict.hypothesis), cell(str(verdict.look)), cell(counts_said(verdict)),
         cell(signed(verdict.estimate, unit=unit)),
         cell(f"{span(verdict.low, verdict.high, unit=unit)} ({percent(round(verdict.level, 4))})"),
         cell(LABELS[verdict.verdict], verdict.verdict), cell("; ".join(f"{d.action} ({d.rule})" for d in decided)),
@@ -118,7 +118,7 @@ def _replicated(state: StudyState, verdict: Verdict) -> list[Cell]:
     return [
         cell(verdict.hypothesis), cell(LABELS[confirmed.verdict], confirmed.verdict) if confirmed else cell(NONE),
         cell(LABELS[verdict.verdict], verdict.verdict), cell(signed(verdict.estimate, unit=unit)),
-        cell(span(verdict.low, verdict.high, unit=unit)), cell(f"{verdict.n_treatment} + {verdict.n_control}"),
+        cell(span(verdict.low, verdict.high, unit=unit)), cell(counts_said(verdict)),
     ]  # fmt: skip
 
 

@@ -81,6 +81,16 @@ class UpdateSums:
         self.fresh += len(gaps)
         self._error += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
 
+    def merge(self, other: UpdateSums) -> None:
+        """Add the sums of other tokens of the same optimiser steps, as another rank took them."""
+        self.steps = max(self.steps, other.steps)
+        for name, total in other._weighted.items():
+            self._weighted[name] = self._weighted.get(name, 0.0) + total
+        for name in ("_tokens", "_drift", "_clipped", "_dual_clipped", "_once", "_age", "fresh", "_error"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self._seen |= other._seen
+        self._difference.merge(other._difference)
+
     @property
     def mismatch(self) -> float:
         """Mean exp |log-prob now - when sampled| over the `fresh` tokens, 0 where there is none.
@@ -113,12 +123,14 @@ def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
 
 def batch_metrics(batch: Batch, advantages: Sequence[float]) -> Mapping[str, float]:
     """Return what describes the batch itself: advantages over episodes, constant groups; 0 where it is empty."""
-    episodes = batch.episodes
+    found = [
+        (reward, episode.group)
+        for episode in batch.episodes
+        for reward in [each.reward for each in episode.call_rewards] or [episode.reward]
+    ]
     return {
         **_spread("critic/advantages", advantages),
-        "batch/constant_groups": float(
-            constant_groups([episode.reward for episode in episodes], [episode.group for episode in episodes])
-        ),
+        "batch/constant_groups": float(constant_groups([reward for reward, _ in found], [group for _, group in found])),
     }
 
 

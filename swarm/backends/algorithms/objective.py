@@ -62,18 +62,44 @@ class Objective:
         the sampled tokens under the frozen reference; None where the job has no KL. Where `Tokens.sequence` is needed
         and missing, all tokens of each episode must be among these.
         """
-        job = self._job
         present = every.gather(-1, tokens.targets[:, None])[:, 0]
         loss = self._policy_loss(present, tokens, sums)
+        with torch.set_grad_enabled(self._job.entropy_coef > 0 and torch.is_grad_enabled()):
+            entropy = losses.entropy(every)
+        return self._with_bonuses(loss, present, entropy, tokens, reference, sums)
+
+    def token_loss(
+        self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums
+    ) -> Tensor:
+        """Return what `loss` does, for whoever has no (M, V).
+
+        present, entropy (M,): log-probs of the targets, and entropy at their places, under the present weights at the
+        job's temperature, with gradient.
+        """
+        loss = self._policy_loss(present, tokens, sums)
+        entropy = entropy if self._job.entropy_coef > 0 else entropy.detach()
+        return self._with_bonuses(loss, present, entropy, tokens, reference, sums)
+
+    def _with_bonuses(
+        self,
+        loss: Tensor,
+        present: Tensor,
+        entropy: Tensor,
+        tokens: Tokens,
+        reference: Tensor | None,
+        sums: UpdateSums,
+    ) -> Tensor:
+        """Return the policy's `loss` with entropy bonus and KL penalty."""
+        job = self._job
         with torch.set_grad_enabled(job.entropy_coef > 0 and torch.is_grad_enabled()):
-            entropy = (tokens.weights * losses.entropy(every)).sum()
+            bonus = (tokens.weights * entropy).sum()
         if job.entropy_coef > 0:
-            loss = loss - job.entropy_coef * entropy
+            loss = loss - job.entropy_coef * bonus
         if reference is not None:
             divergence = (tokens.weights * losses.divergence(present, reference, job.kl_estimator)).sum()
             loss = loss + job.kl_coef * divergence
             sums.add(kl_loss=divergence)
-        sums.add(entropy=entropy)
+        sums.add(entropy=bonus)
         return loss
 
     def _policy_loss(self, present: Tensor, tokens: Tokens, sums: UpdateSums) -> Tensor:

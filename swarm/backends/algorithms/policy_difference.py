@@ -10,14 +10,18 @@ Knows nothing of losses or models.
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
 from swarm.backends.algorithms.losses import LOG_RATIO_BOUND
+from swarm.backends.algorithms.sides import told
 from swarm.backends.protocols import BackendError
+
+_log = logging.getLogger(__name__)
 
 _LOWEST = -100.0
 _ESS_EPSILON = 1e-8
@@ -56,6 +60,16 @@ class PolicyDifference:
         for number, (count, ours, theirs) in zip(numbers.tolist(), added.tolist(), strict=True):
             before = self._episodes.get(number, (0.0, 0.0, 0.0))
             self._episodes[number] = (before[0] + count, before[1] + ours, before[2] + theirs)
+
+    def merge(self, other: PolicyDifference) -> None:
+        """Add what another one saw of other tokens."""
+        self._tokens += other._tokens
+        self._sums += other._sums
+        self._worst, self._heaviest = max(self._worst, other._worst), max(self._heaviest, other._heaviest)
+        self._lightest = min(self._lightest, other._lightest)
+        for number, added in other._episodes.items():
+            before = self._episodes.get(number, (0.0, 0.0, 0.0))
+            self._episodes[number] = (before[0] + added[0], before[1] + added[1], before[2] + added[2])
 
     def metrics(self) -> Mapping[str, float]:
         """Return `training/rollout_*` and `rollout_corr/*`."""
@@ -157,16 +171,21 @@ class MismatchGuard:
         """Go on counting from a saved `state`."""
         self._above = state
 
-    def check(self, error: float, tokens: int) -> None:
-        """Record an update's `token_mult_prob_error`, a mean over `tokens`; BackendError after `PATIENCE` in a row."""
+    def check(self, error: float, tokens: int, side: Callable[[], str] | None = None) -> None:
+        """Record an update's `token_mult_prob_error`, a mean over `tokens`; BackendError after `PATIENCE` in a row.
+
+        `side` is asked then which side moved, and what it says is told with it; see `sides.told`.
+        """
         if tokens < MIN_TOKENS:
             return
         self._above = self._above + 1 if error > self._limit else 0
         if self._above >= PATIENCE:
-            raise BackendError(
+            said = (
                 f"learner and engine disagree about tokens sampled by the weights this update began with: the mean of "
                 f"exp |difference of log-probs| is {error:.4g}, above the job's mismatch_limit of {self._limit:g} for "
                 f"{self._above} updates in a row. Look at what makes the engine compute otherwise than the learner "
                 f"(dtype, temperature or a cut of the distribution, keys and values of older weights, another "
                 f"attention implementation); raise mismatch_limit only if so much is expected"
             )
+            _log.error("event=mismatch reason=%r", said)  # what is asked now may take long, or all memory
+            raise BackendError(said if side is None else f"{said}. {told(side)}")

@@ -7,7 +7,8 @@ Knows nothing of models, losses or how rows are laid out for a forward (`micro_b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,6 +36,10 @@ class Row:
     versions: Tensor
     proximal: Tensor | None = None
     reference: Tensor | None = None
+    calls: Tensor | None = None
+    """(K,): the call of each target, where its episode's calls have rewards of their own."""
+    advantages: Tensor | None = None
+    """(K,): those of the targets, where the episode's calls differ in them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +92,7 @@ def _row(number: int, episode: TrainEpisode, row: TrainRow) -> Row:
             f"{rollout[~finite][0]}: the update was refused and the weights are as before"
         )
     return Row(
+        calls=torch.tensor(row.calls)[torch.from_numpy(found)] if row.calls else None,
         episode=number,
         group=episode.group,
         ids=torch.from_numpy(ids[: found[-1]]),
@@ -97,6 +103,21 @@ def _row(number: int, episode: TrainEpisode, row: TrainRow) -> Row:
     )
 
 
+def tokens_by_call(rows: Sequence[Row]) -> dict[int, int]:
+    """Return the sampled tokens of an episode's rows by call; all under -1 where nobody asked for calls."""
+    counts: Counter[int] = Counter()
+    for row in rows:
+        counts.update([-1] * len(row.targets) if row.calls is None else row.calls.tolist())
+    return dict(counts)
+
+
+def value_calls(rows: Sequence[Row], advantages: Mapping[int, float]) -> None:
+    """Give the targets of an episode's rows the advantages of their calls."""
+    for row in rows:
+        if row.calls is not None:
+            row.advantages = torch.tensor([advantages[call] for call in row.calls.tolist()])
+
+
 def flat_tokens(
     rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[float], device: torch.device
 ) -> Tokens:
@@ -104,12 +125,17 @@ def flat_tokens(
     counts = torch.tensor([len(row.targets) for row in rows])
     known = [row.proximal for row in rows if row.proximal is not None]
     numbers = torch.tensor([row.episode for row in rows])
+    valued = torch.tensor(advantages)[numbers].repeat_interleave(counts)
+    if any(row.advantages is not None for row in rows):
+        whole = valued.split(counts.tolist())
+        pairs = zip(rows, whole, strict=True)
+        valued = torch.cat([own if row.advantages is None else row.advantages for row, own in pairs])
     return Tokens(
         targets=torch.cat([row.targets for row in rows]).to(device),
         rollout=torch.cat([row.rollout for row in rows]).to(device),
         versions=torch.cat([row.versions for row in rows]).to(device),
         proximal=torch.cat(known).to(device) if len(known) == len(rows) else None,
-        advantages=torch.tensor(advantages)[numbers].repeat_interleave(counts).to(device),
+        advantages=valued.to(device),
         weights=torch.tensor(weights)[numbers].repeat_interleave(counts).to(device),
         episodes=numbers.repeat_interleave(counts).to(device),
     )

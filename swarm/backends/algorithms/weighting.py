@@ -9,7 +9,9 @@ Knows nothing of rewards or models.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+
+import torch
 
 from swarm.job import Job
 
@@ -31,3 +33,17 @@ def token_weights(job: Job, counts: Sequence[int], weights: Sequence[float]) -> 
         weight / (total * share) if weight and count else 0.0
         for count, weight, share in zip(counts, weights, shares, strict=True)
     ]
+
+
+def minibatch_weights(job: Job, counts: Sequence[int], weights: Sequence[float], chosen: Sequence[int]) -> list[float]:
+    """Return the weight of a token of each episode in a minibatch of the `chosen` ones; 0 for all others."""
+    members = set(chosen)
+    return token_weights(job, counts, [own if number in members else 0.0 for number, own in enumerate(weights)])
+
+
+def minibatches(episodes: int, wanted: int, order: torch.Generator) -> Iterator[list[int]]:
+    """Yield near-equal parts of a fresh permutation of the episodes: none dropped, none empty."""
+    parts = min(wanted, max(1, episodes))
+    drawn = torch.randperm(episodes, generator=order) if parts > 1 else torch.arange(episodes)
+    for part in drawn.tensor_split(parts):
+        yield part.tolist()

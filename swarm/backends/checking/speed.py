@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
 from swarm.backends.local.backend import LocalBackend
-from swarm.backends.protocols import Batch, Chunk, Engine, Sampling, TrainEpisode, TrainRow
+from swarm.backends.protocols import Batch, Chunk, Engine, GenerationRequest, Sampling, TrainEpisode, TrainRow
 from swarm.job import Job
 
 _GROUPS, _GROUP = 4, 4
@@ -47,7 +47,7 @@ class Speeds:
 
 async def answer(engine: Engine, name: str, prompt: Sequence[int], sampling: Sampling) -> list[Chunk]:
     """Return all that the engine answers."""
-    chunks: AsyncIterator[Chunk] = engine.generate(name, prompt, sampling)
+    chunks: AsyncIterator[Chunk] = engine.generate(GenerationRequest(name, prompt, sampling))
     return [chunk async for chunk in chunks]
 
 

@@ -26,6 +26,7 @@ from swarm.backends.protocols import (
     Batch,
     Chunk,
     Finish,
+    GenerationRequest,
     Message,
     RequestLost,
     RequestRefused,
@@ -127,13 +128,12 @@ class FakeEngine:
         """Let held generations go on."""
         self._released.set()
 
-    async def generate(
-        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
-    ) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Yield the script's answer; the same seed, or temperature 0, gives the same answer to the same prompt."""
         refusal, self.refuse_next = self.refuse_next, None
         if refusal is not None:
             raise RequestRefused(refusal)
+        prompt_ids, sampling = request.prompt_ids, request.sampling
         ids, finished = self._answer(prompt_ids, sampling)
         loss, self.lose_next = self.lose_next, None
         self.active += 1
@@ -185,6 +185,7 @@ class FakeLearner:
     def __init__(self, engine: FakeEngine, *, overlaps: bool = False) -> None:
         self._engine = engine
         self._overlaps = overlaps
+        self._version = engine.version
         self._released = threading.Event()
         self._released.set()
         self.learning = False
@@ -195,7 +196,7 @@ class FakeLearner:
     @property
     def version(self) -> int:
         """Updates made."""
-        return self._engine.version
+        return self._version
 
     def hold(self) -> None:
         """Make updates wait."""
@@ -216,7 +217,7 @@ class FakeLearner:
         if self._engine.active and not self._overlaps:
             raise BackendError(f"expected no generation during update, found {self._engine.active}")
         self.batches.append(batch)
-        self._engine.version += 1
+        self._version += 1
         trained = [(episode.episode_id, sum(sum(row.sampled) for row in episode.rows)) for episode in batch.episodes]
         self.trained.append((batch.step, trained))
         return {"actor/trained_tokens": float(sum(tokens for _, tokens in trained))}
@@ -236,7 +237,7 @@ class FakeLearner:
         if not path.is_file():
             raise BackendError(f"expected a fake checkpoint in {folder}, found none")
         found = json.loads(path.read_text())
-        self._engine.version = int(found["version"])
+        self._version = int(found["version"])
         self.trained = [(step, [(name, tokens) for name, tokens in batch]) for step, batch in found["trained"]]
 
 
@@ -252,6 +253,10 @@ class FakeBackend:
         self.started = False
         self.stopped = False
         self._failure: str | None = None
+
+    def publish(self) -> None:
+        """Let the engine name the learner's version."""
+        self.engine.version = self.learner.version
 
     async def start(self) -> None:
         """Serve at once."""

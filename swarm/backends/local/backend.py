@@ -82,6 +82,9 @@ class LocalBackend:
         model = self._job.model
         return Path(model.path).name if isinstance(model, PathModel) else f"tiny-{self._job.environment}"
 
+    def publish(self) -> None:
+        """Do nothing: engine and learner share one module, so that an update serves as soon as it is made."""
+
     async def start(self) -> None:
         """Make or load the model and begin to serve the running event loop."""
         if self._loaded is None:
@@ -136,7 +139,7 @@ def _load(job: Job, models: Path) -> _Parts:
     from swarm.backends.rendering.renderer import load_renderer
 
     disable_progress_bar()
-    folder = _folder(job, models)
+    folder = base_model(job, models)
     renderer = load_renderer(folder)
     policy = load_policy(folder, job, ids=renderer.ids, text=_ordinary_text(renderer))
     check_rows(policy, job.max_context)
@@ -177,7 +180,18 @@ def _batcher(policy: Policy, job: Job) -> Batcher | PagedBatcher:
     return Batcher(policy, slots=slots, positions=job.max_context, seed=job.seed)
 
 
-def _folder(job: Job, models: Path) -> Path:
+def base_model(job: Job, models: Path) -> Path:
+    """Return the folder of the model that the job's training begins with, made if need be; raise BackendError."""
+    if job.start_from is None:
+        return _named_model(job, models)
+    from swarm.backends.local.model.beginning import require_beginning
+
+    start, bare = model_place(job.start_from, models), job.model.model_copy(update={"warm_start_steps": 0})
+    require_beginning(start, _named_model(job.model_copy(update={"model": bare}), models))
+    return start
+
+
+def _named_model(job: Job, models: Path) -> Path:
     if isinstance(job.model, TinyModel):
         from swarm.backends.tiny.model import ensure_tiny, require_context
 

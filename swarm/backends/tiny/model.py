@@ -37,7 +37,6 @@ A change of the template alone does not: a folder that an earlier version made g
 (the first one knew no tools), so that interrupted trainings and studies see no other prompts. Delete it for another.
 """
 
-_HEAD_SIZE = 16
 _CONTEXT = 2048
 _VOCABULARY_PLAYS = 200
 _BETWEEN_MARKS = re.compile("|".join(map(re.escape, (START, END))))
@@ -45,7 +44,7 @@ _BETWEEN_MARKS = re.compile("|".join(map(re.escape, (START, END))))
 
 def tiny_hash(spec: TinyModel, environment: str) -> str:
     """Return the name of the model's folder: 16 hex digits of a hash over spec, environment and code version."""
-    parts = {"version": _VERSION, "environment": environment, "spec": spec.model_dump(mode="json")}
+    parts = {"version": _VERSION, "environment": environment, "spec": spec.value()}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -97,9 +96,9 @@ def _initial(spec: TinyModel, tokenizer: PreTrainedTokenizerFast) -> LlamaForCau
         hidden_size=spec.hidden_size,
         intermediate_size=2 * spec.hidden_size,
         num_hidden_layers=spec.layers,
-        num_attention_heads=max(1, spec.hidden_size // _HEAD_SIZE),
-        num_key_value_heads=max(1, spec.hidden_size // _HEAD_SIZE),
-        head_dim=_HEAD_SIZE,
+        num_attention_heads=max(1, spec.hidden_size // spec.head_size),
+        num_key_value_heads=max(1, spec.hidden_size // spec.head_size),
+        head_dim=spec.head_size,
         max_position_embeddings=_CONTEXT,
         tie_word_embeddings=False,
         initializer_range=0.05,

@@ -13,7 +13,8 @@ import sys
 from typing import Any
 
 from swarm.client import Agent, Episode, Result, plain_agent
-from swarm.client.agents import worth_of
+from swarm.client.agents import UnusableReward, worth_of
+from swarm.client.failures import limited_s
 from swarm.environments.playing.code import is_async, load, where_of
 from swarm.environments.playing.rewards import RewardFailed
 from swarm.errors import SwarmError
@@ -30,14 +31,21 @@ def load_agent(place: str) -> Agent:
 def report_failures(agent: Agent) -> Agent:
     """Return the agent with its first failures written to stderr; those of the server are reported by the rollout."""
     left = MOST_REPORTED
+    limited = False
 
     async def play(episode: Episode[Any]) -> Result:
-        nonlocal left
+        nonlocal left, limited
         try:
             return _finite(await agent(episode))
         except SwarmError:
             raise
         except (Exception, SystemExit) as error:
+            if limited_s(error) is not None:
+                if not limited:
+                    said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                    sys.stderr.write(f"rate-limited: {said}; such plays are played again after a pause, and counted\n")
+                limited = True
+                raise
             if left > 0:
                 left -= 1
                 sys.stderr.write(_line(episode, error) + ("" if left else "; further ones are counted only") + "\n")
@@ -51,7 +59,7 @@ def report_failures(agent: Agent) -> Agent:
 def _finite(result: Result) -> Result:
     reward, _ = worth_of(result)
     if not math.isfinite(reward):
-        raise ValueError(f"expected the agent to return a finite reward, found {reward!r}")
+        raise UnusableReward(f"expected the agent to return a finite reward, found {reward!r}")
     return result
 
 

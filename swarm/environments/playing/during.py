@@ -32,8 +32,8 @@ class AwaitedEvaluation(NamedTuple):
     episodes: int
 
 
-async def awaited(client: AsyncSwarmClient, episodes: int) -> AsyncIterator[AwaitedEvaluation]:
-    """Yield what training waits for, whenever it does, until the job is finished.
+async def awaited(client: AsyncSwarmClient, episodes: int | None) -> AsyncIterator[AwaitedEvaluation]:
+    """Yield what training waits for, whenever it does, until the job is finished; None: however many episodes.
 
     A server that came back may wait for the same version again: for all of its episodes, or for as many as had ended
     before it went away. Raises InvalidRequest where it waits for another number of episodes than `episodes`: the
@@ -44,7 +44,7 @@ async def awaited(client: AsyncSwarmClient, episodes: int) -> AsyncIterator[Awai
         if not status.awaited_evaluations:
             await asyncio.sleep(LOOK_S)
             continue
-        if status.policy_version != played:  # else it forgot what was played, as nobody else plays
+        if episodes is not None and status.policy_version != played:  # else it forgot what was played
             _require(status, episodes)
         between = time.monotonic() - since
         yield AwaitedEvaluation(status.policy_version, status.awaited_evaluations)

@@ -32,7 +32,7 @@ async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcom
     messages = chat_messages(await _done(plain, game.opening), "opening")
     if not messages:
         raise TypeError("expected a message or more of opening(), found none")
-    tools = {"tools": list(game.tools)} if game.tools else {}
+    tools: dict[str, Any] = {"tools": list(game.tools)} if game.tools else {}
     while True:
         try:
             reply = await episode.chat(messages, **tools)

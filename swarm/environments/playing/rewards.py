@@ -17,6 +17,7 @@ from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
+from swarm.client.agents import UnusableReward
 from swarm.environments.base import Message, Outcome, Task
 from swarm.environments.playing.code import call, load, where_of
 
@@ -26,6 +27,10 @@ MOST_S = 10.0
 
 class RewardFailed(Exception):
     """A reward function raised, took too long, or returned what cannot be trained on."""
+
+
+class RewardNotFinite(RewardFailed, UnusableReward):
+    """A reward function returned what is no finite number."""
 
 
 class Reward:
@@ -60,7 +65,7 @@ class Reward:
 
 def _number(found: Any) -> float:
     if (number := finite(found)) is None:
-        raise RewardFailed(f"expected the reward function to return a finite number, found {found!r:.80}")
+        raise RewardNotFinite(f"expected the reward function to return a finite number, found {found!r:.80}")
     return number
 
 

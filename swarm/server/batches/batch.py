@@ -184,6 +184,7 @@ class Groups:
         if self._loose or group not in self._members.alive:
             self.streams.take(group.stream, self.taken)
         self._members.join(group, episode)
+        self.streams.came(group.stream)
         self.turns.began(group.stream, episode, group.turn if turn is None else turn)
 
     def join_late(self, episode: str, task_id: str, stream: str) -> Group:
@@ -198,8 +199,15 @@ class Groups:
 
     def set_shares(self, shares: Mapping[str, float]) -> None:
         """Give streams new shares, from the next place that is taken."""
-        oldest_first = sorted(self._units(), key=lambda unit: self._ages.slack(unit[1]))
-        self.streams.set_shares(shares, [group.stream for group, _ in oldest_first])
+        self.streams.set_shares(shares, self._oldest_first())
+
+    def renormalise(self, missing: frozenset[str]) -> bool:
+        """Deal out the shares of the streams that are missing; return whether these are others than before."""
+        return self.streams.renormalise(missing, self._oldest_first())
+
+    def reclaim(self) -> None:
+        """Deal out what streams left that get no more places, because they are missing or have no share now."""
+        self.streams.reclaim(self.taken)
 
     def end(self, sample: Sample) -> list[Sample]:
         """Take a member's sample; return what the rule filters out for it."""
@@ -265,6 +273,11 @@ class Groups:
             for episode in sorted(self._ages.too_old & self._members.ended.keys())
         ]
 
+    def drop_ended(self, episode: str) -> list[Sample]:
+        """Drop and return the sample of an episode that waits for its batch; none where it does not."""
+        sample = self._members.ended.get(episode)
+        return [] if sample is None else [self._members.drop(sample)]
+
     @property
     def outdated(self) -> set[str]:
         """Open episodes no batch may take any more."""
@@ -318,6 +331,10 @@ class Groups:
             self.join(group, sample.episode, sample.turn)
             self._ages.sampled(sample.episode, sample.nodes)
 
+    def readmit(self) -> None:
+        """Give places to what was read back of streams that have no share now; `restore` and `restore_open` before."""
+        self.streams.readmit(self._oldest_first())
+
     def drop_empty(self) -> list[Sample]:
         """Drop and return restored samples that teach nothing: the server died before it dropped them."""
         empty = [sample for sample in self._members.ended.values() if not sample.teaches]
@@ -341,6 +358,11 @@ class Groups:
             alive = self._units() if self._ages.bounded else []
             selection = self.streams.selection(self._place(*unit) for unit in alive)
         return selection, [unit for unit in self._done() if selection.takes(self._place(unit, _episodes(unit)))]
+
+    def _oldest_first(self) -> list[str]:
+        """Return the streams of the places that are taken."""
+        units = sorted(self._units(), key=lambda unit: self._ages.slack(unit[1]))
+        return [group.stream for group, _ in units]
 
     def _units(self) -> list[tuple[Group, list[str]]]:
         """Return what takes a place, group by group: the whole group, or one episode of it."""

@@ -43,7 +43,8 @@ class Group:
     @property
     def constant(self) -> bool:
         """All its rewards are equal."""
-        return len({sample.reward for sample in self.ended}) == 1
+        found = {each.reward for sample in self.ended for each in sample.trained_rewards}
+        return len(found | {sample.reward for sample in self.ended if not sample.call_rewards}) == 1
 
 
 def bytes_of(nodes: Sequence[Node]) -> int:

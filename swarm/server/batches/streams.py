@@ -12,7 +12,13 @@ then the surplus ones, which are the first of the batch behind those. A batch is
 fast stream never takes the place of a slow one. One that plays nothing would hold up all others for ever: its places
 are held until every other stream is done and `drain_timeout_s` more have passed; then they are lent to whoever has a
 whole group to spare or comes first, until the batch is there. It stays owed them, up to one batch, and they are made
-up in the next batches. New shares open a new account.
+up in the next batches.
+
+A stream may be said to be *missing* (`renormalise`): then the places that are not taken are dealt out anew, to the
+streams that live, by their own shares. Each such change, and so do new shares, opens a new account: who comes back has
+its share again from then on, and is owed nothing. What it missed was played by others in batches that are learned; to
+make it up would bend the shares of the batches to come, by as much as it was away. Places that are taken stay what they
+are. A place that is left by a stream that gets no more of them (missing, or without a share now) is dealt out anew too.
 
 The cursor of a stream counts its groups that were played to their end; under the rule `episodes` it counts
 group_size ended episodes as one. Which task comes next is `swarm.server.batches.passes`. Pure bookkeeping: no clock, no
@@ -33,6 +39,8 @@ from swarm.server.batches.staleness import BatchPlace, BatchSelection
 from swarm.store import StreamMoved, TasksListed
 from swarm.wire import StreamStatus
 
+MOST_CHARTED = 32
+"""Streams with metrics of their own: names come from clients, and each is a curve in a tracker for ever."""
 _ANYONE = ""
 """Whose places all are where streams have no shares."""
 _FINEST = 1_000_000
@@ -68,14 +76,16 @@ class DeficitRoundRobin:
 
     def owed(self, undealt: Counter[str]) -> dict[str, float]:
         """Return what each stream would be owed, in places, had the last places not been dealt: `undealt` by stream."""
-        count = undealt.total()
+        count = sum(undealt[name] for name in self._owed)
         return {
             name: (owed + undealt[name] * self.unit - count * self._part[name]) / self.unit
             for name, owed in self._owed.items()
         }
 
     def transfer(self, giver: str, taker: str) -> None:
-        """Give a dealt place of one stream to another."""
+        """Give a dealt place of one stream to another; one of a stream that has no account costs nobody anything."""
+        if giver not in self._owed:
+            return
         self._owed[giver] += self.unit
         if taker in self._owed:
             self._owed[taker] -= self.unit
@@ -114,6 +124,9 @@ class Streams:
         self._batches = 1
         self._turn = episodes_per_turn
         self._known: dict[str, _Stream] = {}
+        self._came: dict[str, None] = {}
+        self._asked: Mapping[str, float] = {}
+        self._shares: Mapping[str, float] = {}
         self._round_robin: DeficitRoundRobin | None = None
         self._window: list[str] = []
         self._moved: set[str] = set()
@@ -121,12 +134,22 @@ class Streams:
         self.passes = Passes(episodes_per_turn)
         self.lent = 0
         """Places ever given away because their stream played nothing."""
+        self.missing: frozenset[str] = frozenset()
+        """Streams whose shares the others have."""
+        self.missed = 0
+        """How often a stream was found missing."""
         if shares:
             self._deal_anew(shares, {}, ())
 
     @property
     def shares(self) -> Mapping[str, float]:
-        """Each stream's part of each batch, between 0 and 1; empty where every stream comes as it comes."""
+        """Each stream's part of each batch, between 0 and 1, as it was asked for, whoever is missing; empty where every
+        stream comes as it comes."""
+        return self._shares
+
+    @property
+    def shares_now(self) -> Mapping[str, float]:
+        """The same, dealt out to the streams that are not missing."""
         return {} if self._round_robin is None else self._round_robin.shares
 
     @property
@@ -134,10 +157,22 @@ class Streams:
         """All streams that were played to some end, recovered, or have a share."""
         return tuple(sorted({*self._known, *self.shares}))
 
+    @property
+    def charted(self) -> tuple[str, ...]:
+        """Streams that are measured each for itself, at most `MOST_CHARTED`: those with shares, then as they came.
+
+        The same in every life of the server: a curve in a tracker that ends in the middle says nothing.
+        """
+        return tuple(dict.fromkeys([*self.shares, *self._came]))[:MOST_CHARTED]
+
+    def came(self, stream: str) -> None:
+        """An episode of the stream begins; those that came first are charted."""
+        self._came.setdefault(stream)
+
     def check(self, stream: str) -> None:
         """Raise InvalidRequest for a stream that has no share where streams have shares."""
-        if self._round_robin is not None and stream not in self._round_robin.shares:
-            known = ", ".join(sorted(self._round_robin.shares))
+        if self._asked and stream not in self._asked:
+            known = ", ".join(sorted(self._asked))
             raise InvalidRequest(f"expected one of the job's streams ({known}), found {stream!r}", param="stream")
 
     def ahead(self, batches: int) -> None:
@@ -178,6 +213,12 @@ class Streams:
         starts = [number * self._needed for number in whole]
         batches = [Counter(self._window[start : start + self._needed]) for start in starts]
         return BatchSelection(batches, self._needed, alive)
+
+    def lacking(self, done: Counter[str]) -> Counter[str]:
+        """Return how many places of the next batch are not done, by stream; under "" where streams have no shares."""
+        if self._round_robin is None:
+            return Counter({_ANYONE: max(0, self._needed - done.total())})
+        return Counter(self._window[: self._needed]) - done
 
     def held_up(self, done: Counter[str], taken: Counter[str]) -> bool:
         """Return whether some streams are done with their places of the batch and the others play nothing."""
@@ -236,10 +277,40 @@ class Streams:
         self._moved.update(self.names)
         self._deal_anew(shares, {}, alive)
 
+    def renormalise(self, missing: frozenset[str], alive: Sequence[str]) -> bool:
+        """Deal the places that are not taken to the streams that are not `missing`; return whether that changes who is.
+
+        Where all are missing everything stays as it is: nobody is there to have their shares.
+        """
+        if missing == self.missing or missing >= self._asked.keys():
+            return False
+        self.missed += len(missing - self.missing)
+        self.missing = missing
+        self._deal_anew(self._asked, {}, alive)
+        return True
+
+    def reclaim(self, taken: Counter[str]) -> None:
+        """Deal the free places anew that belong to streams which get no more of them."""
+        gone = Counter(self._window) - taken
+        for stream in gone.keys() & self._foreign:
+            for _ in range(gone[stream]):
+                self._window.remove(stream)
+        self._deal()
+
+    def readmit(self, alive: Sequence[str]) -> None:
+        """Give places to those that were read back of streams which get no more of them; `alive` are all that were."""
+        if self._round_robin is not None and not self._round_robin.shares.keys() >= set(alive):
+            self._deal_anew(self._asked, {}, alive)
+
     def recover(
-        self, moved: Sequence[StreamMoved], job: Mapping[str, float], lists: Sequence[TasksListed] = ()
+        self,
+        moved: Sequence[StreamMoved],
+        job: Mapping[str, float],
+        lists: Sequence[TasksListed] = (),
+        came: Sequence[str] = (),
     ) -> None:
-        """Go on from what was written; `job` holds the shares where none were written."""
+        """Go on from what was written; `job` holds the shares where none were written, `came` is the streams' order."""
+        self._came = dict.fromkeys(came)
         stood = {stream.name: stream for stream in moved}
         for listed in lists:
             at = stood.get(listed.stream)
@@ -262,6 +333,7 @@ class Streams:
                 groups_open=alive[name],
                 groups_trained=stream.trained,
                 unfinished=unfinished.get(name, {}),
+                missing=name in self.missing,
             )
             for name, stream in found
         )
@@ -276,7 +348,9 @@ class Streams:
         return self._standing(self.names)
 
     def _standing(self, names: Iterable[str]) -> list[StreamMoved]:
-        owed = {} if self._round_robin is None else self._round_robin.owed(Counter(self._window))
+        """Return where streams stand; while some are missing nobody is owed anything (`renormalise`)."""
+        account = None if self.missing else self._round_robin
+        owed = {} if account is None else account.owed(Counter(self._window))
         shares = self.shares
         found = [(name, self._stream(name)) for name in sorted(names)]
         return [
@@ -288,9 +362,19 @@ class Streams:
 
     def _deal_anew(self, shares: Mapping[str, float], owed: Mapping[str, float], alive: Sequence[str]) -> None:
         self._moved.update(shares)  # all shares are written together, so that a restart never finds a part of them
-        self._round_robin = DeficitRoundRobin(shares, owed)
+        self._asked, self._shares = shares, DeficitRoundRobin(shares, {}).shares
+        self.missing &= shares.keys()
+        living = {name: share for name, share in shares.items() if name not in self.missing}
+        if not living:
+            self.missing, living = frozenset(), dict(shares)
+        self._round_robin = DeficitRoundRobin(living, owed)
         self._window = list(alive)
         self._deal()
+
+    @property
+    def _foreign(self) -> set[str]:
+        """Streams of the window that get no more places."""
+        return set(self._window) - set(self.shares_now)
 
     @property
     def _places(self) -> int:

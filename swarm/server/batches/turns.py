@@ -11,7 +11,7 @@ from swarm.server.batches.group import Group
 from swarm.server.batches.passes import Pass, Passes
 from swarm.store import Sample
 
-_UNDONE = frozenset({"partial_group", "pool_bytes", "stale"})
+_UNDONE = frozenset({"partial_group", "pool_bytes", "stale", "erased"})
 """Why an episode is dropped whose group is not whole, and which is played again for it (but not under `episodes`)."""
 _EMPTY = frozenset({"no_calls", "no_trained_calls"})
 """Why one is dropped that ended with nothing to train."""

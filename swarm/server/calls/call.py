@@ -77,6 +77,7 @@ class Call:
         plan: SamplingPlan,
         *,
         n: int = 1,
+        agent: str = "",
         grace_s: float = GRACE_S,
     ) -> None:
         _check_room(prompt, plan, ledger.job.max_context)
@@ -88,10 +89,12 @@ class Call:
         self.reply_name = hashlib.blake2b(self.name.encode(), digest_size=12).hexdigest()
         self.prompt_tokens = len(prompt.prompt_ids)
         self._answers = [
-            AnswerGeneration(backend, prompt, plan.nth(choice), f"{self.name}.{choice}", choice) for choice in range(n)
+            AnswerGeneration(backend, prompt, plan.nth(choice), f"{self.name}.{choice}", choice, episode.id)
+            for choice in range(n)
         ]
         self._streamed = plan.streamed
         self._trained = plan.trained
+        self._agent = agent
         self._said: list[SampledPiece] = []
         self._nodes: list[Node] = []
         self._replies: Sequence[Reply] = ()
@@ -110,9 +113,16 @@ class Call:
 
     @classmethod
     async def open(
-        cls, serving: Serving, claims: Claims, episode: LeasedEpisode, ask: Ask, *, grace_s: float = GRACE_S
+        cls,
+        serving: Serving,
+        claims: Claims,
+        episode: LeasedEpisode,
+        ask: Ask,
+        *,
+        agent: str = "",
+        grace_s: float = GRACE_S,
     ) -> Call:
-        """Make the prompt and the sampling plan of what an open episode asks, and start the call.
+        """Make the prompt and the sampling plan of what an open episode's `agent` asks, and start the call.
 
         Raises InvalidRequest for what cannot be honoured, and what the key's owner is told where its episode ends
         while the prompt is made.
@@ -122,7 +132,7 @@ class Call:
         episode, prompt = await serving.prompts.build(episode, playing, ask.messages, tools)
         _tell_left_out((*ask.left_out, *(["tools"] if _unseen(tools, prompt) else [])), rollout.counts)
         plan = sampling_plan(ask, episode.kind, rollout.ledger, serving.backend, prompt.prompt_text)
-        return cls(rollout.ledger, serving.backend, episode, prompt, plan, n=ask.n, grace_s=grace_s)
+        return cls(rollout.ledger, serving.backend, episode, prompt, plan, n=ask.n, agent=agent, grace_s=grace_s)
 
     @property
     def alive(self) -> bool:
@@ -255,7 +265,13 @@ class Call:
 
     def _node(self, answer: AnswerGeneration) -> Node:
         return self._episode.tree.finished(
-            answer.prompt, answer.ids, answer.logprobs, answer.versions, text=answer.text, trained=self._trained
+            answer.prompt,
+            answer.ids,
+            answer.logprobs,
+            answer.versions,
+            text=answer.text,
+            trained=self._trained,
+            agent=self._agent,
         )
 
     def _serve(self) -> None:

@@ -20,6 +20,7 @@ from swarm.backends.protocols import (
     Backend,
     Chunk,
     Finish,
+    GenerationRequest,
     GrammarRefused,
     Message,
     Renderer,
@@ -53,14 +54,18 @@ class AnswerGeneration:
     """Answer number `choice` of a call. Runs once; its fields are whole when `run` returns.
 
     `name` is unique and the same for a request that was sent again; tool calls are named after it.
+    `session` is the episode's, for an engine that keeps what its calls share.
     """
 
-    def __init__(self, backend: Backend, prompt: Prompt, plan: SamplingPlan, name: str, choice: int) -> None:
+    def __init__(
+        self, backend: Backend, prompt: Prompt, plan: SamplingPlan, name: str, choice: int, session: str = ""
+    ) -> None:
         self._backend = backend
         self.prompt = prompt
         self._plan = plan
         self._choice = choice
         self.name = name
+        self._session = session
         self.ids: list[int] = []
         self.logprobs: list[float] = []
         self.versions: list[int] = []
@@ -153,7 +158,8 @@ class AnswerGeneration:
                 raise EngineUnavailable(str(loss)) from None
 
     def _chunks(self) -> AsyncGenerator[Chunk, None]:
-        generated = self._backend.engine.generate(self.name, self.prompt.prompt_ids, self._plan.sampling)
+        request = GenerationRequest(self.name, self.prompt.prompt_ids, self._plan.sampling, self._session)
+        generated = self._backend.engine.generate(request)
         return cast(AsyncGenerator[Chunk, None], generated)
 
     def _take(self, chunk: Chunk) -> None:

@@ -7,6 +7,7 @@ change that may make room; a newcomer then finds room only if no waiter could us
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -20,6 +21,7 @@ T = TypeVar("T")
 class _Waiter(Generic[T]):
     attempt: Callable[[], T | None]
     answer: asyncio.Future[T]
+    since: float
 
 
 class Admission(Generic[T]):
@@ -35,12 +37,17 @@ class Admission(Generic[T]):
     def __len__(self) -> int:
         return len(self._line)
 
+    @property
+    def age_s(self) -> float | None:
+        """Seconds for which the one that came first has waited; None where nobody waits."""
+        return time.monotonic() - self._line[0].since if self._line else None
+
     async def admit(self, attempt: Callable[[], T | None], wait_s: float) -> T | None:
         """Return what `attempt` gives, at once or when there is room; None if there is none within `wait_s`."""
         found = attempt()
         if found is not None or wait_s <= 0:
             return found
-        waiter = _Waiter(attempt, asyncio.get_running_loop().create_future())
+        waiter = _Waiter(attempt, asyncio.get_running_loop().create_future(), time.monotonic())
         self._line.append(waiter)
         try:
             await asyncio.wait({waiter.answer}, timeout=wait_s)

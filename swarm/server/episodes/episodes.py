@@ -44,7 +44,8 @@ class Interruptible(Protocol):
 class LeasedEpisode:
     """One play of a task. `active_at` is when its agent last made or finished a call, `heard_at` when its client was
     last heard of, by a call or a heartbeat. `due_at` is when the time its client gave it is over, if it gave one.
-    `version` is the policy that served when it began.
+    `version` is the policy that served when it began, at `begun_at`, `code` the sha256 of its agent's files, if its
+    client said it.
 
     `settling` is the work of writing its end or its team's first phase down, while that goes on.
     """
@@ -60,7 +61,9 @@ class LeasedEpisode:
     heard_at: float
     due_at: float | None = None
     version: int = 0
+    code: str | None = None
     epoch: int = 1
+    begun_at: float = 0.0
     calls: set[Interruptible] = field(default_factory=set)
     settling: asyncio.Task[None] | None = None
 
@@ -127,7 +130,7 @@ class Leases:
         now = self._clock()
         episode = LeasedEpisode(
             episode_id, task_id, request.stream, request.kind, request.owner, tree, now + self._ttl_s, now, now,
-            None if request.timeout_s is None else now + request.timeout_s, version,
+            None if request.timeout_s is None else now + request.timeout_s, version, request.code, begun_at=now,
         )  # fmt: skip
         self._open[episode_id] = episode
         return episode

@@ -5,7 +5,7 @@ verb changes them together. Every episode that leaves without being trained is c
 
     begun = open and prepared + waiting for their batch + trained + evaluated + aborted + fenced
             + drop_no_calls + drop_no_trained_calls + drop_partial_group + drop_constant_group + drop_pool_bytes
-            + drop_stale + drop_job_finished
+            + drop_stale + drop_job_finished + drop_erased
 
 Knows no learner and no HTTP, and decides nothing: who is fenced or dropped, and when, is its callers' business.
 """
@@ -16,16 +16,19 @@ import asyncio
 import logging
 import random
 import secrets
-from collections import Counter
+import time
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from swarm.backends.protocols import Renderer
 from swarm.errors import EngineUnavailable, EpisodeEnded, StoreUnavailable
 from swarm.job import Job
 from swarm.server.batches.batch import Groups
 from swarm.server.episodes.admission import Admission
+from swarm.server.episodes.call_rewards import call_rewards
 from swarm.server.episodes.episodes import Closing, LeasedEpisode, Leases, PreparedEpisode
+from swarm.server.episodes.trained_agents import require_trained
 from swarm.server.shared.gate import Gate
 from swarm.server.shared.states import StateMachine
 from swarm.store import Closed, Sample, Store
@@ -34,8 +37,19 @@ from swarm.wire import EndRequest, ServerState
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1.0
+LOST_KEPT = 50
 SETTLING_S = 30.0
 """Seconds after which those who wait for a store that does not answer are told so."""
+
+
+class LostEpisode(NamedTuple):
+    """One that was dropped or fenced: when (Unix time), whose, and why."""
+
+    at: float
+    episode: str
+    stream: str
+    owner: str
+    reason: str
 
 
 class Ledger:
@@ -65,6 +79,12 @@ class Ledger:
         self._evaluation_draws = (-1, random.Random())
         self.awaited = 0
         """Evaluation episodes of this version that training waits for; no training episode begins meanwhile."""
+        self.ending = False
+        """No training episode begins any more: the last step's weights are being evaluated."""
+        self.evaluated: list[tuple[float, bool | None]] = []
+        """Reward and success of those of them that have ended."""
+        self.lost: deque[LostEpisode] = deque(maxlen=LOST_KEPT)
+        """The last ones that were dropped or fenced, the oldest first."""
         self.full_since: float | None = None
         """When the batch that is waited for was full, None before it is."""
         self.line: Admission[LeasedEpisode] = Admission(
@@ -90,7 +110,12 @@ class Ledger:
         self.changed.set()
 
     def sample_of(self, episode: LeasedEpisode, request: EndRequest) -> Sample:
-        """Return an open episode with the reward it ends with."""
+        """Return an open episode with the reward it ends with.
+
+        Raises InvalidRequest for rewards of what it does not have, and where none of its agents is to be trained.
+        """
+        if episode.kind == "train":
+            require_trained(self.job.train_agents, episode.tree.nodes)
         group = self.groups.of(episode.id)
         return Sample(
             episode=episode.id,
@@ -102,7 +127,9 @@ class Ledger:
             success=request.success,
             weight=request.weight,
             nodes=tuple(episode.tree.nodes),
+            call_rewards=call_rewards(request, episode.tree.nodes),
             turn=self.groups.turns.of(episode.id),
+            code=episode.code,
         )
 
     async def settle(
@@ -145,12 +172,14 @@ class Ledger:
         """Count samples that ended and will not be trained, and write down why."""
         for sample in samples:
             self.counts[f"drop_{reason}"] += 1
+            self.lost.append(LostEpisode(time.time(), sample.episode, sample.stream, sample.owner, reason))
             log.warning("event=drop episode=%s owner=%r reason=%s", sample.episode, sample.owner, reason)
             self.store.note(closed(sample, "dropped", reason))
 
     def fence(self, episode: LeasedEpisode, reason: str) -> None:
         """Take an episode from its owner; its place is free again."""
         self.counts[f"drop_{reason}"] += 1
+        self.lost.append(LostEpisode(time.time(), episode.id, episode.stream, episode.owner, reason))
         log.warning("event=fence episode=%s owner=%r reason=%s", episode.id, episode.owner, reason)
         self.give_up(episode, "fenced", reason)
 
@@ -198,5 +227,5 @@ def closed(sample: Sample, state: Literal["ended", "dropped"], reason: str | Non
     """Return what is written of an episode that ended with its reward."""
     return Closed(
         sample.episode, state, epoch, sample.reward, sample.success, sample.weight, sample.group or None, reason,
-        sample.turn,
+        sample.turn, call_rewards=sample.call_rewards,
     )  # fmt: skip

@@ -27,14 +27,16 @@ from swarm.errors import (
 )
 from swarm.job import Job
 from swarm.server.batches.group import Group
+from swarm.server.episodes.attendance import StreamAttendance
 from swarm.server.episodes.drain import Drain
 from swarm.server.episodes.episodes import ClosedEpisode, LeasedEpisode
+from swarm.server.episodes.erasing import Erasing
 from swarm.server.episodes.ledger import RETRY_AFTER_S, Ledger, closed, untrained
 from swarm.server.episodes.sweeps import Sweeps
 from swarm.server.episodes.teams import Teams
 from swarm.server.shared.keys import Claims
 from swarm.server.shared.states import StateMachine
-from swarm.store import Began, Recovered, Store, TasksListed
+from swarm.store import Began, Recovered, Store, StoredEvent, TasksListed
 from swarm.timelines import CallTree
 from swarm.wire import (
     Ack,
@@ -61,18 +63,26 @@ class Rollout:
     """Episodes of one loaded job, from begin to the batch. Lives on one event loop."""
 
     def __init__(
-        self, job: Job, machine: StateMachine, store: Store, clock: Callable[[], float] = time.monotonic
+        self,
+        job: Job,
+        machine: StateMachine,
+        store: Store,
+        clock: Callable[[], float] = time.monotonic,
+        tell: Callable[[StoredEvent], None] = lambda event: None,
     ) -> None:
         self.ledger = ledger = Ledger(job, machine, store, clock)
+        self._attendance = StreamAttendance(ledger, tell)
         self.leases, self.groups, self.gate, self.counts = ledger.leases, ledger.groups, ledger.gate, ledger.counts
         self.teams = Teams(ledger)
         self.drain = Drain(ledger)
-        self._sweeps = Sweeps(ledger, self.teams)
+        self.erasing = Erasing(ledger)
+        self._sweeps = Sweeps(ledger, self.teams, self._attendance)
         self._listing = asyncio.Lock()
 
     async def begin(self, request: BeginRequest) -> LeasedEpisode:
         """Admit an episode, waiting for room up to the request's `wait_s`; raise Throttled if there is none."""
-        episode = await self.ledger.line.admit(lambda: self._try_begin(request), request.wait_s)
+        with self._attendance.asked(request):
+            episode = await self.ledger.line.admit(lambda: self._try_begin(request), request.wait_s)
         if episode is not None:
             return episode
         self.counts["throttled"] += 1
@@ -112,6 +122,7 @@ class Rollout:
         """Give a stream its task list, durably; JobConflict where it has another one."""
         self.ledger.require_recovered()
         self.groups.streams.check(request.stream)
+        self._attendance.came(request.stream)
         async with self._listing:
             found = self.groups.streams.passes.of(request.stream)
             if found is not None:
@@ -124,12 +135,12 @@ class Rollout:
             return TaskListKnown(stream=request.stream, known=found is not None or request.ids is not None)
 
     def release(self, request: ReleaseRequest) -> Released:
-        """Fence the open episodes of a client that is dead, as who knows its secret says."""
+        """Fence the open episodes of a client that is over, as who knows its secret says."""
         self.ledger.require_recovered()
         name = fingerprint(request.secret)
         left = [e for e in self.leases if e.settling is None and name in e.owner.split(":")]
         for episode in left:
-            self.ledger.fence(episode, "owner_died")
+            self.ledger.fence(episode, request.reason)
         self.ledger.notify()
         return Released(episodes=len(left))
 
@@ -155,7 +166,7 @@ class Rollout:
         self.groups.updated(recovered.step)  # what was settled and not learned is learned before anything begins
         for name, (epoch, state, _) in recovered.epochs.items():
             self.leases.remember(name, ClosedEpisode("ended" if state == "dropped" else state, epoch))
-        self.groups.streams.recover(recovered.streams, self.ledger.job.streams, recovered.lists)
+        self.groups.streams.recover(recovered.streams, self.ledger.job.streams, recovered.lists, recovered.streams_came)
         self.groups.turns.count_played(recovered.played)
         for sample in recovered.pool:
             self.groups.restore(sample)
@@ -163,6 +174,7 @@ class Rollout:
         for sample in recovered.prepared:
             self.leases.prepare(sample)
             self.groups.restore_open(sample)
+        self.groups.readmit()
         for sample in self.groups.drop_empty():
             self.ledger.drop([sample], untrained(sample))
         self.ledger.drop(self.groups.filter_all(), "constant_group")
@@ -208,11 +220,17 @@ class Rollout:
             **{f"lease/{name}": float(count) for name, count in sorted(self.counts.items())},
             "pool/bytes": float(self.groups.taken_bytes),
             "throttle/lent": float(self.groups.streams.lent),
+            "throttle/missed": float(self.groups.streams.missed),
         }
 
-    def hold(self, episodes: int) -> None:
-        """Begin no training episode before so many evaluation episodes, of the version that serves, have ended."""
+    def hold(self, episodes: int, *, ending: bool = False) -> None:
+        """Begin no training episode before so many evaluation episodes, of the version that serves, have ended.
+
+        None at all where training is `ending` with them.
+        """
         self.ledger.awaited = episodes
+        self.ledger.ending = ending
+        self.ledger.evaluated = []
 
     def finish(self) -> None:
         """The last step is done: what still waits, or ends from now on, is dropped."""
@@ -236,7 +254,7 @@ class Rollout:
             return None
         if state not in _ADMITTING:
             raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
-        if request.kind == "train" and self.ledger.awaited:
+        if request.kind == "train" and (self.ledger.awaited or self.ledger.ending):
             return None
         if request.kind == "eval":
             assert request.task_id is not None  # `BeginRequest` sees to it
@@ -255,7 +273,7 @@ class Rollout:
         if request.kind == "train" and (awaited := self.ledger.awaited):
             return (
                 f"training waits for {awaited} evaluation episodes of version {self.ledger.version} (the job's "
-                "evaluate_after); have them played, and try again"
+                "evaluate_after or eval_every); have them played (`ajet client run --evaluations`), and try again"
             )
         return f"no room for {_asked(request)} in the present step; try again, with a longer `wait_s`"
 
@@ -278,7 +296,7 @@ class Rollout:
             self.groups.join(group, name, turn)
         began = Began(
             name, task_id, request.stream, request.kind, request.owner, group.name if group is not None else None,
-            self.ledger.version, self.groups.turns.of(name),
+            self.ledger.version, self.groups.turns.of(name), request.code,
         )  # fmt: skip
         self.ledger.store.note(began, *self.groups.streams.moved())  # together: a turn begins with its first episode
         return self.leases.begin(name, request, task_id, CallTree(self.ledger.renderer), self.ledger.version)
@@ -295,13 +313,14 @@ class Rollout:
         else:
             self.counts["ended"] += 1
             self.counts["evaluated"] += 1
-            self._evaluated(episode)
+            self._evaluated(episode, request)
 
-    def _evaluated(self, episode: LeasedEpisode) -> None:
+    def _evaluated(self, episode: LeasedEpisode, request: EndRequest) -> None:
         """Count an evaluation episode that training may wait for; after the last one groups are given new time."""
         if not self.ledger.awaited or episode.version != self.ledger.version:
             return
         self.ledger.awaited -= 1
+        self.ledger.evaluated.append((request.reward, request.success))
         if not self.ledger.awaited:
             self.groups.touch()
 

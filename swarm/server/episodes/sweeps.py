@@ -2,7 +2,7 @@
 
 Leases expire. An episode that a full batch waits for is fenced once its own time is over, or once it is a straggler
 whose client is silent; prepared episodes that hold the batch up lose their places. Groups that nobody completes are
-dropped. Places of idle streams are lent to others.
+dropped. Places of idle streams are lent to others, and those of missing ones dealt out to them.
 
 Stragglers are the open episodes that a full batch waits for, once half of the batch has ended; before that there are
 none, and each episode has the time that its client gave it.
@@ -16,6 +16,7 @@ import logging
 import math
 
 from swarm.server.batches.group import Group
+from swarm.server.episodes.attendance import StreamAttendance
 from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.episodes.ledger import Ledger
 from swarm.server.episodes.teams import Teams
@@ -32,8 +33,9 @@ DEAD_END_S = 3.0
 class Sweeps:
     """The sweeps of one ledger."""
 
-    def __init__(self, ledger: Ledger, teams: Teams) -> None:
+    def __init__(self, ledger: Ledger, teams: Teams, attendance: StreamAttendance) -> None:
         self._ledger = ledger
+        self._attendance = attendance
         self._teams = teams
         self._straggling_since: float | None = None
         self._held_up_since: float | None = None
@@ -46,6 +48,7 @@ class Sweeps:
             ledger.fence(episode, "lease_expired")
         if ledger.awaited:  # the batch stands: nobody holds it up, and no group could be completed
             self._straggling_since = self._held_up_since = self._dead_end_since = None
+            self._attendance.stand()
             self._teams.sweep()
             return
         for episode in self._stuck():
@@ -53,6 +56,7 @@ class Sweeps:
         for group in (*ledger.groups.drop_idle(), *self._dead_end()):
             log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
             ledger.drop(group.ended, "partial_group")
+        self._attendance.sweep()
         self._lend()
         self._teams.sweep()
 

@@ -126,7 +126,13 @@ class Teams:
         )
         await ledger.store.write(
             Prepared(
-                episode.id, request.reward, request.success, request.weight, request.decider, request.decider_token
+                episode.id,
+                request.reward,
+                request.success,
+                request.weight,
+                request.decider,
+                request.decider_token,
+                sample.call_rewards,
             )
         )
         self._leases.prepare(sample, episode.epoch)
@@ -137,7 +143,15 @@ class Teams:
         turn = groups.turns.of(prepared.id)
         ended = replace(sample, group=place.name, decider=None, decider_token=None, turn=turn)
         closed = Closed(
-            prepared.id, "ended", prepared.epoch, ended.reward, ended.success, ended.weight, ended.group, turn=turn
+            prepared.id,
+            "ended",
+            prepared.epoch,
+            ended.reward,
+            ended.success,
+            ended.weight,
+            ended.group,
+            turn=turn,
+            call_rewards=ended.call_rewards,
         )
         await self._ledger.store.write(replace(closed, team=True))
         self._leases.close(prepared, "ended")
@@ -219,7 +233,8 @@ class Resolver:
     async def _resolve(self, prepared: PreparedEpisode, transport: Transport) -> None:
         try:
             path = f"{prepared.sample.decider}/outcome"
-            state = Ack.model_validate(await transport.call("GET", path, prepared.sample.decider_token or "")).state
+            told = await transport.ask(Ack.model_validate, "GET", path, prepared.sample.decider_token or "")
+            state = told.state
         except NotFound:
             state = "aborted"
         if state in ("ended", "aborted", "fenced"):

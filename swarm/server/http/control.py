@@ -14,7 +14,7 @@ from swarm.job import Job
 from swarm.server.dialects.chat.dialect import models
 from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.http.http import Presence, json_response
-from swarm.server.http.routes import Authorised, Handler
+from swarm.server.http.routes import Authorised, Handler, LabelsQuery
 from swarm.server.service.core import SwarmServer
 from swarm.server.training.training import Training
 from swarm.wire import (
@@ -22,13 +22,14 @@ from swarm.wire import (
     Ack,
     BeginRequest,
     EndRequest,
+    EraseRequest,
+    Erasure,
     Lease,
     PrepareRequest,
     Released,
     ReleaseRequest,
     SharesRequest,
     Status,
-    StreamList,
     TaskList,
     TaskListKnown,
 )
@@ -55,8 +56,12 @@ def control_handlers(server: SwarmServer) -> Mapping[str, Handler]:
         "share_streams": handlers.share,
         "list_tasks": handlers.list_tasks,
         "release": handlers.release,
+        "erase": handlers.erase,
         "models": handlers.models,
     }
+
+
+_LATER_OF_STREAMS = {"streams": {"__all__": {"missing"}}}
 
 
 class _EndQuery(BaseModel):
@@ -122,12 +127,12 @@ class _Handlers:
     async def outcome(self, asked: Authorised) -> Ack:
         return await self._server.training.rollout.teams.outcome(asked.holder)
 
-    async def streams(self, _: Authorised) -> StreamList:
-        return self._server.training.rollout.streams()
+    async def streams(self, asked: Authorised) -> BaseModel | Response:
+        return asked.query(LabelsQuery).told(self._server.training.rollout.streams(), _LATER_OF_STREAMS)
 
-    async def share(self, asked: Authorised) -> StreamList:
-        wanted = await asked.body(SharesRequest)
-        return await self._server.training.rollout.set_shares(wanted.shares)
+    async def share(self, asked: Authorised) -> BaseModel | Response:
+        query, wanted = asked.query(LabelsQuery), await asked.body(SharesRequest)
+        return query.told(await self._server.training.rollout.set_shares(wanted.shares), _LATER_OF_STREAMS)
 
     async def list_tasks(self, asked: Authorised) -> TaskListKnown:
         listed = await asked.body(TaskList)
@@ -136,6 +141,9 @@ class _Handlers:
     async def release(self, asked: Authorised) -> Released:
         left = await asked.body(ReleaseRequest)
         return self._server.training.rollout.release(left)
+
+    async def erase(self, asked: Authorised) -> Erasure:
+        return await self._server.erase(await asked.body(EraseRequest))
 
     async def models(self, _: Authorised) -> Response:
         return json_response(models(self._server.training.backend.model_name))

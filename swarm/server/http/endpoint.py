@@ -19,6 +19,7 @@ from starlette.types import Receive, Scope, Send
 
 from swarm.backends.protocols import BackendError
 from swarm.errors import InvalidRequest, ServerFailed, SwarmError
+from swarm.job import LONGEST_AGENT
 from swarm.server.calls.call import GRACE_S, Call
 from swarm.server.calls.generation import SampledPiece
 from swarm.server.calls.retries import Retries
@@ -36,6 +37,9 @@ _RETRY = b"x-stainless-retry-count"
 """Sent by the SDKs of OpenAI and Anthropic: how often this request was sent before."""
 _TRAIN = b"x-ajet-train"
 """For agents that cannot add a field to a body: `false` is the field `train` false."""
+_AGENT = b"x-ajet-agent"
+"""Which of an episode's agents calls: a name that its end may give a reward (`by_agent`), and the job may train alone
+(`train_agents`). Agents that cannot set it write `KEY/NAME` for their key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,25 +97,27 @@ class ModelEndpoint:
     async def _serve(self, scope: Scope, receive: Receive, send: Send, presence: Presence) -> None:
         claims = authorised(scope, uses=("model",))
         sent_before = _count(header(scope, _RETRY))
-        trained = _trained(header(scope, _TRAIN))
+        trained, agent = _trained(header(scope, _TRAIN)), _agent(header(scope, _AGENT), claims.agent)
         body = await whole_body(scope, receive, self._server.training.job.max_context)
-        request = await self._request(claims, body, sent_before, trained=trained)
+        request = await self._request(claims, body, sent_before, trained=trained, agent=agent)
         with presence.required(), request.call.attached(comes_back=request.sent_before is not None):
             if request.ask.stream:
                 await self._stream(request, send)
             else:
                 await self._whole(request, scope, receive, send)
 
-    async def _request(self, claims: Claims, body: bytes, sent_before: int | None, *, trained: bool) -> _Request:
+    async def _request(
+        self, claims: Claims, body: bytes, sent_before: int | None, *, trained: bool, agent: str
+    ) -> _Request:
         training = self._server.training
         episode = training.rollout.playing(claims)
         ask = self._dialect.parse(body, training.backend.model_name)
-        if not trained:
+        if not (trained and (episode.kind == "eval" or training.job.trains(agent))):
             ask = replace(ask, train=False)
-        key = (episode.id, episode.epoch, hashlib.blake2b(body, digest_size=16).digest())
+        key = (episode.id, episode.epoch, hashlib.blake2b(body, digest_size=16, key=agent.encode()).digest())
         call = self._retries.find(key) if sent_before else None
         if call is None:
-            call = await Call.open(training.serving, claims, episode, ask, grace_s=self._patience.grace_s)
+            call = await Call.open(training.serving, claims, episode, ask, agent=agent, grace_s=self._patience.grace_s)
             self._retries.add(key, call)
         else:
             training.rollout.counts["calls_coalesced"] += 1
@@ -201,6 +207,19 @@ def _trained(header: str | None) -> bool:
         name = _TRAIN.decode()
         raise InvalidRequest(f"{name}: expected true or false, found {header[:80]!r}", param=name)
     return header != "false"
+
+
+def _agent(header: str | None, behind_key: str) -> str:
+    """Return the name that an agent says in a header, behind its key, or in both, which must be the same."""
+    said = (header or "").encode("latin-1").decode("utf-8", "replace")  # as it was sent
+    name = said or behind_key
+    if said and behind_key and said != behind_key:
+        found = f"{said[:80]!r}, and {behind_key[:80]!r} behind the key"
+        raise InvalidRequest(f"{_AGENT.decode()}: expected one name of an agent, found {found}", param=_AGENT.decode())
+    if len(name.encode()) > LONGEST_AGENT or not name.isprintable():
+        expected = f"a name of at most {LONGEST_AGENT} bytes of printable characters"
+        raise InvalidRequest(f"{_AGENT.decode()}: expected {expected}, found {name[:80]!r}", param=_AGENT.decode())
+    return name
 
 
 def _broken(training: Training, error: BackendError) -> ServerFailed:

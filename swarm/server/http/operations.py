@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from swarm.job import Job
 from swarm.server.shared.event_stream import EVENT_ID
 from swarm.server.shared.keys import Role, Use
+from swarm.snapshot import HistoryPage, Snapshot
 from swarm.wire import (
     AbortRequest,
     Ack,
@@ -25,6 +26,8 @@ from swarm.wire import (
     EndRequest,
     EpisodeList,
     EpisodeRecord,
+    EraseRequest,
+    Erasure,
     Lease,
     PrepareRequest,
     Released,
@@ -158,6 +161,11 @@ _MODELS: JsonSchema = {
 }
 _HEALTH: JsonSchema = {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}
 _LIMIT: JsonSchema = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100}
+_LABELS: JsonSchema = {
+    "type": "boolean",
+    "default": False,
+    "description": "with the fields that clients of earlier versions do not know and refuse",
+}
 _SAMPLES: Mapping[str, JsonSchema] = {
     "format": {"type": "string", "enum": ["openenv", "parquet"], "default": "openenv"},
     "episode": {"type": "string", "description": "one episode; all that are known when left out"},
@@ -170,6 +178,18 @@ _HEARD: Mapping[str, JsonSchema] = {
         "description": "the last event seen; `Last-Event-ID` goes before it",
     },
     "wait_s": {"type": "number", "minimum": 0, "maximum": 86_400, "description": "end then; never when left out"},
+}
+
+_HISTORY: Mapping[str, JsonSchema] = {
+    "after": {"type": "integer", "minimum": 0, "maximum": 2**31 - 1, "default": 0, "description": "steps above it"},
+    "limit": {"type": "integer", "minimum": 1, "maximum": 500, "default": 100},
+    "newest": {"type": "boolean", "default": False, "description": "the newest of them, not the first"},
+    "keys": {
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 4000,
+        "description": "metrics to tell, with commas between; `stream/*` names all that begin so; all when left out",
+    },
 }
 
 _LEASE: tuple[Use, ...] = ("lease",)
@@ -266,10 +286,16 @@ OPERATIONS: tuple[Operation, ...] = (
         "List the newest episodes.",
         ANYONE,
         answer=EpisodeList,
-        query={"limit": _LIMIT},
+        query={"limit": _LIMIT, "labels": _LABELS},
     ),
     Operation(
-        "episode", "GET", "/episodes/{episode_id}", "Return one episode with every token.", ANYONE, answer=EpisodeRecord
+        "episode",
+        "GET",
+        "/episodes/{episode_id}",
+        "Return one episode with every token.",
+        ANYONE,
+        answer=EpisodeRecord,
+        query={"labels": _LABELS},
     ),
     Operation(
         "samples",
@@ -287,6 +313,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "List the kept checkpoints with their sizes.",
         ANYONE,
         answer=CheckpointList,
+        query={"labels": _LABELS},
     ),
     Operation(
         "events",
@@ -298,7 +325,27 @@ OPERATIONS: tuple[Operation, ...] = (
         query=_HEARD,
     ),
     Operation("metrics", "GET", "/metrics", "Return Prometheus' text format.", ANYONE, media=("text/plain",)),
-    Operation("streams", "GET", "/streams", "Return where each stream stands.", ANYONE, answer=StreamList),
+    Operation(
+        "snapshot", "GET", "/snapshot", "Return what the server does at a glance, bounded.", ANYONE, answer=Snapshot
+    ),
+    Operation(
+        "history",
+        "GET",
+        "/history",
+        "Return what finished steps measured, page by page; `/events` tells it as it happens.",
+        ANYONE,
+        answer=HistoryPage,
+        query=_HISTORY,
+    ),
+    Operation(
+        "streams",
+        "GET",
+        "/streams",
+        "Return where each stream stands.",
+        ANYONE,
+        answer=StreamList,
+        query={"labels": _LABELS},
+    ),
     Operation(
         "share_streams",
         "POST",
@@ -307,6 +354,7 @@ OPERATIONS: tuple[Operation, ...] = (
         ("admin",),
         body=SharesRequest,
         answer=StreamList,
+        query={"labels": _LABELS},
         fails=(409,),
     ),
     Operation(
@@ -327,6 +375,15 @@ OPERATIONS: tuple[Operation, ...] = (
         ("client", "admin"),
         body=ReleaseRequest,
         answer=Released,
+    ),
+    Operation(
+        "erase",
+        "POST",
+        "/owners/erase",
+        "Delete the tokens of an owner's episodes, by its secret.",
+        ("client", "admin"),
+        body=EraseRequest,
+        answer=Erasure,
     ),
     Operation(
         "chat",

@@ -6,6 +6,8 @@
     ajet_finished, ajet_waiting      1 once the last step is done; 1 while a step waits for store, disk or an evaluation
     ajet_policy_version              of the weights that serve; ajet_updating: 1 while the next ones are made
     ajet_leases{state}               open and prepared episodes
+    ajet_line, ajet_line_age_seconds begins that wait for room, and for how long the first of them has
+    ajet_best{what}                  step, episodes, reward and success of the best evaluation (a job's eval_every)
     ajet_collected_episodes          ended ones that wait for their batch; ajet_needed_episodes: those a batch takes
     ajet_pool_bytes                  that these hold; ajet_pool_limit_bytes: beyond it the oldest are dropped
     ajet_calls_in_flight             ajet_generations_in_flight: answers the engine works on, one or more of a call
@@ -23,10 +25,12 @@ and since the training began (`calls`, `throttled` and what befell calls: since 
     ajet_left_out_total{what}        requests with a tool or an advice that no model here can be given
     ajet_neutralised_total{field}    calls whose field was held to the job's sampling
     ajet_lent_places_total           places given away because their stream played nothing
+    ajet_missed_streams_total        how often a stream was found without a client, and the others given its share
 
     ajet_training{metric}            last finished step, by the names of trackers: metric="critic/rewards/mean"
     ajet_stream_share{stream}        where streams have shares; ajet_stream_cursor: groups played to their end,
     ajet_stream_groups_open{stream}  ajet_stream_groups_trained and ajet_stream_lacking: places of unfinished groups
+    ajet_stream_missing{stream}      1 while the others have the stream's share (a job's `missing_stream`)
 
 While the engine is off there is no training, and no family that tells of one. Belongs to the server's event loop.
 """
@@ -114,12 +118,18 @@ def _progress(status: Status) -> Iterator[Metric]:
     yield _gauge("ajet_updating", "1 while a batch is learned or its checkpoint saved.", status.updating)
     yield _gauge("ajet_finished", "1 once the last step is done.", status.finished)
     yield _gauge("ajet_waiting", "1 while a step waits for store, disk or an evaluation.", status.waiting is not None)
+    best = {} if status.best is None else status.best.model_dump(exclude_none=True)
+    yield _labelled(
+        "ajet_best", "The best evaluation, whose checkpoint is kept; its score is optimistic.", "what", best
+    )
 
 
 def _load(rollout: Rollout, status: Status) -> Iterator[Metric]:
     held, calls = len(rollout.leases.prepared), sum(len(episode.calls) for episode in rollout.leases)
     leases = {"open": status.open_episodes - held, "prepared": held}
     yield _labelled("ajet_leases", "Episodes that are open or prepared.", "state", leases)
+    yield _gauge("ajet_line", "Begins that wait for room.", len(rollout.ledger.line))
+    yield _gauge("ajet_line_age_seconds", "For how long the first of them has.", rollout.ledger.line.age_s or 0.0)
     yield _gauge("ajet_collected_episodes", "Ended episodes waiting for their batch.", status.collected_episodes)
     yield _gauge("ajet_needed_episodes", "Episodes a batch takes.", status.needed_episodes)
     yield _gauge("ajet_pool_bytes", "Bytes the waiting episodes hold.", rollout.groups.bytes)
@@ -137,6 +147,8 @@ def _counters(rollout: Rollout) -> Iterator[Metric]:
     for prefix, (name, label, told) in _BY_PREFIX.items():
         yield _counted(name, told, label, _beginning(counts, prefix))
     yield CounterMetricFamily("ajet_lent_places", "Places given to other streams.", rollout.groups.streams.lent)
+    missed = rollout.groups.streams.missed
+    yield CounterMetricFamily("ajet_missed_streams", "Streams found without a client.", missed)
 
 
 def _streams(training: Training) -> Iterator[Metric]:
@@ -151,6 +163,8 @@ def _streams(training: Training) -> Iterator[Metric]:
     yield _by_stream("groups_trained", "Groups given to the learner.", streams, [s.groups_trained for s in streams])
     lacking = [sum(stream.unfinished.values()) for stream in streams]
     yield _by_stream("lacking", "Places of unfinished groups nobody plays.", streams, lacking)
+    missing = [int(stream.missing) for stream in streams]
+    yield _by_stream("missing", "1 while other streams have its share.", streams, missing)
 
 
 def _by_stream(name: str, told: str, streams: Iterable[StreamStatus], values: Iterable[int]) -> Metric:

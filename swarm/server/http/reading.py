@@ -2,29 +2,41 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import logging
 from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic.main import IncEx
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Receive, Scope, Send
 
-from swarm.server.http.http import json_response
+from swarm.server.http.http import Presence, json_response
 from swarm.server.http.prometheus import MEDIA as PROMETHEUS
 from swarm.server.http.prometheus import exposition
-from swarm.server.http.routes import Authorised, Handler
+from swarm.server.http.routes import Authorised, Handler, LabelsQuery
 from swarm.server.http.schema import openapi
 from swarm.server.service.core import SwarmServer
-from swarm.server.service.export import MEDIA, ExportFormat, exported
+from swarm.server.service.export import MEDIA, Export, ExportFormat, Exports
 from swarm.server.service.inspection import LISTED, MOST_LISTED, Inspection
 from swarm.server.shared.event_stream import EVENT_ID
-from swarm.wire import CheckpointList, EpisodeList, EpisodeRecord
+from swarm.server.watching.history import HistoryQuery, history
+from swarm.server.watching.snapshots import snapshot_of
+from swarm.snapshot import HistoryPage, Snapshot
+from swarm.wire import EXPORT_HEADER
+
+log = logging.getLogger(__name__)
+
+STALLED_S = 300.0
+"""A client that takes nothing of an export for so long is given up, so that others have its place."""
 
 
 class _Query(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class _ListQuery(_Query):
+class _ListQuery(LabelsQuery):
     limit: int = Field(default=LISTED, ge=1, le=MOST_LISTED)
 
 
@@ -38,6 +50,11 @@ class _EventsQuery(_Query):
     wait_s: float | None = Field(default=None, ge=0, le=86_400, allow_inf_nan=False)
 
 
+_LATER_LISTED = {"episodes": {"__all__": {"code"}}}
+_LATER_OF_CALLS: IncEx = {"__all__": {"reward", "agent"}}
+_LATER_RECORDED: Mapping[str, IncEx | bool] = {"code": True, "record": _LATER_OF_CALLS}
+
+
 def reading_handlers(server: SwarmServer, keep_alive_s: float) -> Mapping[str, Handler]:
     """Return what serves these operations; a silent stream of events sends a sign of life every `keep_alive_s`."""
     readers = _Readers(server, keep_alive_s)
@@ -48,6 +65,8 @@ def reading_handlers(server: SwarmServer, keep_alive_s: float) -> Mapping[str, H
         "checkpoints": readers.checkpoints,
         "events": readers.events,
         "metrics": readers.metrics,
+        "snapshot": readers.snapshot,
+        "history": readers.history,
         "openapi": readers.openapi,
     }
 
@@ -57,22 +76,33 @@ class _Readers:
         self._server = server
         self._keep_alive_s = keep_alive_s
         self._inspection = Inspection(server)
+        self._exports = Exports(self._inspection)
         self._document = json.dumps(openapi()).encode()
 
-    async def episodes(self, asked: Authorised) -> EpisodeList:
-        return await self._inspection.episodes(asked.query(_ListQuery).limit)
+    async def episodes(self, asked: Authorised) -> BaseModel | Response:
+        query = asked.query(_ListQuery)
+        return query.told(await self._inspection.episodes(query.limit), _LATER_LISTED)
 
-    async def episode(self, asked: Authorised) -> EpisodeRecord:
-        return await self._inspection.episode(asked.request.path_params["episode_id"])
+    async def episode(self, asked: Authorised) -> BaseModel | Response:
+        query = asked.query(LabelsQuery)
+        found = await self._inspection.episode(asked.request.path_params["episode_id"])
+        return query.told(found, _LATER_RECORDED)
 
     async def samples(self, asked: Authorised) -> Response:
         wanted = asked.query(_SamplesQuery)
-        names = [wanted.episode] if wanted.episode is not None else await self._inspection.names()
-        content = await exported(wanted.format, self._inspection, names)
-        return StreamingResponse(content, media_type=MEDIA[wanted.format])
+        presence = Presence(asked.request.receive)
+        try:
+            with presence.required():
+                export = await self._exports.make(wanted.format, wanted.episode)
+        except asyncio.CancelledError:
+            if not presence.gone:
+                raise
+            return Response(status_code=499)  # nobody reads it
+        return _ExportResponse(export, MEDIA[wanted.format])
 
-    async def checkpoints(self, _: Authorised) -> CheckpointList:
-        return await self._server.checkpoints()
+    async def checkpoints(self, asked: Authorised) -> BaseModel | Response:
+        query = asked.query(LabelsQuery)
+        return query.told(await self._server.checkpoints(), {"best"})
 
     async def events(self, asked: Authorised) -> Response:
         request, wanted = asked.request, asked.query(_EventsQuery)
@@ -84,5 +114,30 @@ class _Readers:
     async def metrics(self, _: Authorised) -> Response:
         return Response(exposition(self._server), media_type=PROMETHEUS)
 
+    async def snapshot(self, _: Authorised) -> Snapshot:
+        return snapshot_of(self._server)
+
+    async def history(self, asked: Authorised) -> HistoryPage:
+        return await history(self._server, asked.query(HistoryQuery))
+
     async def openapi(self, _: Authorised) -> Response:
         return json_response(self._document)
+
+
+class _ExportResponse(StreamingResponse):
+    """Sends an export, and frees its place whatever becomes of the client."""
+
+    def __init__(self, export: Export, media: str) -> None:
+        super().__init__(export.pieces(), headers={EXPORT_HEADER: export.counts.model_dump_json()}, media_type=media)
+        self._export = export
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            async with asyncio.timeout(STALLED_S):
+                await send(message)
+
+        with self._export:
+            try:
+                await super().__call__(scope, receive, sent)
+            except TimeoutError:
+                log.info("event=export_stalled seconds=%g", STALLED_S)

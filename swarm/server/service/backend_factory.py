@@ -10,6 +10,7 @@ from swarm.entry_points import BACKENDS, EntryPointBroken, backend_names, load
 from swarm.errors import InvalidRequest
 from swarm.job import Job
 
+_VERL = ("ray", "verl", "vllm", "tensordict", "peft")
 _LOCAL = ("torch", "transformers", "safetensors", "tokenizers")
 
 
@@ -23,6 +24,13 @@ def make_backend(job: Job, models: Path) -> Backend:
     """Return the job's backend, not yet started; `models` caches what it makes. BackendError if it cannot be made."""
     if job.backend == "local":
         return _local(job, models)
+    if job.backend == "verl":
+        return _verl(job, models)
+    if job.start_from is not None:
+        raise BackendError(
+            f"expected no start_from with the backend {job.backend}, found {job.start_from!r}: `local` and `verl` "
+            "begin with an exported folder; leave it out"
+        )
     if job.backend == "fake":
         from swarm.backends.fake.backend import FakeBackend
 
@@ -42,6 +50,19 @@ def _local(job: Job, models: Path) -> Backend:
     from swarm.backends.local import LocalBackend
 
     return LocalBackend(job, models)
+
+
+def _verl(job: Job, models: Path) -> Backend:
+    missing = [name for name in (*_LOCAL, *_VERL) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BackendError(
+            f"backend `verl` needs {', '.join(missing)}, not installed here; make an environment of its own for swarm "
+            "servers that use it, pip install 'ajet[verl]' there, and start the server with that one's Python "
+            "(docs/cluster.md)"
+        )
+    from swarm.backends.verl.backend import VerlBackend
+
+    return VerlBackend(job, models)
 
 
 def _installed(job: Job, models: Path) -> Backend:

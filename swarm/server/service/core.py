@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from swarm.backends.protocols import Backend
@@ -18,10 +17,11 @@ from swarm.server.shared.event_stream import EventRing
 from swarm.server.shared.keys import Keys
 from swarm.server.shared.states import StateMachine, Transition
 from swarm.server.training.checkpoints import listed
+from swarm.server.training.metrics import finite
 from swarm.server.training.tracking import Tracker, make_tracker
 from swarm.server.training.training import Training
-from swarm.store import Archive, Episodes, Recovered, Store, StoredEvent, open_store
-from swarm.wire import CheckpointList, ServerState, Status
+from swarm.store import Archive, Episodes, Recovered, Store, StoredEvent, best_of, erase_archived, open_store
+from swarm.wire import CheckpointList, EraseRequest, Erasure, ServerState, Status, fingerprint
 
 log = logging.getLogger(__name__)
 
@@ -93,11 +93,16 @@ class SwarmServer:
 
     async def checkpoints(self) -> CheckpointList:
         """Return the kept checkpoints: of the loaded job, else of the newest training."""
-        digest, known = await self._archive.checkpoints()
+        digest = await self._archive.digest()
         if digest is None:
             return CheckpointList(job_digest=None, checkpoints=())
-        found = await asyncio.to_thread(listed, self._checkpoints_of(digest), known)
-        return CheckpointList(job_digest=digest, checkpoints=tuple(found))
+        known, evaluations = await self._archive.checkpoints()
+        found = await asyncio.to_thread(listed, self.checkpoints_of(digest), known)
+        return CheckpointList(job_digest=digest, checkpoints=tuple(found), best=best_of(evaluations))
+
+    async def digest(self) -> str | None:
+        """Return the digest of the job that began the training whose episodes are shown; None where there is none."""
+        return await self._archive.digest() if self._training is None else self._training.digest
 
     def load(self, job: Job) -> Status:
         """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on.
@@ -178,9 +183,34 @@ class SwarmServer:
         finally:
             self._training = None
 
+    async def erase(self, request: EraseRequest) -> Erasure:
+        """Erase what can be erased now of an owner's episodes, of whatever training of this server, running or not.
+
+        Raises EngineUnavailable while it boots, StoreUnavailable where the store takes nothing: ask again.
+        """
+        live = None if self._training is None else await self._training.rollout.erasing.erase(request)
+        elsewhere = request.episodes if live is None else live.unknown
+        if not elsewhere:
+            assert live is not None  # a request names episodes
+            return live
+        gone = await asyncio.shield(asyncio.ensure_future(self._erase_archived(request.secret, elsewhere)))
+        return Erasure(
+            erased=(*(live.erased if live else ()), *(episode for episode, done in gone.items() if done)),
+            left=(*(live.left if live else ()), *(episode for episode, done in gone.items() if not done)),
+            unknown=tuple(dict.fromkeys(episode for episode in elsewhere if episode not in gone)),
+        )
+
+    async def _erase_archived(self, secret: str, episodes: Sequence[str]) -> Mapping[str, bool]:
+        async with self._stopping:  # nothing boots meanwhile
+            running = None if self._training is None else self._training.digest
+            installation = await asyncio.to_thread(self._kept.installation)
+            return await asyncio.to_thread(
+                erase_archived, self._store, installation, fingerprint(secret), episodes, running
+            )
+
     def status(self) -> Status:
         """Return what the server does now."""
-        found = Status(state=self.machine.state, reason=self.machine.reason)
+        found = Status(state=self.machine.state, reason=self.machine.reason, code_labels=True)
         if self._job is None:
             return found
         job, training = self._job, self._training
@@ -202,8 +232,10 @@ class SwarmServer:
                 "collected_episodes": training.rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,
                 "awaited_evaluations": training.rollout.ledger.awaited,
+                "evaluation": training.evaluation,
+                "best": training.best,
                 "stillness": training.stillness,
-                "metrics": {name: value for name, value in training.metrics.items() if math.isfinite(value)},
+                "metrics": finite(training.metrics),
             }
         )
 
@@ -212,7 +244,7 @@ class SwarmServer:
             job,
             self.machine,
             opened,
-            self._checkpoints_of(opened[1].job_digest),
+            self.checkpoints_of(opened[1].job_digest),
             lambda: self._backends(job, self._models),
             self._trackers,
             self._clock,
@@ -225,7 +257,8 @@ class SwarmServer:
     def _archive(self) -> Archive:
         return Archive(self._store, self._job)
 
-    def _checkpoints_of(self, digest: str) -> Path:
+    def checkpoints_of(self, digest: str) -> Path:
+        """Return where the checkpoints of a training lie, by its job digest."""
         return self._directory / "checkpoints" / digest[:12]
 
     def _changed(self, change: Transition) -> None:

@@ -83,6 +83,7 @@ def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
         state="open",
         calls=len(episode.tree.nodes),
         tokens=sum(len(node.sampled) for node in episode.tree.nodes),
+        code=episode.code,
     )
 
 
@@ -101,4 +102,5 @@ def call_of(node: Node) -> CallRecord:
         context=TokenSpan(ids=node.context, texts=()),
         sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
         trained=node.trained,
+        agent=node.agent or None,
     )

@@ -1,9 +1,10 @@
 """Keys: who may do what, as signed and expiring tokens that carry no address.
 
-Three uses, never mixed: a role (admin, client, viewer) on the control plane; `model` for the calls of one
-episode; `lease` for its heartbeat, end and abort. All are signed with a secret that the server directory keeps, so
-keys survive a restart (whose leases do not: they are answered with LeaseLost) and those of another server are refused.
-An operator may add one admin token of their own choosing (needed for an address that is not loopback).
+Three uses, never mixed: a role (admin, client, viewer) on the control plane; `model` for the calls of one episode,
+behind which, after a slash, one of its agents may write its name; `lease` for its heartbeat, end and abort. All are
+signed with a secret that the server directory keeps, so keys survive a restart (whose leases do not: they are answered
+with LeaseLost) and those of another server are refused. An operator may add one admin token of their own choosing
+(needed for an address that is not loopback).
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import json
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
+from urllib.parse import unquote
 
 import jwt
 
@@ -33,13 +35,17 @@ _CACHED = 8192
 
 @dataclass(frozen=True, slots=True)
 class Claims:
-    """What a key says: a role, or an episode and its epoch; `signed` here, so that nobody can guess it."""
+    """What a key says: a role, or an episode and its epoch; `signed` here, so that nobody can guess it.
+
+    `agent` is what its holder wrote behind it: which of the episode's agents calls.
+    """
 
     use: Use
     role: Role | None = None
     episode: str = ""
     epoch: int = 0
     signed: bool = True
+    agent: str = ""
 
 
 class Keys:
@@ -82,11 +88,23 @@ class Keys:
         scheme, _, key = (header or "").partition(" ")
         if scheme.lower() != "bearer" or not key.strip():
             raise InvalidKey("expected a header `Authorization: Bearer KEY`, found none")
-        return self.read(key.strip())
+        return self._named(key.strip())
 
     def write_tokens(self, path: Path) -> None:
         """Write a token of each role to `path` as JSON, readable by the owner alone, atomically."""
         write_private(path, json.dumps({role: self.role(role) for role in get_args(Role)}, indent=1))
+
+    def _named(self, key: str) -> Claims:
+        """Return what a key says with the name behind it (`swarm.client.episode.key_of`); a chosen token has none."""
+        signed, slash, name = key.partition("/")
+        if not slash or self._is_chosen(key):
+            return self.read(key)
+        claims = self.read(signed)
+        if claims.use != "model":
+            raise InvalidKey(
+                f"expected an agent's name behind an episode's key alone; found it behind {_described(claims)}"
+            )
+        return replace(claims, agent=unquote(name))
 
     def _sign(self, claims: dict[str, Any], life_s: float) -> str:
         return jwt.encode({**claims, "exp": int(self._clock() + life_s)}, self._secret, algorithm="HS256")
@@ -106,7 +124,8 @@ class Keys:
             found = jwt.decode(key, self._secret, algorithms=["HS256"], options=options)
         except jwt.InvalidTokenError:
             raise InvalidKey(
-                "the key is not one of this server's; take one from its tokens.json, or begin an episode here"
+                "the key is not one of this server's; set AJET_TOKEN to what `ajet swarm token` prints there, or begin "
+                "an episode here"
             ) from None
         return _claims(found), float(found["exp"])
 

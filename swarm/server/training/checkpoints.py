@@ -1,7 +1,7 @@
 """A training's checkpoints on disk: one folder each, written whole by the learner, known once the store says so.
 
-Promises that a folder the store counts on is deleted only after the store counts on a newer one instead, and that
-what a crash left half-written, or unknown to the store, is cleared away. Knows no store.
+Promises that a folder the store counts on is deleted only after the store counts on a newer or better one instead, and
+that what a crash left half-written, or unknown to the store, is cleared away. Knows no store.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ log = logging.getLogger(__name__)
 
 
 class Checkpoints:
-    """The newest `kept` checkpoints below `folder`; `known` are those the store names, newest first. Calls block."""
+    """The newest `kept` checkpoints below `folder`, and that of the step `best`. Calls block.
 
-    def __init__(self, folder: Path, kept: int, known: Sequence[tuple[int, str]]) -> None:
+    `known` are those the store names, newest first.
+    """
+
+    def __init__(self, folder: Path, kept: int, known: Sequence[tuple[int, str]], best: int | None = None) -> None:
         self._folder = folder
         self._kept = kept
         self._known = list(known)
+        self._best = best
 
     def load(self, learner: Learner) -> int:
         """Load the newest checkpoint that can be; return its step, 0 where none could and the weights are the first."""
@@ -53,7 +57,17 @@ class Checkpoints:
     def count_on(self, step: int, name: str) -> None:
         """The store counts on a checkpoint from now on: forget the oldest beyond those that are kept."""
         others = [known for known in self._known if known[0] != step]
-        self._known = sorted([(step, name), *others], reverse=True)[: self._kept]
+        self._known = sorted([(step, name), *others], reverse=True)
+        self._rotate()
+
+    def keep_best(self, step: int) -> None:
+        """The store counts on the checkpoint of this step as the best: forget the one that was the best before."""
+        self._best = step
+        self._rotate()
+
+    def _rotate(self) -> None:
+        newest, older = self._known[: self._kept], self._known[self._kept :]
+        self._known = [*newest, *(known for known in older if known[0] == self._best)]
         self._clear()
 
     def _clear(self) -> None:

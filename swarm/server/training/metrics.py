@@ -5,20 +5,28 @@ response_length/mean, num_turns/mean                    trained tokens and train
 response_length/clip_ratio                              trained calls that sampled as many tokens as the job allows one
 tokens/trained                                          trained tokens of the batch
 calls/untrained                                         calls of the batch whose tokens are context alone
+agent/<name>/calls                                      trained calls of each of `train_agents`; named as a stream is
 training/off_policy/trajectory_staleness/{mean,min,max}       versions between the weights that learn an episode and
 training/off_policy/trajectory_staleness_worst/{mean,min,max} the youngest (worst: the oldest) that sampled in it
 batch/episodes, batch/groups, batch/constant_groups     a constant group's rewards are all equal
+batch/codes                                             different codes of agents that played it, where clients say them
 merge/unmerged_tokens                                   ids of one row per call
 merge/rows, merge/tokens, merge/ratio                   linear rows, their ids, unmerged ids over theirs
 merge/tree_tokens, merge/tree_ratio                     ids of one packed tree per group, unmerged ids over theirs
 drift/start, drift/clean, drift/realign, drift/fork      calls by how their prompt was made
-stream/<name>/{episodes,reward/mean,share}              of the batch; share: the stream's part of its groups
+stream/<name>/{groups,episodes,share}                   of the batch; share: the stream's part of its groups
+stream/<name>/{reward/mean,success/mean}                and what they came to, of each stream for itself:
+stream/<name>/{response_length/mean,num_turns/mean,tokens/trained}    as above
+                                                        A name is written with letters, digits and `._-` alone, and
+                                                        ends with a part of its hash where it had others or is long.
+                                                        Streams beyond the first 32 of a training are one, `others+`
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import fmean, pstdev
 
 from swarm.backends.protocols import Batch, TrainEpisode
@@ -26,6 +34,10 @@ from swarm.job import Job
 from swarm.server.batches.group import Group
 from swarm.store import Sample
 from swarm.timelines import Drift, linear_rows, taught, token_counts, tree_tokens, unmerged_rows
+from swarm.wire import stream_label
+
+_OTHERS = "others+"
+"""No stream's own label: those with a plus end with a hash."""
 
 
 def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
@@ -38,8 +50,10 @@ def make_batch(step: int, samples: Sequence[Sample], *, merged: bool = True) -> 
     return Batch(step, tuple(_train_episode(sample, merged) for sample in samples))
 
 
-def batch_metrics(job: Job, step: int, groups: Sequence[Group]) -> dict[str, float]:
-    """Return the metrics of the batch of a step (module docstring)."""
+def batch_metrics(
+    job: Job, step: int, groups: Sequence[Group], charted: Sequence[str] | None = None
+) -> dict[str, float]:
+    """Return the metrics of the batch of a step (module docstring); the streams not `charted`, if any are, are one."""
     samples = samples_of(groups)
     return {
         **_outcomes(groups, samples),
@@ -47,13 +61,21 @@ def batch_metrics(job: Job, step: int, groups: Sequence[Group]) -> dict[str, flo
         **_ages(samples, step - 1),
         **_merge(groups),
         **_drift(samples),
-        **_streams(groups),
+        **_streams(groups, charted, job.max_tokens),
+        **_agents(job, samples),
     }
 
 
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return those metrics that JSON can tell."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
 def _train_episode(sample: Sample, merged: bool) -> TrainEpisode:
-    rows = linear_rows(sample.nodes) if merged else unmerged_rows(sample.nodes)
-    return TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight)
+    own = sample.trained_rewards
+    make = linear_rows if merged else unmerged_rows
+    rows = make(sample.nodes, by_call=bool(own))
+    return TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight, own)
 
 
 def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, float]:
@@ -68,7 +90,12 @@ def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, f
         "batch/groups": float(len(groups)),
         "batch/constant_groups": float(sum(group.constant for group in groups)),
     }
-    return {**metrics, "critic/success/mean": fmean(told)} if told else metrics
+    codes = {sample.code for sample in samples} - {None}
+    return {
+        **metrics,
+        **({"critic/success/mean": fmean(told)} if told else {}),
+        **({"batch/codes": float(len(codes))} if codes else {}),
+    }
 
 
 def _sizes(samples: Sequence[Sample], max_tokens: int) -> dict[str, float]:
@@ -120,12 +147,31 @@ def _drift(samples: Sequence[Sample]) -> dict[str, float]:
     return {f"drift/{kind}": float(drift[kind]) for kind in Drift}
 
 
-def _streams(groups: Sequence[Group]) -> dict[str, float]:
-    metrics: dict[str, float] = {}
-    for name in sorted({group.stream for group in groups}):
-        own = [group for group in groups if group.stream == name]
-        samples = samples_of(own)
-        metrics[f"stream/{name}/episodes"] = float(len(samples))
-        metrics[f"stream/{name}/reward/mean"] = fmean(sample.reward for sample in samples)
-        metrics[f"stream/{name}/share"] = len(own) / len(groups)
-    return metrics
+def _streams(groups: Sequence[Group], charted: Sequence[str] | None, max_tokens: int) -> dict[str, float]:
+    by_label: dict[str, list[Group]] = {}
+    for group in groups:
+        alone = charted is None or group.stream in charted
+        by_label.setdefault(stream_label(group.stream) if alone else _OTHERS, []).append(group)
+    return {
+        f"stream/{label}/{name}": value
+        for label, own in sorted(by_label.items())
+        for name, value in (*_of_stream(own, max_tokens).items(), ("share", len(own) / len(groups)))
+    }
+
+
+def _agents(job: Job, samples: Sequence[Sample]) -> dict[str, float]:
+    calls = Counter(each.agent for sample in samples for each in sample.trained_rewards)
+    return {f"agent/{stream_label(name)}/calls": float(calls[name]) for name in job.train_agents}
+
+
+def _of_stream(groups: Sequence[Group], max_tokens: int) -> dict[str, float]:
+    samples = samples_of(groups)
+    sizes = _sizes(samples, max_tokens)
+    told = [float(sample.success) for sample in samples if sample.success is not None]
+    return {
+        "groups": float(len(groups)),
+        "episodes": float(len(samples)),
+        "reward/mean": fmean(sample.reward for sample in samples),
+        **({"success/mean": fmean(told)} if told else {}),
+        **{name: sizes[name] for name in ("response_length/mean", "num_turns/mean", "tokens/trained")},
+    }

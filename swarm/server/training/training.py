@@ -2,7 +2,9 @@
 
 With a `max_staleness` of 0 each waits for the one before: no episode generates while the policy is updated. With 1 and
 more episodes begin, generate and end all the time; a batch is taken as soon as it is there and the learner is free.
-After a step of `evaluate_after` the next one waits until its weights were evaluated, also where they were recovered.
+After a step of `evaluate_after` or `eval_every` the next one waits until its weights were evaluated, also where they
+were recovered. With `eval_every` the checkpoint is there before, what the evaluation came to is written before the next
+step begins, and the checkpoint of the best one is kept; what was written is not evaluated again.
 
 It owns the order in which backend, rollout, store and tracker work, and moves the state machine with it. A batch is
 settled in the store before the learner sees it, and consumed there once its checkpoint is on disk; a training that
@@ -40,11 +42,25 @@ from swarm.server.shared.served_clock import ServedClock
 from swarm.server.shared.states import StateMachine
 from swarm.server.training import cycles
 from swarm.server.training.checkpoints import Checkpoints
-from swarm.server.training.metrics import batch_metrics, make_batch, samples_of
+from swarm.server.training.evaluations import as_metrics, in_metrics, summed_up
+from swarm.server.training.metrics import batch_metrics, finite, make_batch, samples_of
+from swarm.server.training.pace import Pace
 from swarm.server.training.timing import EngineWork, Stopwatch
 from swarm.server.training.tracking import Tracker, TrackerThread
-from swarm.store import Change, Consumed, InStep, Measured, Recovered, Sample, Store, StoredEvent
-from swarm.wire import ServerState, Stillness
+from swarm.store import (
+    FINISHED,
+    Change,
+    Consumed,
+    Evaluated,
+    InStep,
+    Measured,
+    Recovered,
+    Sample,
+    Store,
+    StoredEvent,
+    best_of,
+)
+from swarm.wire import EvaluationSummary, ServerState, Stillness
 
 log = logging.getLogger(__name__)
 
@@ -87,11 +103,18 @@ class Training:
         self.job = job
         self.store, self._recovered = opened
         self._clock = ServedClock()
-        self.rollout = Rollout(job, machine, self.store, clock or self._clock)
+        self.rollout = Rollout(job, machine, self.store, clock or self._clock, tell)
         self.fresh_start = self._recovered.fresh_start
         """Where it began just now beside checkpoints of other jobs: a line that names them."""
         self.step = 0
         self.metrics: Mapping[str, float] = {}
+        self.digest = self._recovered.job_digest or job.digest()
+        """That of the job which began the training."""
+        self.evaluation: EvaluationSummary | None = None
+        """The last one of `eval_every`."""
+        self.best = best_of(self._recovered.evaluations)
+        """The best of these."""
+        self.pace = Pace()
         self.version = 0
         """The policy version that serves now."""
         self.updating = False
@@ -102,7 +125,8 @@ class Training:
         self.not_finite = False
         """The training FAILED because its loss or gradient was no finite number."""
         self._machine = machine
-        self._checkpoints = Checkpoints(checkpoints, job.checkpoints_kept, self._recovered.checkpoints)
+        best = None if self.best is None else self.best.step
+        self._checkpoints = Checkpoints(checkpoints, job.checkpoints_kept, self._recovered.checkpoints, best)
         self._make_backend = make_backend
         self._make_tracker = make_tracker
         self._tell = tell
@@ -193,24 +217,39 @@ class Training:
         """Bring weights, step and rollout to where the store says they were."""
         found, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
         loaded = self.step = await self._in_thread(partial(self._checkpoints.load, backend.learner))
+        if loaded:  # what was made or loaded first serves already
+            await self._published(loaded, backend)
         self.rollout.recover(found)
         await self._track_again(found, loaded)
+        self.metrics = self.metrics or await asyncio.to_thread(found.measured.get, loaded, {})
+        await self._recall(found)
         for step in range(loaded + 1, found.step + 1):
             if step not in found.replay:
-                oldest, name = min(found.checkpoints)
+                first = min(found.replay, default=found.step + 1) - 1
+                oldest, name = min(known for known in found.checkpoints if known[0] >= first)
                 raise BackendError(
                     f"no checkpoint could be loaded: expected {name} (step {oldest}) or a later one, as the batches "
                     "before it are deleted; put its folder back, or train in another directory"
                 )
             samples = await asyncio.to_thread(found.replay.__getitem__, step)
             spent = await asyncio.to_thread(found.measured.get, step, {})
-            await self._learn(backend, _groups(samples), Stopwatch(self._engine_work, spent=spent))
+            evaluated = in_metrics(step, spent)
+            await self._learn(backend, _groups(samples), Stopwatch(self._engine_work, spent=spent), evaluated)
         if found.begun:
             log.warning("event=recovered checkpoint=%d step=%d pool=%d", loaded, self.step, len(found.pool))
             details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
             event = StoredEvent("recovered", time.time(), details)
             self.store.note(event)
             self._tell(event)
+
+    async def _recall(self, found: Recovered) -> None:
+        """Find the last evaluation again: the one that was due last may not have come to its end."""
+        if (every := self.job.eval_every) is None:
+            return
+        last = found.step - found.step % every
+        for step in (last, last - every):
+            if self.evaluation is None:
+                self.evaluation = in_metrics(step, await asyncio.to_thread(found.measured.get, step, {}))
 
     async def _track_again(self, found: Recovered, last: int) -> None:
         """Tell the tracker of the steps up to the `last` one, which are in the weights that were loaded."""
@@ -223,6 +262,7 @@ class Training:
 
     async def _train(self, backend: Backend) -> None:
         self._saved_at = self._now()
+        self.pace.step()
         take = self._overlapping if self.job.max_staleness else self._strictly
         before = await self._still_weights(backend)
         while self.step < self.job.steps:
@@ -241,6 +281,11 @@ class Training:
                 after = await self._still_weights(backend)
                 self.stillness = Stillness(before=before, after=after, probs_tolerance=backend.probs_tolerance)
             self._roll()
+            self.pace.step()
+        await self._evaluated()
+        if not self.finished:
+            self.rollout.finish()
+            self.rollout.ledger.notify()
         await self._tracker.finish()
         log.info("event=finished steps=%d", self.step)
 
@@ -249,11 +294,26 @@ class Training:
         if not (awaited := self.rollout.ledger.awaited):
             return
         began = self._now()
-        self.waiting = f"step {self.step + 1} waits for {awaited} evaluation episodes of version {self.version}"
+        what = f"step {self.step + 1}" if self.step < self.job.steps else "the end"
+        self.waiting = f"{what} waits for {awaited} evaluation episodes of version {self.version}"
         log.info("event=awaits_evaluation step=%d episodes=%d", self.step, awaited)
         await self.rollout.drain.until(lambda: not self.rollout.ledger.awaited)
         self.waiting = None
         log.info("event=evaluated step=%d episodes=%d wait_s=%.2f", self.step, awaited, self._now() - began)
+        if self.job.keeps_best_of(self.step):
+            await self._keep_best(summed_up(self.step, self.rollout.ledger.evaluated))
+
+    async def _keep_best(self, found: EvaluationSummary) -> None:
+        """Write down what an evaluation of the present step's weights came to, and keep the best checkpoint."""
+        told = as_metrics(found)
+        self.metrics = {**self.metrics, **told}
+        await self._durably(found.step, lambda: (Evaluated(found), Measured(found.step, self.metrics)))
+        self.evaluation, self.best = found, best_of([*([self.best] if self.best is not None else []), found])
+        if self.best is found:
+            await self._in_thread(partial(self._checkpoints.keep_best, found.step))
+        await self._tracker.log(found.step, told)
+        details = {**found.model_dump(), "best": self.best is found}
+        self._tell(StoredEvent("evaluated", time.time(), details))
 
     async def _still_weights(self, backend: Backend) -> str | None:
         """Return the hash of the weights where they must not move; None where they may, as it takes a while."""
@@ -275,12 +335,23 @@ class Training:
         await self.rollout.drain.until(lambda: self.rollout.groups.complete)
         return self.rollout.drain.take()
 
-    async def _learn(self, backend: Backend, groups: tuple[Group, ...], watch: Stopwatch) -> None:
-        """Make the step after the present one from its settled batch: update, checkpoint where due, metrics."""
+    async def _learn(
+        self,
+        backend: Backend,
+        groups: tuple[Group, ...],
+        watch: Stopwatch,
+        evaluated: EvaluationSummary | None = None,
+    ) -> None:
+        """Make the step after the present one from its settled batch: update, checkpoint where due, metrics.
+
+        `evaluated` is how its weights were evaluated in a former life of the server.
+        """
         step, learner = self.step + 1, backend.learner
         made = partial(make_batch, step, samples_of(groups), merged=self.job.merging != "none")
         learned = await self._updated(step, lambda: dict(learner.update(made())))
         watch.lap("update_actor")
+        await self._published(step, backend)
+        watch.lap("update_weights")
         if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
             self._serve(backend)
         if due := self._is_checkpoint_due(step):
@@ -288,14 +359,19 @@ class Training:
             name = await self._insisting(f"step {step} waits for room", lambda: self._in_thread(save))
             self._saved_at = self._now()
             watch.lap("save_checkpoint")
-        measured = await self._in_thread(partial(batch_metrics, self.job, step, groups))
-        await self._report({**measured, **learned, **watch.metrics()})
+        charted = self.rollout.groups.streams.charted
+        measured = await self._in_thread(partial(batch_metrics, self.job, step, groups, charted))
+        before = as_metrics(evaluated) if evaluated is not None else {}
+        await self._report({**measured, **learned, **watch.metrics(), **before})
         if due:
             await self._durably(step, lambda: (Consumed(step, name),))
             await self._in_thread(partial(self._checkpoints.count_on, step, name))
 
+    async def _published(self, step: int, backend: Backend) -> None:
+        await self._insisting(f"step {step} waits for room to publish", lambda: self._in_thread(backend.publish))
+
     def _is_checkpoint_due(self, step: int) -> bool:
-        if step % self.job.checkpoint_every == 0 or step == self.job.steps:
+        if step % self.job.checkpoint_every == 0 or step == self.job.steps or self.job.keeps_best_of(step):
             return True
         return self._checkpoint_after_s is not None and self._now() - self._saved_at >= self._checkpoint_after_s
 
@@ -339,11 +415,12 @@ class Training:
         self.metrics = {
             **metrics,
             **self.rollout.metrics(),
-            "training/global_step": float(self.step),
+            FINISHED: float(self.step),
             "episodes/total": float(self.step * self.job.episodes_per_step),
         }
         self.store.note(Measured(self.step, self.metrics))
         await self._tracker.log(self.step, self.metrics)
+        self._tell(StoredEvent("step", time.time(), {"step": self.step, "metrics": finite(self.metrics)}))
         log.info(
             "event=step step=%d/%d reward=%.4f success=%.4f rollout_s=%.2f update_s=%.2f",
             self.step,
@@ -356,7 +433,7 @@ class Training:
 
     def _serve(self, backend: Backend) -> None:
         """Note that the weights of the last update serve."""
-        self.version = backend.learner.version
+        self.version = backend.engine.version
         self.rollout.updated(self.version)
 
     def _engine_work(self) -> EngineWork:
@@ -364,14 +441,18 @@ class Training:
 
     def _roll(self) -> None:
         self.updating = False
-        if self.step >= self.job.steps:
+        if self.job.evaluates_after(self.step) and not self._was_evaluated(self.step):
+            self.rollout.hold(self.job.evaluation_episodes, ending=self.step >= self.job.steps)
+        elif self.step >= self.job.steps:
             self.rollout.finish()
-        elif self.step in self.job.evaluate_after:
-            self.rollout.hold(self.job.evaluation_episodes)
         if self._machine.state is not ServerState.ROLLING:
             self._machine.to(ServerState.ROLLING)
         self.rollout.gate.open()
         self.rollout.ledger.notify()
+
+    def _was_evaluated(self, step: int) -> bool:
+        """Return whether the evaluation of a step is written, by which the best is kept."""
+        return self.job.keeps_best_of(step) and self.evaluation is not None and self.evaluation.step == step
 
     async def _watch(self, backend: Backend) -> None:
         while True:
@@ -387,6 +468,7 @@ class Training:
         while True:
             await asyncio.sleep(every)
             self.rollout.sweep()
+            self.pace.sampled(self.rollout.ledger.sampled_tokens)
 
     def _cancel(self) -> None:
         for task in self._tasks:

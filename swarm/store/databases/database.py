@@ -93,6 +93,8 @@ def migrate(connection: sa.Connection) -> None:
         )
     config = _config()
     config.attributes["connection"] = connection
+    if connection.dialect.name == "sqlite":  # of itself it begins no transaction before a change of tables, and a
+        connection.exec_driver_sql("BEGIN IMMEDIATE")  # migration that is killed would be left half made
     command.upgrade(config, "head")
     connection.commit()
 

@@ -1,11 +1,17 @@
-"""Tokens as bytes: little-endian, ids and policy versions as int32, log-probs as float64 and so exact."""
+"""Tokens as bytes: little-endian, ids and policy versions as int32, log-probs as float64 and so exact.
+
+Rewards of calls are few and rare, and so JSON, which keeps a float64 exactly too.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from array import array
 from collections.abc import Sequence
 from typing import TypeVar
+
+from swarm.backends.protocols import CallReward
 
 T = TypeVar("T", int, float)
 _FOREIGN = sys.byteorder == "big"
@@ -35,6 +41,16 @@ def unpack_floats(data: bytes) -> tuple[float, ...]:
     values = array("d")
     values.frombytes(data)
     return tuple(_native(values))
+
+
+def pack_rewards(rewards: Sequence[CallReward]) -> str | None:
+    """Return the JSON of rewards of calls; None where there are none."""
+    return json.dumps([[each.call, each.reward, each.agent] for each in rewards]) if rewards else None
+
+
+def unpack_rewards(data: str | None) -> tuple[CallReward, ...]:
+    """Return what `pack_rewards` packed."""
+    return tuple(CallReward(*each) for each in json.loads(data or "[]"))
 
 
 def _native(values: array[T]) -> array[T]:

@@ -1,5 +1,7 @@
 """Garbage collection: tokens of samples that no kept checkpoint needs again, and of episodes given up before it.
 
+Metrics of steps go once MEASURED_KEPT later ones are settled.
+
 Episodes that are never trained (given up, dropped, evaluations) lose their tokens also once CLOSINGS_KEPT later ones
 are closed, as evaluations may go on long after the last checkpoint.
 
@@ -9,11 +11,15 @@ served always adds up. The initial weights count as the checkpoint of step 0.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import sqlalchemy as sa
 
 from swarm.store.tables.blobs import ID_BYTES
-from swarm.store.tables.schema import CHECKPOINTS, EPISODES, NODES
+from swarm.store.tables.schema import CHECKPOINTS, EPISODES, NODES, STEPS
 
+MEASURED_KEPT = 100_000
+"""Settled steps of which the metrics are kept; of earlier ones the trackers alone have them."""
 AT_ONCE = 64
 """Episodes in one transaction, so that a group of changes never waits long behind it."""
 CLOSINGS_KEPT = 10_000
@@ -40,6 +46,7 @@ def oldest_needed(connection: sa.Connection, training: int, kept: int) -> int:
 def collect(connection: sa.Connection, training: int, kept: int) -> bool:
     """Delete the nodes of some episodes that nothing needs; return whether there may be more."""
     oldest = oldest_needed(connection, training, kept)
+    _forget_metrics(connection, training)
     found = EPISODES.c
     trained = sa.and_(found.state == "consumed", found.step <= oldest)
     untrained = sa.or_(found.state.in_(("aborted", "fenced", "dropped")), found.kind == "eval")
@@ -51,8 +58,41 @@ def collect(connection: sa.Connection, training: int, kept: int) -> bool:
         sa.or_(trained, sa.and_(untrained, old)),
     )
     serials = list(connection.execute(query.order_by(found.serial).limit(AT_ONCE)).scalars())
+    _forget(connection, serials)
+    return len(serials) == AT_ONCE
+
+
+def erase(connection: sa.Connection, training: int, episode: str) -> None:
+    """Delete the nodes of an episode that is over and in no batch that may have to be learned again.
+
+    SQLite overwrites what it deletes here, so that the file does not keep it.
+    """
+    found = EPISODES.c
+    over = sa.or_(
+        found.state.in_(("aborted", "fenced", "dropped", "consumed")),
+        sa.and_(found.kind == "eval", found.state == "ended"),
+    )
+    query = sa.select(found.serial).where(
+        found.training == training, found.id == episode, sa.text("calls IS NULL"), over
+    )
+    sqlite = connection.dialect.name == "sqlite"
+    if sqlite:
+        connection.exec_driver_sql("PRAGMA secure_delete=ON")
+    _forget(connection, list(connection.execute(query).scalars()))
+    if sqlite:
+        connection.exec_driver_sql("PRAGMA secure_delete=OFF")
+
+
+def _forget(connection: sa.Connection, serials: Sequence[int]) -> None:
     if serials:
-        counted = sa.update(EPISODES).where(found.serial.in_(serials)).values(calls=CALLS, tokens=TOKENS)
+        counted = sa.update(EPISODES).where(EPISODES.c.serial.in_(serials)).values(calls=CALLS, tokens=TOKENS)
         connection.execute(counted)
         connection.execute(sa.delete(NODES).where(NODES.c.episode.in_(serials)))
-    return len(serials) == AT_ONCE
+
+
+def _forget_metrics(connection: sa.Connection, training: int) -> None:
+    """Delete what was measured of steps long ago."""
+    newest = connection.execute(sa.select(sa.func.max(STEPS.c.step)).where(STEPS.c.training == training)).scalar() or 0
+    if newest > MEASURED_KEPT:
+        old = (STEPS.c.training == training, STEPS.c.step <= newest - MEASURED_KEPT, STEPS.c.metrics.is_not(None))
+        connection.execute(sa.update(STEPS).where(*old).values(metrics=None))

@@ -8,6 +8,7 @@
     step k         InStep(k)                             before the learner sees the batch
                    Measured(k)                           with it, and again when the step was learned
     checkpoint k   Consumed(k)                           in one transaction with the checkpoint's name
+    evaluation k   Evaluated(k)                          before the next step begins
 
 The states of a sample are so captured -> rewarded (ended with a reward) -> in_step(k) -> consumed(k). A training is
 recovered by loading its newest checkpoint c and giving the learner the batches of steps c+1, c+2, ... again, which
@@ -22,8 +23,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
+from swarm.backends.protocols import CallReward
 from swarm.timelines import Node
-from swarm.wire import EpisodeKind, EpisodeList, EpisodeRecord
+from swarm.wire import EpisodeKind, EpisodeList, EpisodeRecord, EvaluationSummary
+
+FINISHED = "training/global_step"
+"""A metric that `Measured` has of finished steps alone: the step itself."""
 
 Closing = Literal["ended", "aborted", "fenced", "dropped"]
 
@@ -32,7 +37,8 @@ Closing = Literal["ended", "aborted", "fenced", "dropped"]
 class Began:
     """An episode was begun; `group` is the group of its place in the batch, None for an evaluation.
 
-    `turn` is its turn in the stream's task list, None where it counts for none.
+    `turn` is its turn in the stream's task list, None where it counts for none. `code` is the sha256 of its agent's
+    files, None where its client did not say.
     """
 
     episode: str
@@ -43,6 +49,7 @@ class Began:
     group: str | None
     version: int
     turn: int | None = None
+    code: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -74,6 +81,7 @@ class Prepared:
     weight: float
     decider: str | None
     decider_token: str | None
+    call_rewards: tuple[CallReward, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +103,14 @@ class Closed:
     reason: str | None = None
     turn: int | None = None
     team: bool = False
+    call_rewards: tuple[CallReward, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """The tokens of an episode are to be deleted; nothing happens to one that is open, or may have to be learned."""
+
+    episode: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +138,13 @@ class Consumed:
 
     step: int
     name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluated:
+    """The weights of a checkpoint were evaluated; of one that is not kept nothing is written."""
+
+    evaluation: EvaluationSummary
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,9 +186,11 @@ Change = (
     | Withdrawn
     | Prepared
     | Closed
+    | Erased
     | InStep
     | Measured
     | Consumed
+    | Evaluated
     | StreamMoved
     | TasksListed
     | StoredEvent
@@ -190,11 +215,21 @@ class Sample:
     decider_token: str | None = None
     turn: int | None = None
     """Its turn in the stream's task list; None where it counts for none."""
+    code: str | None = None
+    """sha256 of its agent's files; None where its client did not say."""
+    call_rewards: tuple[CallReward, ...] = ()
+    """Of all its calls, or none where each is worth `reward` and nobody said which agent made it."""
 
     @property
     def teaches(self) -> bool:
         """Some call of it is trained."""
         return any(node.trained for node in self.nodes)
+
+    @property
+    def trained_rewards(self) -> tuple[CallReward, ...]:
+        """The rewards of its trained calls."""
+        trained = {node.index for node in self.nodes if node.trained}
+        return tuple(each for each in self.call_rewards if each.call in trained)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,10 +262,14 @@ class Recovered:
     lists: Sequence[TasksListed] = ()
     played: Mapping[tuple[str, int, str], int] = field(default_factory=dict)
     measured: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    evaluations: Sequence[EvaluationSummary] = ()
+    """Of the checkpoints that are kept, by their steps."""
+    streams_came: Sequence[str] = ()
+    """The streams of training episodes, in the order of the first one of each."""
 
 
 class Episodes(Protocol):
-    """What was written of episodes, to be read."""
+    """What was written of episodes and steps, to be read."""
 
     async def episodes(self, limit: int) -> EpisodeList:
         """Return the newest episodes."""
@@ -238,6 +277,12 @@ class Episodes(Protocol):
 
     async def episode(self, episode: str) -> EpisodeRecord | None:
         """Return an episode with its tokens (texts empty; tokens gone where they were collected), or None."""
+        ...
+
+    async def history(
+        self, after: int, most: int, *, newest: bool = False
+    ) -> Sequence[tuple[int, Mapping[str, float]]]:
+        """Return the metrics of finished steps above `after`, ascending, at most so many: the first, or the newest."""
         ...
 
 

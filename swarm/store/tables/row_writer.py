@@ -1,7 +1,8 @@
 """Changes as rows: what each change of `swarm.store.tables.records` does to the tables, many changes at once.
 
-Changes of one kind are written together, which their order allows except around a Withdrawn, an InStep or a Consumed:
-a call is captured after its episode began and before it closed, and episodes know nothing of one another.
+Changes of one kind are written together, which their order allows except around a Withdrawn, an InStep, a Consumed or
+an Evaluated or Erased: a call is captured after its episode began and before it closed, and episodes know nothing of
+one another.
 
 Promises that no episode is settled twice: an InStep of an episode that is not ended and free is refused whole; and that
 no reward is taken for an episode whose beginning was given up.
@@ -17,13 +18,17 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from swarm.store.tables.blobs import pack_floats, pack_ints
+from swarm.store.tables.blobs import pack_floats, pack_ints, pack_rewards
+from swarm.store.tables.checkpoints import evaluations, kept_steps
+from swarm.store.tables.garbage import erase
 from swarm.store.tables.records import (
     Began,
     Captured,
     Change,
     Closed,
     Consumed,
+    Erased,
+    Evaluated,
     InStep,
     Measured,
     Prepared,
@@ -74,9 +79,11 @@ class RowWriter:
             Withdrawn: self._withdrawn,
             Prepared: self._prepared,
             Closed: self._closed,
+            Erased: self._erased,
             InStep: self._in_step,
             Measured: self._measured,
             Consumed: self._consumed,
+            Evaluated: self._evaluated,
             StreamMoved: self._moved,
             TasksListed: self._listed,
             StoredEvent: self._happened,
@@ -103,7 +110,7 @@ class RowWriter:
             "serial": self._heads.serial, "training": self._training, "id": change.episode,
             "task_id": _text(change.task_id), "stream": _text(change.stream), "kind": change.kind,
             "owner": _text(change.owner), "group_name": _text(change.group), "version": change.version,
-            "state": "open", "epoch": 1, "weight": 1.0, "turn": change.turn,
+            "state": "open", "epoch": 1, "weight": 1.0, "turn": change.turn, "code": change.code,
         }  # fmt: skip
 
     def _captured(self, connection: sa.Connection, changes: Sequence[Captured]) -> None:
@@ -130,6 +137,7 @@ class RowWriter:
             {
                 **self._this(change.episode), "state": "prepared", "reward": change.reward, "success": change.success,
                 "weight": change.weight, "decider": change.decider, "decider_token": change.decider_token,
+                "call_rewards": pack_rewards(change.call_rewards),
             }
             for change in changes
         ]  # fmt: skip
@@ -155,8 +163,12 @@ class RowWriter:
     def _reward(self, change: Closed) -> dict[str, Any]:
         return {
             **self._closing(change), "reward": change.reward, "success": change.success, "weight": change.weight,
-            "group_name": _text(change.group), "turn": change.turn,
+            "group_name": _text(change.group), "turn": change.turn, "call_rewards": pack_rewards(change.call_rewards),
         }  # fmt: skip
+
+    def _erased(self, connection: sa.Connection, changes: Sequence[Erased]) -> None:
+        for change in changes:
+            erase(connection, self._training, change.episode)
 
     def _in_step(self, connection: sa.Connection, changes: Sequence[InStep]) -> None:
         for change in changes:
@@ -186,17 +198,32 @@ class RowWriter:
         connection.execute(_MEASURE, rows)
 
     def _consumed(self, connection: sa.Connection, changes: Sequence[Consumed]) -> None:
-        episodes, kept = EPISODES.c, CHECKPOINTS.c
+        episodes, saved = EPISODES.c, CHECKPOINTS.c
         for change in changes:
             settled = (episodes.training == self._training, episodes.state == "in_step", episodes.step <= change.step)
             connection.execute(sa.update(EPISODES).where(*settled).values(state="consumed"))
-            here = kept.training == self._training
-            connection.execute(sa.delete(CHECKPOINTS).where(here, kept.step == change.step))
-            row = {"training": self._training, "step": change.step, "name": change.name}
-            connection.execute(sa.insert(CHECKPOINTS), row)
-            newest = sa.select(kept.step).where(here).order_by(kept.step.desc()).limit(self._kept)
-            oldest = min(connection.execute(newest).scalars())
-            connection.execute(sa.delete(CHECKPOINTS).where(here, kept.step < oldest))
+            this = (saved.training == self._training, saved.step == change.step)
+            again = connection.execute(sa.update(CHECKPOINTS).where(*this).values(name=change.name)).rowcount
+            if not again:
+                row = {"training": self._training, "step": change.step, "name": change.name}
+                connection.execute(sa.insert(CHECKPOINTS), row)
+            self._rotate(connection)
+
+    def _evaluated(self, connection: sa.Connection, changes: Sequence[Evaluated]) -> None:
+        saved = CHECKPOINTS.c
+        for found in (change.evaluation for change in changes):
+            this = (saved.training == self._training, saved.step == found.step)
+            scores = found.model_dump(include={"episodes", "reward", "success"})
+            connection.execute(sa.update(CHECKPOINTS).where(*this).values(**scores))
+        self._rotate(connection)
+
+    def _rotate(self, connection: sa.Connection) -> None:
+        """Forget the checkpoints beyond those that are kept."""
+        saved = CHECKPOINTS.c
+        here = saved.training == self._training
+        steps = list(connection.execute(sa.select(saved.step).where(here)).scalars())
+        kept = kept_steps(steps, self._kept, evaluations(connection, self._training))
+        connection.execute(sa.delete(CHECKPOINTS).where(here, saved.step.not_in(kept)))
 
     def _moved(self, connection: sa.Connection, changes: Sequence[StreamMoved]) -> None:
         latest = {change.name: change for change in changes}
@@ -247,7 +274,7 @@ class RowWriter:
         return int(known)
 
 
-_BARRIERS = (Withdrawn, InStep, Consumed)
+_BARRIERS = (Withdrawn, InStep, Consumed, Evaluated, Erased)
 
 
 def _runs(changes: Sequence[Change], order: Sequence[type[Change]] | Any) -> Iterator[tuple[type[Change], list[Any]]]:

@@ -4,7 +4,8 @@
     trainings     one per job (`swarm.store.tables.trainings`); `written` numbers its committed groups of changes
     episodes      one row each for ever; `serial` is the order of their beginnings over all trainings
     nodes         one row per captured call of an episode, until it is collected
-    steps         the settled ones, with what was measured of each; `checkpoints` the kept ones
+    steps         the settled ones, with what was measured of each
+    checkpoints   the kept ones, with how they were evaluated (`swarm.store.tables.checkpoints`)
     streams       shares, cursors, and where each stands in its task list
     task_lists    the task lists of streams
     events        state transitions, recoveries
@@ -65,6 +66,8 @@ EPISODES = sa.Table(
     sa.Column("calls", sa.Integer),  # null while its nodes can be counted
     sa.Column("tokens", sa.BigInteger),
     sa.Column("turn", sa.BigInteger),  # in the stream's task list
+    sa.Column("call_rewards", sa.Text),  # JSON: [call, reward, agent] each; null where all are worth `reward`
+    sa.Column("code", sa.Text),  # sha256 of its agent's files
     sa.UniqueConstraint("training", "id", name="episodes_id"),
     sa.Index("episodes_state", "training", "kind", "state"),
     sa.Index("episodes_closed", "training", "closed"),
@@ -101,6 +104,9 @@ CHECKPOINTS = sa.Table(
     sa.Column("training", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("step", sa.Integer, primary_key=True, autoincrement=False),
     sa.Column("name", sa.Text, nullable=False),
+    sa.Column("episodes", sa.Integer),  # of the evaluation of its weights, null where there was none
+    sa.Column("reward", sa.Double),
+    sa.Column("success", sa.Double),
 )
 
 STREAMS = sa.Table(

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.agents.request import AgentRequest, BadOption, memory_of, stream_of, variables_of
+from research.agents.request import AgentRequest, BadOption, check_evaluated, memory_of, stream_of, variables_of
 from swarm.environments import Task
+from swarm.job import Job
 
 
 @pytest.mark.parametrize(
@@ -61,4 +62,18 @@ def test_an_order_names_what_is_played_and_leaves_out_what_is_not_asked_for() ->
     assert words[:3] == ("-m", "swarm.environments", "play")
     assert "--stream=--math" in words, "a value that looks like an option stays a value"
     assert "--seed=-1" in words
-    assert not [word for word in words if word.startswith(("--agent", "--split", "--episodes"))]
+    assert not [word for word in words if word.startswith(("--agent", "--split", "--episodes", "--during"))]
+
+
+def test_who_evaluates_whenever_training_waits_plays_as_many_episodes_as_it_waits_for() -> None:
+    request = AgentRequest("evaluate", None, "arith", (Task("t"),), split="search", episodes=7, during=True)
+    words = request.arguments(server="http://s", code="/a", tasks="/t.json", out="/r.json", environments="/e")
+    assert words[-1] == "--during"
+    assert not [word for word in words if word.startswith("--episodes")]
+
+
+def test_a_job_that_waits_for_no_evaluation_has_nobody_evaluate_whenever_it_does() -> None:
+    with pytest.raises(BadOption, match="no eval_every"):
+        check_evaluated(Job())
+    check_evaluated(Job(eval_every=4))
+    check_evaluated(Job(evaluate_after=(4,)))

@@ -73,9 +73,11 @@ class Trial:
     def launch_order(self, order: AttemptSpec) -> Handle:
         write_json(self.folder.spec, order.model_dump(mode="json"))
         command = (sys.executable, "-m", "research.attempts.attempt", str(self.folder.path))
-        engine = {name: os.environ[name] for name in ENGINE_VARIABLES if name in os.environ}
-        spec = SandboxSpec("attempt", command, self.folder.path, engine, time_limit_s=120.0, trusted=True)
+        spec = SandboxSpec("attempt", command, self.folder.path, self.variables(), time_limit_s=None, trusted=True)
         return self.sandbox.run(dataclasses.replace(spec, after_kill=self.after_kill()))
+
+    def variables(self) -> dict[str, str]:
+        return {name: os.environ[name] for name in ENGINE_VARIABLES if name in os.environ}
 
     def after_kill(self) -> tuple[str, ...]:
         return ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from contextlib import closing
 from datetime import timedelta
@@ -21,6 +22,7 @@ from research.results.wandb_reader import TrackedRun, TrackingLate
 from sandboxes import SandboxError
 from studies import EventLog, EventType, RunState
 from tests.research.bench import STUDY, Bench
+from tests.research.designs import base_job, design
 from tests.research.fakes import REFUSED, FakeContainers, evaluation, read_fake_tracking, write_results
 from tests.research.results.test_collect import edit
 
@@ -71,6 +73,20 @@ def test_processes_have_no_containers_to_look_after(bench: Bench, containers: Fa
     assert containers.reaped == []
     assert order_of(bench, next(iter(state.runs.values()))).containers == ""
     assert payloads(bench, EventType.ATTEMPT_LAUNCHED)[0]["sandbox"] == {"kind": "process"}
+
+
+@pytest.mark.parametrize("backend", ["verl", "fake"])
+def test_an_attempt_is_told_where_the_packages_of_its_backend_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, backend: str
+) -> None:
+    monkeypatch.setenv("AJET_VERL_PYTHON", sys.executable)
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    small = {"kind": "tiny", "hidden_size": 16, "layers": 1, "warm_start_steps": 0}
+    bench = Bench(tmp_path, design=design(16, base_job={**base_job(), "backend": backend, "model": small}))
+    bench.loop().tick()
+    (given, *_) = bench.sandbox.variables.values()
+    expected = {"AJET_VERL_PYTHON": sys.executable} if backend == "verl" else {}
+    assert {name: said for name, said in given.items() if name.startswith(("AJET_VERL", "RAY"))} == expected
 
 
 @pytest.mark.parametrize("how", ["ok", "failed", "died", "lost", "timeout", "garbled"])

@@ -84,6 +84,25 @@ def test_the_open_question_is_shown_wherever_the_study_is(ajet: Ajet, waiting: S
 
 
 @pytest.mark.parametrize("word", ["approve", "deny"])
+def test_without_a_name_the_study_that_asks_is_answered_and_none_where_several_ask(
+    ajet: Ajet, waiting: Synthetic, word: str
+) -> None:
+    newer = Synthetic(Home.locate().study("newer"), study="newer")
+    newer.log.close()
+    newer.log = waiting.log
+    newer.create()
+    newer.lock()
+    ask(newer, study="newer", would="a hundred runs")
+    ended = ajet("study", word)
+    assert ended.code == 2
+    assert "the name of one of the studies that wait for approval" in ended.line
+    assert (len(newer.state().approvals), len(waiting.state().approvals)) == (0, 0)
+    assert ajet("study", "deny", "newer").code == 0
+    assert ajet("study", word).code == 0
+    assert [entry.asked.question.would for entry in waiting.state().approvals] == ["all ten runs"]
+
+
+@pytest.mark.parametrize("word", ["approve", "deny"])
 def test_where_nothing_is_asked_one_line_says_so(ajet: Ajet, waiting: Synthetic, word: str) -> None:
     ajet("study", "approve")
     before = waiting.state().event_count

@@ -90,8 +90,10 @@ def test_what_cannot_be_is_one_line_and_nothing_is_begun(
     ("fields", "said"),
     [
         ({"stepz": 7}, "stepz: there is no such field; did you mean steps"), ({"steps": -1}, "steps: "),
-        ({"backend": "vllm"}, "expected a backend among local, fake; found 'vllm'"),
+        ({"backend": "vllm"}, "expected a backend among local, fake, verl; found 'vllm'"),
         ({"evaluate_after": [2]}, "expected a job without evaluate_after"),
+        ({"eval_every": 2}, "expected a job without eval_every"),
+        ({"train_agents": ["solver"]}, "expected a job without train_agents"),
         ({"seed": 4}, "expected a job without seed"), ({"steps": "many"}, "steps: expected a valid integer"),
         ({"environment": "chess"}, "expected an environment: guess, arith, market"),
         ({"model": {"kind": "path", "path": "nothing"}}, "found no such folder"),

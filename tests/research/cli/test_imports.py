@@ -12,6 +12,7 @@ from typer.main import get_command
 
 from research.cli.app import Ajet, app
 from research.cli.lazy import Lazy
+from research.cli.study.app import Studies
 
 HEAVY = {
     "agents", "alembic", "anthropic", "docker", "fastapi", "jinja2", "langchain", "matplotlib", "numpy", "openai",
@@ -35,6 +36,9 @@ import importlib, sys
 importlib.import_module(sys.argv[1])
 sys.stderr.write("\\n" + " ".join(sys.modules))
 """
+
+
+LAZY = [*Ajet.lazy.items(), *((f"study {name}", lazy) for name, lazy in Studies.lazy.items())]
 
 
 def imported(script: str, *arguments: str, home: Path) -> set[str]:
@@ -88,9 +92,19 @@ def test_a_swarm_server_imports_its_backend_with_its_job(tmp_path: Path) -> None
     assert found & HEAVY <= {"fastapi", "uvicorn", "alembic", "jinja2"}
 
 
-@pytest.mark.parametrize(("name", "lazy"), Ajet.lazy.items(), ids=Ajet.lazy)
+@pytest.mark.parametrize(("name", "lazy"), LAZY, ids=[name for name, _ in LAZY])
 def test_the_line_of_a_command_is_the_first_of_its_own_help(name: str, lazy: Lazy) -> None:
-    assert (lazy.load(name).help or "").splitlines()[0] == lazy.help
+    assert (lazy.load(name.split()[-1]).help or "").splitlines()[0] == lazy.help
+
+
+def test_a_list_of_studies_imports_nothing_that_drives_one(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AJET, "study", "list"],
+        env={**os.environ, "AJET_HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    imported = done.stderr.splitlines()[-1].split()
+    assert "research.cli.study.shown.listing" in imported
+    assert not {"research.study.controller", "research.planners", "swarm.client"} & set(imported)
 
 
 def test_each_command_is_listed_and_no_other() -> None:

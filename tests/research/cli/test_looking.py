@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from research.cli.study import steering as watching
 from research.installation.home import Home
-from studies import EventLog, EventType
+from studies import Event, EventLog, EventType
 from studies.report import build_report
 from swarm.job import Job, tunables
 from tests.disks import needs_mounts, read_only
@@ -174,6 +175,26 @@ def test_a_finished_study_is_watched_and_resumed_at_once(ajet: Ajet, finished: S
     assert "verdict" in ajet("study", "watch").out or "supported" in ajet("study", "watch").out
     assert ajet("study", "resume").code == 0
     assert len(finished.log.read(STUDY)) == before
+
+
+def test_whoever_watches_reads_only_what_is_new(ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installation = Home.locate().prepare()
+    study = Synthetic(installation.study(STUDY))
+    study.log.close()
+    study.log = EventLog(installation.database, clock=Ticking())
+    study.create()
+    read, looks = EventLog.read, list[int]()
+    happens = [EventType.STUDY_PAUSED, EventType.STUDY_RESUMED, EventType.STUDY_STOPPED]
+
+    def counted(log: EventLog, name: str, after: Event | None = None) -> list[Event]:
+        found = read(log, name, after)
+        looks.append(len(found))
+        return found
+
+    monkeypatch.setattr(watching.time, "sleep", lambda seconds: study.append(happens.pop(0), reason="enough"))
+    monkeypatch.setattr(EventLog, "read", counted)
+    assert ajet("study", "watch").code == 0
+    assert looks[-2:] == [1, 1]
 
 
 def test_a_report_is_found_and_built_again(ajet: Ajet, finished: Synthetic) -> None:

@@ -10,7 +10,7 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.output import console, warn
+from research.cli.output import columns, console, warn
 from research.cli.study.run import watching
 from research.installation.home import Home
 from tests.research.cli.conftest import Ajet, every_command
@@ -96,3 +96,13 @@ def test_the_lines_of_a_study_steer_no_terminal(home: Path, capfd: pytest.Captur
     observer, _ = watching(Home.locate(), synthetic.state())
     observer.note(STEERING)
     assert capfd.readouterr().out == "a[31mred]0;title b2Jc\n"
+
+
+def test_columns_are_aligned_by_what_a_terminal_shows_and_the_last_is_wrapped() -> None:
+    words = "does a larger group learn faster " * 10
+    shown = columns(("study", "topic"), [("短い", words), ("longer-name", "\x1b[31mred\nand [bold]")]).plain.split("\n")
+    assert shown[0] == "study        topic"
+    assert shown[1].startswith("短い         does a larger")
+    assert all(line.startswith(" " * 13) and len(line) <= console().width for line in shown[2:-1])
+    assert shown[-1] == "longer-name  [31mred and [bold]"
+    assert " ".join(line[13:].strip() for line in shown[2:-1]) in words

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from research.cli.study import steering
 from research.installation.home import Home
 from research.study.one_controller import controlling
 from studies import EventLog, EventType
+from studies.log import leases
 from tests.research.cli.conftest import Ajet
 from tests.studies.synthetic import STUDY, Synthetic, Ticking
 
@@ -64,6 +66,25 @@ def test_a_controller_that_lives_goes_on_with_a_paused_study_when_it_is_resumed(
     assert ended.code == 2
     assert "drives it" in ended.line
     assert driven.state().event_count == before, "it was not paused any more"
+
+
+def test_a_study_that_is_driven_is_handed_to_nobody_else(ajet: Ajet, driven: Synthetic) -> None:
+    driven.append(EventType.STUDY_PAUSED, reason="lunch")
+    for _ in range(2):  # paused, and running
+        ended = ajet("study", "resume", "--detach")
+        assert ended.code == 0
+        assert "goes on under the controller that has it" in ended.out
+        assert driven.state().paused_reason is None
+
+
+def test_a_study_that_an_earlier_boot_drove_is_handed_over(
+    ajet: Ajet, home: Path, driven: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[str] = []
+    monkeypatch.setattr(steering, "worker_of", lambda home: lambda study: given.append(study) or "address")
+    monkeypatch.setattr(leases, "_boot", lambda: "the boot after")
+    assert ajet("study", "resume", "--detach").code == 0
+    assert given == [STUDY]
 
 
 @pytest.mark.parametrize("how", ["paused", "stopped", "concluded"])

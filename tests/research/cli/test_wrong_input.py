@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from research.cli.study.request import refuse_server
 from research.installation.home import Home
 from research.study.session import Session
 from tests.research.bench import STUDY, Bench
@@ -32,6 +33,22 @@ def test_an_empty_topic(ajet: Ajet, home: Path, topic: str) -> None:
     ended = ajet("research", topic)
     assert ended.code == 2
     assert "expected a topic" in ended.line
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("server", ["http://trainer:8700", "speaker"])
+def test_a_study_does_not_run_on_a_server_that_is_there(ajet: Ajet, home: Path, server: str) -> None:
+    ended = ajet("research", TOPIC, "--server", server)
+    assert ended.code == 2
+    assert "a study starts a server of its own for each of its runs" in ended.line
+    assert f"found {server!r}. Start the study on that machine" in ended.line
+    assert not home.exists()
+
+
+def test_a_study_is_not_handed_to_a_worker_without_prefect(ajet: Ajet, home: Path) -> None:
+    ended = ajet("research", TOPIC, "--detach", "--no-prefect")
+    assert ended.code == 2
+    assert "expected --detach without --no-prefect" in ended.line
     assert not home.exists()
 
 
@@ -211,7 +228,7 @@ def test_a_disk_that_fails_in_an_unusual_way(ajet: Ajet, home: Path, monkeypatch
     def fail(study: str) -> None:
         raise OSError(errno.EIO, "Input/output error", "somewhere")
 
-    monkeypatch.setattr("research.cli.study.app.find_study", lambda log, name: fail("x"))
+    monkeypatch.setattr("research.cli.study.shown.finding.find_study", lambda log, name: fail("x"))
     ended = ajet("study", "show")
     assert ended.code == 2
     assert "somewhere: Input/output error" in ended.line
@@ -248,3 +265,16 @@ def test_containers_without_an_engine_are_refused_before_there_is_a_study(
     assert ended.code == 2
     assert "install Docker" in ended.line
     assert json.loads(ajet("study", "list", "--json").out) == []
+
+
+def test_a_study_says_that_the_server_of_the_environment_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AJET_SERVER", "http://far:8700")
+    refuse_server(None)
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "AJET_SERVER is set (http://far:8700), and is not asked" in said
+    monkeypatch.delenv("AJET_SERVER")
+    refuse_server(None)
+    assert capsys.readouterr().err == ""

@@ -294,6 +294,17 @@ def test_a_prediction_that_contradicts_its_direction_is_refused(direction: str, 
     assert "\n" not in message
 
 
+def test_a_screen_begins_where_a_planner_says_and_not_where_a_user_says_otherwise() -> None:
+    knob = ProposedKnob(field="learning_rate", values=(3e-4, 1e-3, 3e-3), control=3e-3)
+    proposal = wish(screen=SCREEN.model_copy(update={"knobs": (knob,)}))
+    design = compiled(10_000, proposal=proposal, hypotheses=())
+    assert design.arm(design.control_arm).overrides == {"learning_rate": 3e-3}
+    mine = Job(learning_rate=1e-3)
+    assert "learning_rate" in (told(proposal, 10_000, hypotheses=(), base=mine.model_copy(
+        update={"learning_rate": 2e-3})) or "")  # fmt: skip
+    assert told(proposal, 10_000, hypotheses=()) is None
+
+
 def test_a_screens_prediction_that_says_nothing_is_better_is_refused() -> None:
     screen = SCREEN.model_copy(update={"predicted_low": -0.2, "predicted_high": 0.0})
     assert "which contradicts it" in (told(wish(screen=screen), 10_000, hypotheses=()) or "")

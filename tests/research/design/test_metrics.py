@@ -27,6 +27,7 @@ from research.proposals.actions import (
     ProposedReplication,
     ProposedScreen,
 )
+from studies.inquiry.ledger import stake_of_one_round as staked
 from studies.metrics.kinds.curve import LEAST_POINTS
 from studies.records.base import digest
 from studies.records.design import Arm, Budget, Hypothesis, Metric
@@ -352,7 +353,7 @@ def test_a_rate_keeps_its_promise_where_several_variables_share_the_level() -> N
 
 def test_a_planner_that_concludes_is_told_what_its_numbers_are_counted_in() -> None:
     design = compile_design("q", accepted(), WISH, draw_seed=seed_source("s", b"x"), **means(known(2500.0, 300.0)))
-    said = invalid(design, "h1", "spoilt")
+    said = invalid(staked(design), "h1", "spoilt")
     facts: dict[str, Any] = {
         "topic": "t",
         "seconds_left": 1.0,

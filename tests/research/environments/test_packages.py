@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from research.environments.packages import how_to_install_apart, python_path
 from research.errors import BadEnvironment, HomeError
 from research.installation.home import Home
 from swarm.environments.brought import CodeSource
+from tests.research.environments.written import wheel_in
 
 FOLDER = CodeSource(kind="folder", place="environment.py")
 NAME = "small_need_of_a_test"
@@ -26,16 +26,7 @@ def home(tmp_path: Path) -> Home:
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one wheel, which is all that pip looks at."""
-    folder = tmp_path / "wheels"
-    folder.mkdir()
-    info = f"{NAME}-1.0.dist-info"
-    with zipfile.ZipFile(folder / f"{NAME}-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{NAME}.py", "VALUE = 7\n")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {NAME}\nVersion: 1.0\n")
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", f"{NAME}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    folder = wheel_in(tmp_path / "wheels", NAME)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder

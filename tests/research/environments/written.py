@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zipfile
 from pathlib import Path
 
 SUMS = """
@@ -47,6 +48,20 @@ def sums(
     folder.mkdir(parents=True, exist_ok=True)
     text = SUMS.replace("ANSWER", answer).replace("OUTCOME", outcome).replace("TASKS", tasks)
     (folder / "environment.py").write_text(text)
+    return folder
+
+
+def wheel_in(folder: Path, name: str) -> Path:
+    """Make a folder with the wheel of a small package, whose VALUE is 7; return it."""
+    folder.mkdir()
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", "VALUE = 7\n")
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
     return folder
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from research.installation.disk import FULL_EXIT, has_room, is_full, require_room
+from research.files import read_json, write_json
+from research.installation.disk import FULL_EXIT, has_room, is_full, require_room, unless_full
 from research.results.failure_codes import DISK_FULL
 from sandboxes import Exit, SandboxError
 from studies import EventType
@@ -74,3 +76,31 @@ def test_a_file_system_that_does_not_tell_is_taken_to_have_room(
 @pytest.mark.parametrize(("number", "full"), [(errno.ENOSPC, True), (errno.EDQUOT, True), (errno.EACCES, False)])
 def test_a_full_disk_is_told_from_other_trouble(number: int, full: bool) -> None:
     assert is_full(OSError(number, "x")) is full
+
+
+def test_a_line_for_a_full_disk_is_dropped_and_other_trouble_is_not(tmp_path: Path) -> None:
+    written = list[str]()
+
+    def say(line: str) -> None:
+        Path("/dev/full").write_text(line)
+        written.append(line)
+
+    unless_full(say)("how far it is")
+    assert not written
+    unless_full(written.append)("how far it is")
+    assert written == ["how far it is"]
+    with pytest.raises(IsADirectoryError):
+        unless_full(lambda line: tmp_path.write_text(line) and None)("how far it is")
+
+
+def test_a_file_that_a_full_disk_cuts_leaves_no_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_json(tmp_path / "kept.json", 1)
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        write_json(tmp_path / "kept.json", 2)
+    assert [path.name for path in tmp_path.iterdir()] == ["kept.json"]
+    assert read_json(tmp_path / "kept.json") == 1

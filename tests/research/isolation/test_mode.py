@@ -9,7 +9,16 @@ import pytest
 from research.errors import BadEnvironment, BadSandbox, NotIsolated
 from research.installation.home import Home
 from research.isolation import mode as sandboxing
-from research.isolation.mode import PROCESS, UNISOLATED, Sandboxing, choose, reopen, require_isolation, supervise
+from research.isolation.mode import (
+    CONTAINED,
+    PROCESS,
+    UNISOLATED,
+    Sandboxing,
+    choose,
+    reopen,
+    require_isolation,
+    supervise,
+)
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, NoEngine
 from sandboxes.images import Image
@@ -179,3 +188,18 @@ def test_generated_code_is_refused_by_an_engine_that_does_not_isolate_it() -> No
     assert not weak.isolates
     with pytest.raises(NotIsolated, match="lacks seccomp"):
         require_isolation(weak, "the reward dense")
+
+
+def test_a_controller_in_a_container_uses_processes_and_refuses_what_needs_an_engine(
+    engine: list[str], home: Home
+) -> None:
+    said: list[str] = []
+    inside = {CONTAINED: "1"}
+    assert choose(None, inside, home, said.append) == UNISOLATED
+    assert "the study's controller is in a container itself" in said[0]
+    for ask in (
+        lambda: choose("docker", inside, home, print),
+        lambda: reopen({"sandbox": OLD.model_dump()}, inside, home, print),
+    ):
+        with pytest.raises(NoEngine, match="ajet up --work"):
+            ask()

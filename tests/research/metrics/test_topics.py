@@ -13,9 +13,9 @@ from research.metrics.judge import MetricChoice
 from research.metrics.reading import metric_in
 from research.planner.digest import SUCCESS_ALONE, Digest
 from research.planner.protocol import PlannerTurn
+from research.planning.evaluation import ask
 from research.proposals.actions import Propose
 from research.rule_planner.planner import RulesPlanner
-from research.study.evaluation import ask
 from swarm.job import Job
 
 
@@ -226,7 +226,6 @@ def test_a_flag_that_names_another_threshold_than_the_topic_is_said(topic: str, 
         ("Lernt GRPO mit einer höheren Lernrate schneller?", "expected a topic in English"),
         ("更大的组大小会让GRPO学得更快吗？", "expected a topic in English"),
         ("Does warm start steps 200 vs 400 change the final score?", "warm start steps"),
-        ("does the best learning rate depend on the group size?", "depends on another"),
         ("grpo vs ppo", "'ppo'"),
         ("does my reward function with a format bonus help on guess?", "--planner llm"),
     ],

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from research.noise.bank import RESULTS_VERSION, BankFile, NoiseBank, model_key, read_bank, shipped_bank
+from research.noise.bank import BankFile, NoiseBank, model_key, read_bank, shipped_bank
 from research.noise.figures import LEAST_DF, LEAST_PAIRS, Observation, figures
+from research.noise.results_version import RESULTS_VERSION
 from studies import EventLog, EventType
 from studies.records.design import Metric, RunSpec
 from studies.records.design_parts import Noise
@@ -303,3 +304,9 @@ def test_the_rate_of_collapse_is_of_all_runs_that_are_known() -> None:
     assert found is not None
     noise = found.at(512, "b")
     assert (found.runs, noise.collapsed, noise.runs) == (6, 8, 22)
+
+
+def test_a_run_that_has_no_other_to_differ_from_says_nothing() -> None:
+    known = NoiseBank(frozenset(group(0.02, 2)[:1]))
+    assert said(known) is None
+    assert "no two runs of guess, this model" in (known.why_not("guess", Job(), metric()) or "")

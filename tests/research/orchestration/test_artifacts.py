@@ -12,6 +12,7 @@ import pytest
 from research.orchestration.shown.artifacts import DESCRIPTIONS, StudyArtifact, artifacts
 from studies import EventType, RunState, StudyState
 from studies.log.study_state import AttemptState
+from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
 
@@ -112,3 +113,33 @@ def test_what_says_the_same_has_the_same_version(synthetic: Synthetic) -> None:
     assert {name for name, version in versions().items() if version != begun[name]} == {"runs"}
     synthetic.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="no")
     assert versions()["plan"] != planned["plan"]
+
+
+def test_artifacts_of_an_inquiry_hold_the_rounds_before(tmp_path: Path) -> None:
+    study = InRounds(tmp_path)
+    state = study.two_rounds()
+    shown = found(state, tmp_path)
+    plan = shown["plan"].make()
+    assert "## Rounds before\n\n- Round 1: Whether group\\_size = 16 raises" in plan
+    assert f"h1 supported; locked as {(state.rounds_before[0].design_hash or '')[:16]}" in plan
+    assert "**Round 2 of at most 3**: group\\_size = 32 is the rung above." in plan
+    assert [(row["round"], row["hypothesis"]) for row in json.loads(shown["verdicts"].make())] == [
+        (1, "h1"),
+        (2, "r2h1"),
+    ]
+    table = shown["runs"].make()
+    assert (table.count("round 1: "), table.count("round 2: ")) == (10, 10)
+    study.begin_next()
+    assert found(study.state(), tmp_path)["plan"].version != shown["plan"].version
+    assert found(study.state(), tmp_path)["runs"].version == shown["runs"].version
+    written = replace(study.state(), report={"markdown": {"path": "report.md", "sha256": "0"}})
+    results = json.loads(found(written, tmp_path)["results"].make())
+    assert [row["round"] for row in results] == [1] * 10 + [2] * 10
+
+
+def test_artifacts_of_one_round_name_none(tmp_path: Path) -> None:
+    synthetic = Synthetic(tmp_path)
+    state = replace(synthetic.whole(), report={"markdown": {"path": "report.md", "sha256": "0"}})
+    assert not [
+        each.name for each in found(state, tmp_path).values() if each.name != "report" and "ound" in each.make()
+    ]

@@ -10,6 +10,7 @@ from research.orchestration.shown.curves import MOST_POINTS, LiveCurves
 from research.results.attempt_files import AttemptProgress
 from studies.report.figures.drawing import curves_picture
 from studies.report.figures.series import ArmCurves, Curves, SeedCurve, mean_of
+from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic
 
 
@@ -92,3 +93,26 @@ def test_the_picture_of_two_hundred_long_runs_is_small() -> None:
     picture = curves_picture(Curves(tuple(drawn), "share", "episodes"))
     assert picture.startswith(b"\x89PNG")
     assert len(picture) < 300_000
+
+
+def test_the_curves_of_rounds_that_are_over_stay_and_are_drawn_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, drawn = InRounds(tmp_path), list[str]()
+    state, curves = study.two_rounds(), LiveCurves(tmp_path)
+    monkeypatch.setattr("research.orchestration.shown.curves.data_uri", lambda data, kind: f"picture {len(data)}")
+    monkeypatch.setattr(
+        "studies.report.figures.drawing.curves_picture",
+        lambda data: drawn.append(" ".join(arm.arm for arm in data.arms)) or b"",
+    )
+    curves.read(state)
+    text = curves.markdown(state)
+    assert text.index("## Round 2") < text.index("## Round 1")
+    assert drawn == ["group_size=16 group_size=32", "group_size=4 group_size=16"]
+    study.begin_next()
+    assert curves.version(study.state()) != curves.version(state)
+    later = curves.markdown(study.state())
+    assert later.startswith("## Round 3")
+    assert drawn[2:] == ["group_size=16 group_size=32"], "the second round is over now, and drawn for the last time"
+    curves.markdown(study.state())
+    assert len(drawn) == 3

@@ -15,6 +15,8 @@ from studies import StudyState
 from studies.log.event import Event, EventType
 from studies.records.design import RunSpec
 from studies.records.design_parts import Look
+from studies.records.run_specs import NOISE_ARM
+from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design
 
 
@@ -204,3 +206,37 @@ def grown(before: dict[str, TaskRow], state: StudyState, since: StudyState) -> d
     for row in now.values():
         assert all(one.at < next.at for one, next in pairwise(row.states))
     return now
+
+
+def test_rows_of_an_inquiry_are_of_their_round_and_stay_when_it_is_over(tmp_path: Path) -> None:
+    study = InRounds(tmp_path)
+    study.create()
+    since = study.state()
+    study.ask()
+    study.answer()
+    first = {row.key: row for row in rows(study.state(), since)}
+    study.begin_next()
+    assert first.items() <= {row.key: row for row in rows(study.state(), since)}.items(), "no row is told anew"
+    study.ask(16, 32)
+    study.answer()
+    found = list(rows(study.state(), since))
+    assert len({row.key for row in found}) == len({row.name for row in found}) == len(found) == 22
+    assert {row.name for row in found if "planning" in row.name} == {"planning", "round 2: planning"}
+    assert sum("round:1" in row.tags for row in found) == sum("round:2" in row.tags for row in found) == 10
+    assert not any(row.open for row in found)
+    second = [row.key for row in found if row.name.startswith("round 2: ")]
+    assert second == ["planning-round-2", *(attempt_key(run, 1, round=2) for run in study.state().runs.values())]
+
+
+def test_a_session_that_begins_in_a_later_round_has_no_row_of_what_was_over(tmp_path: Path) -> None:
+    study = InRounds(tmp_path)
+    since = study.two_rounds()
+    assert list(rows(since, since)) == []
+    study.begin_next()
+    list(study.noise())
+    planning, *noise = rows(study.state(), since)
+    assert (planning.name, said(planning)) == ("round 3: planning", ["Running", "Awaiting A/A runs"])
+    assert [row.name for row in noise] == [f"round 3: noise {NOISE_ARM} seed {seed}" for seed in (7, 8)]
+    assert all("round:3" in row.tags for row in noise)
+    ended, *_ = rows(study.conclude(), since)
+    assert said(ended)[-1] == "Given up"

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import socket
+import subprocess
+import sys
+import threading
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
 import pytest
+from filelock import FileLock
 
-from research.orchestration.server import PrefectUnavailable, ensure_server, stop_server
+from research.orchestration import server
+from research.orchestration.named import PrefectUnavailable
+from research.orchestration.server import ensure_server, record, stop_server
 
 
 @pytest.fixture(scope="module")
@@ -59,6 +68,39 @@ def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(
     assert not stop_server(folder)
 
 
+class SomebodyElses(BaseHTTPRequestHandler):
+    """What another installation's server answers."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps({"home": "/another/installation/prefect"}).encode())
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Say nothing."""
+
+
+def test_a_server_whose_port_somebody_else_took_meanwhile_goes_to_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two installations begin at once: both found the port free, and the other one's server answers there."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    faster = HTTPServer(("127.0.0.1", 0), SomebodyElses)
+    threading.Thread(target=faster.serve_forever, daemon=True).start()
+    looks = iter([True])
+    free = server._free
+    monkeypatch.setattr(server, "_free", lambda port: next(looks, None) or free(port))
+    try:
+        slower = ensure_server(tmp_path, port=faster.server_port)
+        assert str(faster.server_port) not in slower.url
+        assert slower.note is not None
+        assert str(faster.server_port) in slower.note
+    finally:
+        stop_server(tmp_path)
+        faster.shutdown()
+        faster.server_close()
+
+
 def test_an_address_the_user_names_must_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -89,3 +131,69 @@ def test_a_server_whose_start_was_interrupted_is_found_again(tmp_path: Path, mon
         assert json.loads((tmp_path / "server.json").read_text())["pid"] == pid
     finally:
         stop_server(tmp_path)
+
+
+def test_what_a_killed_server_left_is_ended_by_stopping_it(tmp_path: Path) -> None:
+    """Its leader is gone, and a process of its group may still listen."""
+    started = "import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', 'input()'], stdin=sys.stdin).pid)"
+    leader = subprocess.Popen(
+        [sys.executable, "-c", f"{started}; input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    assert leader.stdout is not None
+    left = psutil.Process(int(leader.stdout.readline()))
+    record(tmp_path / "server.json", leader.pid, url="http://127.0.0.1:9")
+    leader.kill()
+    leader.wait()
+    assert left.is_running()
+    assert stop_server(tmp_path)
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+    assert not stop_server(tmp_path)
+
+
+def test_a_process_lives_whatever_the_clock_is_set_to_and_no_other_boots_process_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "known.json"
+    record(path, os.getpid())
+    known = server.recorded(path)
+    assert known is not None
+    assert server.lives(known)
+    assert server.lives({**known, "created": float(str(known["created"])) + 3600.0})
+    assert not server.lives({**known, "boot": "another"})
+    assert not server.lives({**known, "started_s": float(str(known["started_s"])) - 60.0})
+    earlier = {"pid": known["pid"], "created": known["created"]}
+    assert server.lives(earlier)
+    assert not server.lives({**earlier, "created": 1.0})
+
+
+def test_who_starts_a_server_and_was_suspended_is_not_waited_for_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    monkeypatch.setattr(server, "_START_TIMEOUT_S", 0.0)
+    with FileLock(tmp_path / "starting.lock"), pytest.raises(PrefectUnavailable, match="suspended"):
+        ensure_server(tmp_path)
+
+
+def test_a_server_that_cannot_be_noted_on_a_full_disk_is_not_left_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each try would leave one more, which nobody finds."""
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    started: list[subprocess.Popen[bytes]] = []
+
+    def launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
+        command = [sys.executable, "-c", "import time; time.sleep(600)"]
+        started.append(subprocess.Popen(command, start_new_session=True))
+        return started[-1]
+
+    def full(path: Path, value: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(server, "_launch", launch)
+    monkeypatch.setattr(server, "write_json", full)
+    with pytest.raises(OSError, match="No space"):
+        ensure_server(tmp_path, port=0)
+    (process,) = started
+    assert process.poll() is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import closing
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import httpx
@@ -13,8 +13,11 @@ from research.orchestration.server import PrefectServer
 from research.scheduling.steps import BUDGET_RULE
 from studies import EventLog, EventType, StudyState
 from tests.research.bench import STUDY
-from tests.research.orchestration.shown import Told, Watched, state_of, task_runs
+from tests.research.orchestration.shown import Asking, Told, Watched, state_of, task_runs
 from tests.studies.synthetic import STUDY as SYNTHETIC
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
 
 pytestmark = pytest.mark.slow
 
@@ -46,6 +49,16 @@ def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watc
     assert (state_of(ended).name, state_of(ended).message) == ("Cancelled", "cancelled in the Prefect UI")
     watched.bench.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"], worked_s=0.0)
     assert running(watched.tick()) == 2, "`ajet study resume` goes on"
+
+
+def test_tags_that_somebody_gave_a_flow_run_stay_when_it_is_taken(client: SyncPrefectClient) -> None:
+    from research.orchestration.deployments import hand_over
+    from research.orchestration.flow_run import FlowRun
+
+    run = hand_over(client, "a-place", "a-study", "a-key").id
+    client.update_flow_run(run, tags=["nightly", "ajet"])
+    FlowRun.taken(client, run, "a-study", "group size 4 vs 8")
+    assert set(client.read_flow_run(run).tags) == {"nightly", "ajet", "a-study"}
 
 
 def test_pause_begins_nothing_lets_runs_finish_and_lasts(watched: Watched) -> None:
@@ -134,6 +147,20 @@ def test_the_flow_run_of_a_killed_controller_is_closed_by_the_next_one(watched: 
         ControllerSession(watched.bench.home, log, watched.loop.state(), watched.client).refresh()
     assert state_of(watched.client.read_flow_run(killed)).name == "Crashed"
     assert watched.flow_run.id != killed
+
+
+def test_a_session_that_ends_late_leaves_the_note_of_the_one_that_took_over(watched: Watched) -> None:
+    from research.orchestration.session import ControllerSession
+
+    watched.refresh()
+    with closing(EventLog(watched.bench.home.database, clock=watched.bench.clock)) as log:
+        later = ControllerSession(watched.bench.home, log, watched.loop.state(), watched.client)
+        later.refresh()
+        taken_over = watched.flow_run.id
+        watched.session.close(KeyboardInterrupt())
+        assert watched.flow_run.id == taken_over, "whoever comes after a kill closes it"
+        later.close(None)
+    assert not (watched.bench.home.study(STUDY) / "prefect.json").exists()
 
 
 def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told, server: PrefectServer) -> None:
@@ -242,3 +269,20 @@ def artifacts_of(server: PrefectServer, flow_run: UUID) -> dict[str, dict[str, A
 def progress_of(server: PrefectServer, flow_run: UUID) -> tuple[float, str]:
     (shown,) = [found for key, found in artifacts_of(server, flow_run).items() if key.endswith("-progress")]
     return float(shown["data"]), str(shown["description"])
+
+
+def test_what_cannot_be_shown_holds_up_no_answer_and_repeats_no_line(
+    asking: Asking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from research.orchestration.projection import Projection
+
+    def cannot(*given: object, **more: object) -> None:
+        raise RuntimeError("the artifact is too large")
+
+    asking.submit(answer="approve")
+    monkeypatch.setattr(Projection, "tell", cannot)
+    notes = ["waiting for room on the disk"]
+    with pytest.raises(RuntimeError):
+        asking.session.refresh(notes)
+    assert not notes
+    assert asking.state().open_question is None, "the answer was taken"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -19,7 +20,7 @@ import pytest
 
 from research.installation.home import Home
 from research.orchestration import view as module
-from research.orchestration.server import PrefectServer, client_environment
+from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment
 from research.orchestration.view import PrefectView
 from research.study.driver import drive
 from research.study.one_controller import controlling
@@ -91,6 +92,22 @@ def test_a_study_begins_before_the_server_answers_and_ends_without_it(
     assert view.url is None
     assert said.lines == ["waiting for Prefect to show how the study ended"]
     never.set()
+
+
+def test_a_disk_that_is_full_for_a_while_ends_no_view(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = list[int]()
+
+    def ensure(folder: Path) -> PrefectServer:
+        looks.append(len(looks))
+        raise OSError(errno.ENOSPC, "No space left on device") if len(looks) == 1 else PrefectUnavailable("not yet")
+
+    monkeypatch.setattr(module, "ensure_server", ensure)
+
+    def say(line: str) -> None:
+        Path("/dev/full").write_text(line)
+
+    with PrefectView(bench.home, state_of(bench), say, say):
+        wait_for(lambda: len(looks) > 2)
 
 
 def test_an_address_where_nobody_answers_costs_the_view_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -53,10 +53,15 @@ class Endpoint:
 
 
 @contextmanager
-def scripted_endpoint(replies: Sequence[Reply]) -> Iterator[Endpoint]:
-    """Serve `replies` one after the other, the last one for ever."""
+def scripted_endpoint(replies: Sequence[Reply] | Callable[[dict[str, Any]], Reply]) -> Iterator[Endpoint]:
+    """Serve `replies` one after the other, the last one for ever; or what a function makes of each request."""
     closing = threading.Event()
-    left = list(replies)
+    left = [] if callable(replies) else list(replies)
+
+    def reply_to(request: dict[str, Any]) -> Reply:
+        if callable(replies):
+            return replies(request)
+        return left.pop(0) if len(left) > 1 else left[0]
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -64,7 +69,7 @@ def scripted_endpoint(replies: Sequence[Reply]) -> Iterator[Endpoint]:
             endpoint.requests.append(json.loads(self.rfile.read(length)))
             endpoint.keys.append(self.headers.get("Authorization"))
             endpoint.paths.append(self.path)
-            reply = left.pop(0) if len(left) > 1 else left[0]
+            reply = reply_to(endpoint.requests[-1])
             if reply.hang:
                 closing.wait()
                 return

@@ -5,6 +5,7 @@ The topics are phrased as busy people would.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -143,8 +144,6 @@ def test_a_condition_without_one_value_is_asked_for(topic: str) -> None:
         ("which needs the fewest episodes to 70 %, lr 1e-3 or 3e-3?", ["a measure, fewest episodes"]),
         ("training is unstable at high learning rate, does clip-higher fix it?", ["a measure, unstable"]),
         ("does a higher entropy bonus keep exploration up (entropy at the end)?", ["entropy at the end"]),
-        ("does the best learning rate depend on the group size?", ["depends on another", "group size 4"]),
-        ("how does group size interact with learning rate", ["depends on another"]),
         ("group size 4 vs 16 at the same number of tokens", ["the same number of tokens", "cannot be held equal"]),
         ("grpo vs ppo", ["grpo, rloo, dr_grpo", "'ppo'"]),
         ("lr 3e-4, 1e-3, 3e-3 on arith and guess", ["arith and guess"]),
@@ -323,6 +322,37 @@ def test_a_comparison_by_flags_needs_no_reading() -> None:
     assert wanted.text() == "--vary group_size=4,16 --set steps=80 --env arith"
 
 
+def test_flags_say_how_fields_go_together() -> None:
+    vary = ["group_size=4,16", "learning_rate=0.001,0.003"]
+    for shape, claims in (("together", 1), ("interaction", 1), ("apart", 2)):
+        wanted = RequestedComparison.asked(vary, [], shape=shape)
+        proposed, _, left = planned(wanted.text(), wanted=wanted)
+        assert (len(proposed.hypotheses), left) == (claims, ())
+        assert RequestedComparison.of(wanted.settings()) == wanted
+    crossed = RequestedComparison.asked(vary, [], shape="interaction")
+    assert planned(crossed.text(), wanted=crossed)[0].hypotheses[0].moderator == "learning_rate"
+    assert crossed.text() == "--vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction"
+    rising = RequestedComparison.asked(["group_size=4,8,16"], [], shape="trend")
+    assert planned(rising.text(), wanted=rising)[0].hypotheses[0].ladder == (4, 8, 16)
+
+
+@pytest.mark.parametrize(
+    ("vary", "shape", "found"),
+    [
+        (["group_size=4,16"], "interaction", "expected two --vary with two values each; found 2 values of group_size"),
+        (["group_size=4,8,16", "epochs=1,2"], "interaction", "found 3 values of group_size and 2 values of epochs"),
+        (["group_size=4,16"], "together", "expected --vary of 2 to 4 fields with as many values"),
+        (["group_size=4,8,16", "epochs=1,2"], "together", "with as many values"),
+        (["group_size=4,16", "epochs=1,2"], "trend", "expected one --vary"),
+        ([], "trend", "found no --vary"),
+        (["group_size=4,16"], "interacton", "apart, together, interaction or trend; found 'interacton'"),
+    ],
+)
+def test_flags_that_do_not_go_together_are_refused_by_name(vary: list[str], shape: str, found: str) -> None:
+    with pytest.raises(BadTopic, match=re.escape(found)):
+        RequestedComparison.asked(vary, [], shape=shape)
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.data())
 def test_flags_say_what_they_said(data: st.DataObject) -> None:
@@ -393,16 +423,115 @@ def test_a_search_is_one_with_an_apostrophe_too(topic: str) -> None:
         ("how long does training take with group size 4 vs 16", "a measure, how long does training take"),
         ("group size 4 vs 16, not on guess", "'not on guess'"),
         ("group size 4 vs 16 except in arith", "'except in arith'"),
-        ("does higher temperature need a lower learning rate?", "depends on another"),
-        (
-            "does a group size of 16 with lr 1e-3 beat group size 4 with lr 3e-3?",
-            "group_size and learning_rate together",
-        ),
+        ("does the group size interact with the learning rate and the kl penalty?", "two fields where the effect"),
+        ("does the effect of group size 4 vs 8 vs 16 depend on the learning rate?", "3 values of group_size"),
+        ("is there a trend over learning rate 1e-3, 3e-3?", "3 or 4 values of learning_rate"),
+        ("is there a trend of the learning rate and the group size?", "the numbers of one field"),
+        ("group size 4 with lr 1e-3 vs group size 16 with lr 3e-3 for 40 vs 80 steps", "together beside steps"),
         ("is a group size of 16 cheaper?", "a measure, cheaper"),
     ],
 )
 def test_a_condition_without_its_value_becomes_no_comparison_of_its_own(topic: str, named: str) -> None:
     assert named in refused(topic)
+
+
+@pytest.mark.parametrize(
+    ("topic", "control", "treatment"),
+    [
+        (
+            "does a group size of 16 with lr 1e-3 beat group size 4 with lr 3e-3?",
+            {"group_size": 4, "learning_rate": 0.003},
+            {"group_size": 16, "learning_rate": 0.001},
+        ),
+        (
+            "batch size 64 for 80 steps vs batch size 256 for 20 steps",
+            {"episodes_per_step": 64, "steps": 80},
+            {"episodes_per_step": 256, "steps": 20},
+        ),
+        (
+            "batch size 64 with 80 steps vs batch size 256 with 20 steps at the same number of episodes",
+            {"episodes_per_step": 64, "steps": 80},
+            {"episodes_per_step": 256, "steps": 20},
+        ),
+        (
+            "is 80 steps with 64 episodes per step better than 20 steps with 256 episodes per step",
+            {"steps": 20, "episodes_per_step": 256},
+            {"steps": 80, "episodes_per_step": 64},
+        ),
+        (
+            "rloo with kl 0 vs grpo with kl 0.1",
+            {"algorithm": "rloo", "kl_coef": 0.0},
+            {"algorithm": "grpo", "kl_coef": 0.1},
+        ),
+    ],
+)
+def test_what_a_topic_sets_against_each_other_as_wholes_goes_together(
+    topic: str, control: dict[str, Any], treatment: dict[str, Any]
+) -> None:
+    proposed, designed, left = planned(topic)
+    (entry,) = proposed.hypotheses
+    assert (entry.variable, *entry.sides) == ("configuration", control, treatment)
+    assert designed.steps is None
+    assert not left
+    assert "the fields differ together" in turn_on(topic).note
+
+
+@pytest.mark.parametrize(
+    ("topic", "control", "treatment"),
+    [
+        (
+            "does the effect of group size depend on the learning rate?",
+            {"group_size": 4, "learning_rate": 0.0003},
+            {"group_size": 16, "learning_rate": 0.003},
+        ),
+        (
+            "does the effect of group size 4 vs 16 depend on learning rate 1e-3 vs 3e-3 with 40 steps in arith?",
+            {"group_size": 4, "learning_rate": 0.001},
+            {"group_size": 16, "learning_rate": 0.003},
+        ),
+        (
+            "is there an interaction between group size and learning rate?",
+            {"group_size": 4, "learning_rate": 0.0003},
+            {"group_size": 16, "learning_rate": 0.003},
+        ),
+        (
+            "how does group size interact with learning rate",
+            {"group_size": 4, "learning_rate": 0.0003},
+            {"group_size": 16, "learning_rate": 0.003},
+        ),
+        (
+            "does higher temperature need a lower learning rate?",
+            {"temperature": 0.7, "learning_rate": 0.003},
+            {"temperature": 1.3, "learning_rate": 0.0003},
+        ),
+    ],
+)
+def test_whether_an_effect_depends_on_another_field_is_asked_of_four_arms(
+    topic: str, control: dict[str, Any], treatment: dict[str, Any]
+) -> None:
+    proposed, designed, left = planned(topic)
+    (entry,) = proposed.hypotheses
+    assert (entry.variable, *entry.sides) == ("configuration", control, treatment)
+    assert entry.moderator == "learning_rate"
+    assert "than with learning_rate" in entry.falsifier
+    assert designed.environment == ("arith" if "arith" in topic else "guess")
+    assert not left
+    assert "four arms, and twice the variance" in turn_on(topic).note
+
+
+@pytest.mark.parametrize(
+    ("topic", "field", "ladder"),
+    [
+        ("is there a trend over learning rate 3e-4, 1e-3 and 3e-3?", "learning_rate", (0.0003, 0.001, 0.003)),
+        ("does success rise steadily with group size 16, 4, 8?", "group_size", (4, 8, 16)),
+        ("dose-response of the learning rate on guess", "learning_rate", (0.0003, 0.001, 0.003)),
+    ],
+)
+def test_a_trend_is_one_claim_over_a_ladder(topic: str, field: str, ladder: tuple[float, ...]) -> None:
+    proposed, _, left = planned(topic)
+    (entry,) = proposed.hypotheses
+    assert (entry.variable, entry.ladder, entry.control, entry.treatment) == (field, ladder, ladder[0], ladder[-1])
+    assert not left
 
 
 def test_no_worse_is_a_question_for_likeness() -> None:

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from research.installation.home import Home
-from research.orchestration.server import PrefectServer, client_environment, ensure_server, recorded, stop_server
+from research.orchestration.server import PrefectServer, client_environment, ensure_server, lives, recorded, stop_server
 from research.serving.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
 from tests.research.orchestration.conftest import client, server  # noqa: F401 - fixtures
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
 
+TOPIC = "group size 4 vs 8 on arith with 600 training steps"
+ASKED = {"topic": TOPIC, "budget": "30m", "effect": 0.3}
+"""Runs that are still under way when a test is done with them."""
 PATIENCE_S = 240.0
 """How long a test waits for what must come; none is judged by it."""
 
@@ -54,9 +57,9 @@ class Pages:
 
         return place_of(self.home)
 
-    def serve(self) -> None:
+    def serve(self, *options: str) -> None:
         """Start `ajet up --work`, and wait until it has told the server what it serves."""
-        command = [sys.executable, "-m", "research", "up", "--work"]
+        command = [sys.executable, "-m", "research", "up", "--work", *options]
         log = self.home.path / "up.log"
         with log.open("ab") as file:
             self.worker = subprocess.Popen(command, env=self.environment, stdout=file, stderr=file, text=True)
@@ -67,6 +70,18 @@ class Pages:
         assert self.worker is not None
         self.worker.send_signal(2)
         assert self.worker.wait(PATIENCE_S) == 0
+
+    def server_process(self) -> psutil.Process | None:
+        """Return the server's process, as it is recorded; None while it is gone."""
+        known = recorded(self.home.prefect / "server.json")
+        return psutil.Process(int(str(known["pid"]))) if known is not None and lives(known) else None
+
+    def kill_server(self) -> None:
+        """Kill it; a worker starts it again."""
+        process = self.server_process()
+        assert process is not None
+        process.kill()
+        psutil.wait_procs([process])
 
     def kill(self) -> None:
         """Kill it, its worker and what that one started, but no training: all controllers are gone."""
@@ -98,7 +113,9 @@ class Pages:
             self.client.resume_flow_run(run)
             return
         state: State[Any] = Suspended(timeout_seconds=300) if button == "pause" else State(type=StateType.CANCELLING)
-        assert str(self.client.set_flow_run_state(run, state).status.value) == "ACCEPT"
+        status = str(self.client.set_flow_run_state(run, state).status.value)
+        # What waits, and has no process to be ended, is Cancelled at once, which the server calls a rejection.
+        assert status == "ACCEPT" or (button == "cancel" and self.shown(run) == "Cancelled")
 
     def flow_run(self, run: UUID) -> FlowRun:
         return self.client.read_flow_run(run)
@@ -118,10 +135,23 @@ class Pages:
         runs = self.client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[study])))
         return sorted(runs, key=lambda run: str(run.created))
 
-    def study(self) -> StudyState:
-        """Return the newest study."""
+    def study(self, name: str | None = None) -> StudyState:
+        """Return a study, the newest by default."""
         with closing(EventLog(self.home.database)) as log:
-            return fold(log.read(log.studies()[0]))
+            return fold(log.read(name or log.studies()[0]))
+
+    def studies(self) -> list[str]:
+        """Return the ids of all studies, the newest first."""
+        with closing(EventLog(self.home.database)) as log:
+            return log.studies()
+
+    def serves(self) -> bool:
+        """Return whether the server answers, and knows both deployments with their pool."""
+        try:
+            deployments = self.client.read_deployments()
+        except Exception:  # noqa: BLE001 - a server that is gone, or is being started, says so in many ways
+            return False
+        return len([each for each in deployments if each.work_pool_name == self.place]) == 2
 
     def ajet(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "research", *arguments]
@@ -132,6 +162,21 @@ class Pages:
         assert self.worker.poll() is None, (self.home.path / "up.log").read_text()
         known = recorded(self.home.prefect / WORKER)
         return known is not None and psutil.pid_exists(int(str(known["pid"])))
+
+
+def trainings(state: StudyState) -> list[psutil.Process]:
+    """Return the processes of attempts that live."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if "research.attempts.attempt" in (process.info["cmdline"] or []) and state.id in str(process.info["cmdline"])
+    ]
+
+
+def stop(pages: Pages, study: str) -> None:
+    """Stop a study, and wait until nothing of it runs."""
+    assert pages.ajet("study", "stop", study).returncode == 0
+    wait_for(lambda: not trainings(pages.study(study)))
 
 
 @pytest.fixture(scope="module")
@@ -145,15 +190,15 @@ def own_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
-@pytest.fixture(scope="module")
-def served(own_home: Path) -> Iterator[Pages]:
-    """A server of this module's own: automations would act on the flow runs of others."""
+@contextmanager
+def served_in(own_home: Path, **named: str) -> Iterator[Pages]:
+    """Start the server of an installation with these variables beside; end it, and a worker, at the end."""
     mine = {k: v for k, v in os.environ.items() if not k.startswith(("AJET_", "OPENAI_", "PREFECT_", "WANDB_"))}
-    mine |= {"AJET_HOME": str(own_home), "AJET_SANDBOX": "process"}
+    mine |= {"AJET_HOME": str(own_home), "AJET_SANDBOX": "process", **named}
     home = Home.locate(mine)
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("PREFECT_API_URL", raising=False)
-        for name, value in client_environment(home.prefect).items():
+        for name, value in (client_environment(home.prefect) | named).items():
             patch.setenv(name, value)
         patch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
         server = ensure_server(home.prefect, port=0)
@@ -163,3 +208,10 @@ def served(own_home: Path) -> Iterator[Pages]:
             yield Pages(server, client, home, mine)
     end_worker(home)
     stop_server(home.prefect)
+
+
+@pytest.fixture(scope="module")
+def served(own_home: Path) -> Iterator[Pages]:
+    """A server of this module's own: automations would act on the flow runs of others."""
+    with served_in(own_home) as pages:
+        yield pages

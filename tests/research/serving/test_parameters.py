@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 import typer.main
+from pydantic import ValidationError
 
 from research.cli.study.research import research
 from research.serving.parameters import ResearchParameters, ResumeParameters, form_of
 
-ELSEWHERE = {"record", "replay", "prefect", "detach", "json", "model"}
-"""Options of the command that are of a terminal, of files beside it, or of old commands."""
+ELSEWHERE = {"record", "replay", "prefect", "detach", "json", "model", "server"}
+"""Options of the command that are of a terminal, of files beside it, of old commands, or refused."""
 
 
 def options() -> dict[str, str]:
@@ -48,3 +50,8 @@ def test_a_form_without_a_topic_is_a_command_without_one() -> None:
     assert ResearchParameters(vary=["group_size=4,8", "steps=3,4"]).command() == (
         "research", "--vary", "group_size=4,8", "--vary", "steps=3,4",
     )  # fmt: skip
+
+
+def test_a_topic_that_no_store_holds_is_refused() -> None:
+    with pytest.raises(ValidationError, match="topic"):
+        ResearchParameters(topic="group size\x00 4 vs 8")

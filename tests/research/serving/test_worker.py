@@ -19,35 +19,17 @@ from playwright.sync_api import Page, sync_playwright
 from research.orchestration.reconcile import SessionEnd
 from research.orchestration.server import recorded
 from research.serving.supervision import WORKER
-from studies import StudyState
-from tests.research.serving.conftest import PATIENCE_S, Pages, wait_for
+from tests.research.serving.conftest import ASKED, PATIENCE_S, TOPIC, Pages, stop, trainings, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHROMIUM = shutil.which("chromium")
-TOPIC = "group size 4 vs 8 on arith with 600 training steps"
-ASKED = {"topic": TOPIC, "budget": "30m", "effect": 0.3}
-"""Runs that are still under way when a test is done with them."""
 
 
 @pytest.fixture(scope="module")
 def pages(served: Pages) -> Pages:
     served.serve()
     return served
-
-
-def trainings(state: StudyState) -> list[psutil.Process]:
-    """Return the processes of attempts that live."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if "research.attempts.attempt" in (process.info["cmdline"] or []) and state.id in str(process.info["cmdline"])
-    ]
-
-
-def stop(pages: Pages, study: str) -> None:
-    assert pages.ajet("study", "stop", study).returncode == 0
-    wait_for(lambda: not trainings(pages.study()))
 
 
 def test_a_study_lives_in_the_pages_from_its_beginning_over_every_button_and_every_death(pages: Pages) -> None:
@@ -96,6 +78,23 @@ def test_a_study_lives_in_the_pages_from_its_beginning_over_every_button_and_eve
     assert len(pages.runs_of(study)) == 4
 
 
+def test_a_supervisor_that_was_killed_costs_no_controller(pages: Pages) -> None:
+    run = pages.begin("ajet-research", **ASKED)
+    pages.until(run, "Running")
+    study, (sitting,) = pages.study().id, pages.sittings()
+    assert pages.worker is not None
+    pages.worker.kill()
+    pages.worker.wait()
+    left = pages.prefect_worker
+    pages.serve()
+    wait_for(lambda: not left.is_running())
+    assert sitting.is_running()
+    assert pages.shown(run) == "Running"
+    stop(pages, study)
+    pages.until(run, "Cancelled")
+    assert len(pages.runs_of(study)) == 1
+
+
 def test_a_form_that_is_wrong_is_refused_before_or_after_it_is_sent(pages: Pages) -> None:
     from prefect.exceptions import PrefectHTTPStatusError
 
@@ -136,6 +135,7 @@ def test_a_schedule_begins_studies_and_telling_the_server_again_keeps_it(pages: 
     from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterDeploymentId
     from prefect.client.schemas.schedules import IntervalSchedule
 
+    from research.serving.pools import ProcessPool
     from research.serving.registration import register
 
     deployment = pages.client.read_deployment_by_name(f"ajet-resume/{pages.place}")
@@ -143,7 +143,7 @@ def test_a_schedule_begins_studies_and_telling_the_server_again_keeps_it(pages: 
         schedule=IntervalSchedule(interval=timedelta(days=1)), active=True, parameters={"study": "of-the-night"}
     )
     (schedule,) = pages.client.create_deployment_schedules(deployment.id, [nightly])
-    register(pages.client, pages.place, Path.cwd())
+    register(pages.client, pages.place, ProcessPool(pages.place, Path.cwd()))
     assert [each.id for each in pages.client.read_deployment_schedules(deployment.id)] == [schedule.id]
     of_it = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]))
 
@@ -174,11 +174,12 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
 ) -> None:
     from research.orchestration.flow_run import FlowRun
     from research.serving import registration
+    from research.serving.pools import ProcessPool
 
     for found in pages.client.read_automations_by_name(registration.SILENT):
         pages.client.delete_automation(found.id)
     monkeypatch.setattr(registration, "BEAT_S", 4.0)
-    registration.register(pages.client, pages.place, Path.cwd())
+    registration.register(pages.client, pages.place, ProcessPool(pages.place, Path.cwd()))
     silent, lively = (FlowRun.begin(pages.client, pages.place, f"s-{n}", "topic", f"key-{n}") for n in (1, 2))
     silent.beat()
 

@@ -18,8 +18,10 @@ from research.results.attempt_files import AttemptSpec
 from research.scheduling.steps import BUDGET_CODE, BUDGET_RULE, FAILURES
 from research.study.controller import budget_left
 from research.tracking.copies import CopyFinding
+from research.tracking.login import OnlineLogging
+from research.tracking.mirror import WandbMirror
 from sandboxes import Handle, SandboxError, SandboxSpec
-from studies import EventLog, EventType, StudyState
+from studies import Event, EventLog, EventType, StoreError, StudyState
 from studies.records.planner_words import PlannerWords
 from tests.research.bench import STUDY, Bench, Cut, scratch
 from tests.research.fakes import FakeSandbox, ManualClock, ScriptedPlanner
@@ -101,6 +103,25 @@ def test_how_copies_stand_is_recorded_as_it_is_found_and_before_the_report(bench
     types = [event.type for event in bench.events()]
     assert types[-2:] == [EventType.ATTEMPT_COPIED, EventType.REPORT_BUILT], "one report, and it shows them"
     assert types.count(EventType.REPORT_BUILT) == 1
+
+
+def test_how_a_copy_stands_is_not_lost_with_a_write_that_fails(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    mirror = bench.mirror = WandbMirror(bench.home, STUDY, OnlineLogging(), print, print)
+    loop = bench.loop()
+    run, other = list(loop.tick().state.runs)[:2]
+    mirror._found += [CopyFinding(each, 1, "https://wandb.example/r", "same") for each in (run, other)]
+    append, fails = EventLog.append, iter([True])
+
+    def away_at_first(log: EventLog, event: Event) -> None:
+        if event.type is EventType.ATTEMPT_COPIED and next(fails, False):
+            raise StoreError("could not write the event log")
+        append(log, event)
+
+    monkeypatch.setattr(EventLog, "append", away_at_first)
+    with pytest.raises(StoreError):
+        loop.tick()
+    state = loop.tick().state
+    assert [state.runs[each].attempts[0].standing for each in (run, other)] == ["same", "same"]
 
 
 def test_a_tick_after_the_end_does_nothing(bench: Bench) -> None:

@@ -14,9 +14,9 @@ from research.metrics.asked import AskedMetric
 from research.noise.bank import NoiseBank
 from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
+from research.planning.evaluation import PlanningContext
+from research.planning.preview import preview
 from research.proposals.actions import Action, Propose, ProposeDesign, ProposedHypothesis
-from research.study.evaluation import PlanningContext
-from research.study.preview import preview
 from studies.records import sentences
 from studies.records.design import Budget
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from research.results.attempt_files import AttemptFolder
-from research.results.wandb_reader import find_log
+from research.results.wandb_reader import TrackedRun, find_log, read_log
 from research.tracking import calls as calling
 from research.tracking.calls import WandbCalls, WandbUnavailable
-from research.tracking.comparison import Standing
-from research.tracking.copies import ENDING_S, LATEST_S, AttemptCopy
+from research.tracking.comparison import OnlineRun, Standing
+from research.tracking.copies import ENDING_S, LATEST_S, SHOWN_S, AttemptCopy
 from research.tracking.login import OnlineLogging
 from tests.research.tracking.logs import Writing, write
 from tests.wandb_standin import StandIn, standing_in
@@ -111,6 +114,18 @@ def test_a_log_that_was_written_while_nobody_sent_is_sent_afterwards(
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
 
 
+def test_a_copy_that_was_compared_keeps_no_history(
+    tmp_path: Path, written: Path, calls: WandbCalls, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    log = find_log(tmp_path, "r1-a1")
+    log.with_suffix(".wandb.syncstate").touch()
+    monkeypatch.setattr(calls, "history", lambda entity, run_id: OnlineRun(read_log(log), ()))
+    assert settled(copy, clock) == ["same"]
+    gc.collect()
+    assert not [found for found in gc.get_objects() if isinstance(found, TrackedRun)]
+
+
 def test_an_edited_copy_differs_and_the_number_is_named(
     tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
@@ -133,6 +148,19 @@ def test_rows_that_are_shown_late_are_waited_for(
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1)), "nothing was sent twice"
 
 
+def test_a_log_of_which_nothing_is_shown_yet_is_not_sent_again(
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    standin.withheld = STEPS
+    assert followed(copy, clock, until=lambda: "step 1 is not there" in copy.reason) == ["sending"]
+    looks = standin.seen["HistoryPage"]
+    followed(copy, clock, until=lambda: standin.seen["HistoryPage"] > looks or copy.sends)
+    standin.withheld = 0
+    assert settled(copy, clock) == ["same"]
+    assert standin.run("r1-a1").steps == list(range(1, STEPS + 1)), "nothing was sent twice"
+
+
 def test_rows_that_never_come_are_given_up_with_the_reason(
     tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
@@ -149,7 +177,9 @@ def test_a_file_stream_that_is_refused_ends_well_for_wandb_and_not_for_us(
 ) -> None:
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
     standin.fail("file_stream", status=404)
-    assert settled(copy, clock) == ["sending", "same"], "sent again, as nothing had come"
+    assert followed(copy, clock, until=lambda: "step 1 is not there" in copy.reason) == ["sending"]
+    clock.skipped += SHOWN_S
+    assert settled(copy, clock) == ["same"], "sent again, as nothing had come"
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
 
 
@@ -187,6 +217,29 @@ def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
     assert settled(copy, clock) == ["same"]
     assert standin.run("r1-a1").steps == list(range(1, 7))
     assert standin.run("r1-a1").history[1]["kl"] == "NaN"
+
+
+def test_rows_that_were_added_and_are_shown_late_are_not_added_again(
+    tmp_path: Path, written: Path, calls: WandbCalls, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
+    log = find_log(tmp_path, "r1-a1")
+    log.with_suffix(".wandb.syncstate").touch()
+    whole = read_log(log)
+    there = replace(whole, history={step: row for step, row in whole.history.items() if step <= 2})
+    added: list[float] = []
+
+    def complete(*asked: object) -> object:
+        added.append(clock())
+        return SimpleNamespace(ended=lambda: 0, end=lambda: None)
+
+    monkeypatch.setattr(calls, "history", lambda entity, run_id: OnlineRun(there, ()))
+    monkeypatch.setattr(calls, "complete", complete)
+    followed(copy, clock, until=lambda: bool(added))
+    followed(copy, clock, until=lambda: clock() - added[0] > SHOWN_S / 2)
+    assert len(added) == 1
+    followed(copy, clock, until=lambda: len(added) > 1)
+    assert added[1] - added[0] >= SHOWN_S
 
 
 def test_the_log_of_a_killed_training_is_waited_for_by_nobody(

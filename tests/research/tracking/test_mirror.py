@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -16,11 +19,14 @@ from research.installation.home import Home
 from research.requests.copies import mirror_of
 from research.tracking import calls as calling
 from research.tracking import files as sending
+from research.tracking import mirror as mirroring
+from research.tracking.calls import WandbCalls, WandbViewer
 from research.tracking.copies import CopyFinding
 from research.tracking.login import OnlineLogging
 from research.tracking.mirror import WandbMirror
-from studies import EventLog, EventType, StudyState, fold
+from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from tests.research.fakes import create_study
+from tests.research.in_rounds import InRounds
 from tests.research.tracking.logs import write
 from tests.studies.synthetic import Synthetic
 from tests.wandb_standin import StandIn, standing_in
@@ -116,6 +122,25 @@ def test_a_copy_that_was_found_to_be_the_same_is_left_alone(home: Home, standin:
     assert "UpsertBucket" not in standin.seen
 
 
+def test_the_last_copies_of_an_earlier_round_are_still_sent_and_told(home: Home, standin: StandIn) -> None:
+    study = InRounds.of(home, "s1")
+    study.create()
+    study.ask()
+    study.answer()
+    late, *others = study.state().runs
+    for run_id in others:
+        study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing="same")
+    write(home.attempt("s1", late, 1), f"{late}-a1", steps=3)
+    study.begin_next()
+    with mirror(home, standin, []) as shown:
+        shown.settle()
+        found = list(shown.found())
+    assert [(each.run_id, each.standing) for each in found] == [(late, "sending"), (late, "same")]
+    study.append(EventType.ATTEMPT_COPIED, run_id=late, attempt=1, url=found[-1].url, standing="same")
+    (over,) = study.state().rounds_before
+    assert over.runs[late].attempts[0].standing == "same"
+
+
 def test_a_server_that_is_gone_is_said_once_and_not_waited_for(
     home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,3 +192,68 @@ def test_a_study_that_was_begun_offline_stays_offline(
     monkeypatch.setenv("WANDB_MODE", "online")
     assert mirror_of(home, offline, print, warn) is None
     assert "nothing is sent to W&B: the study began without" in capsys.readouterr().err
+
+
+def test_an_event_log_that_is_away_for_a_while_ends_no_sending(
+    home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, said = Study(home).trained(), list[str]()
+    state, looks = StudyLog.state, list[int]()
+
+    def away_at_first(study: StudyLog) -> StudyState:
+        looks.append(len(looks))
+        if len(looks) == 1:
+            raise StoreError("could not read the event log")
+        return state(study)
+
+    monkeypatch.setattr(mirroring, "AGAIN_S", 0.1)
+    monkeypatch.setattr(StudyLog, "state", away_at_first)
+    with mirror(home, standin, said) as sent:
+        waited(lambda: standin.holds(f"{run}-a1"))
+        sent.settle()
+    assert said[0].startswith("sending to W&B waits (StoreError: could not read the event log)")
+    assert "W&B is back" in said
+
+
+def test_an_attempt_that_ended_while_others_were_looked_at_is_waited_for(home: Home, standin: StandIn) -> None:
+    Study(home).create()
+    shown = mirror(home, standin, [])
+    before, waits = shown._at_rest, threading.Thread(target=shown.settle)
+    monitored = fold(EventLog(home.database).read("s1"))
+
+    def read() -> StudyState:
+        """Return how the study was, before an attempt ended and the report waited for it."""
+        waits.start()
+        waited(lambda: shown._at_rest is not before)
+        return monitored
+
+    shown._viewer = WandbViewer("standin", standin.url)
+    calls = cast("WandbCalls", None)
+    shown._look(calls, cast("StudyLog", SimpleNamespace(state=read)))
+    waits.join(0.3)
+    assert waits.is_alive()
+    shown._look(calls, cast("StudyLog", SimpleNamespace(state=lambda: monitored)))
+    waits.join(DEADLINE_S)
+    assert not waits.is_alive()
+
+
+def test_a_file_that_a_full_disk_did_not_let_be_sent_is_sent_later(home: Home) -> None:
+    sent, said = list[str](), list[str]()
+    files = sending.SentFiles(home, "s1", said.append)
+    report = {kind: {"path": f"report.{kind}"} for kind in ("markdown", "html")}
+    files.add_report(cast("StudyState", SimpleNamespace(report=report)))
+
+    def full(*asked: object) -> object:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def keep(run: object, artifact: dict[str, str], *rest: object) -> object:
+        sent.append(artifact["name"])
+        return SimpleNamespace(ended=lambda: 0)
+
+    with pytest.raises(OSError, match="No space"):
+        files.go_on(cast("WandbCalls", SimpleNamespace(keep=full)), "standin")
+    calls = cast("WandbCalls", SimpleNamespace(keep=keep))
+    assert files.go_on(calls, "standin")
+    assert not files.go_on(calls, "standin")
+    files.end()
+    assert (sent, said) == (["report-s1"], [])

@@ -78,6 +78,22 @@ def test_processes_that_contend_share_the_machine_and_leave_nothing_free(url: st
                    for count in parts)  # fmt: skip
 
 
+def test_a_machine_that_cannot_be_written_down_is_said_at_once(log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    locked = sa.exc.OperationalError("INSERT", {}, Exception("database is locked"))
+
+    def refuse(connection: sa.Connection, statement: sa.Executable, *rest: object) -> None:
+        if isinstance(statement, sa.Insert):
+            raise locked
+
+    Slots(log, "another")
+    with log.transaction("read") as connection:
+        sa.event.listen(connection.engine, "before_execute", refuse)
+    with pytest.raises(StoreError, match="database is locked"):
+        Slots(log, "here")
+    sa.event.remove(connection.engine, "before_execute", refuse)
+    assert Slots(log, "here").take(SlotAsk("s", "s-a1", "/home", 1)).slot == Slot(1, 1)
+
+
 def test_a_machine_has_as_many_slots_as_runs_go_at_once_and_machines_have_their_own(log: EventLog) -> None:
     slots, other = Slots(log, HOST), Slots(log, "other")
     taken = [slots.take(ask("s", 3, f"a{number}")).slot for number in range(4)]

@@ -11,6 +11,7 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 from studies.records.design import Arm
 from studies.report import build_report
+from tests.studies.asked_on import Inquiry
 from tests.studies.synthetic import Synthetic, design
 
 CHROMIUM = shutil.which("chromium")
@@ -52,6 +53,21 @@ def test_a_report_needs_nothing_but_itself_and_fits(browser: Browser, report: Pa
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert page.locator("svg").count() >= 3
     assert page.locator("b", has_text="a larger").count() == 0
+    page.context.close()
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_report_of_several_rounds_needs_nothing_but_itself_and_fits(
+    browser: Browser, told: Inquiry, width: int
+) -> None:
+    page, noticed = opened(browser, told.folder / "report.html", width=width, scheme="light")
+    assert noticed == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    for name in ("round-2-detail", "appendix"):
+        assert page.locator(f"#{name} table").first.is_hidden()
+        page.locator(f"#{name} > summary").click()
+        assert page.locator(f"#{name} table").first.is_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.context.close()
 
 

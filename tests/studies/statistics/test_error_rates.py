@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from studies.inquiry.ledger import stake_of_one_round as staked
 from studies.records.design_parts import CollapseRule
 from studies.records.verdict import Verdict
 from studies.statistics.looks import spend
@@ -32,7 +33,7 @@ def study(rng: random.Random, effect: float) -> Verdict:
             )
             for name, values in runs.items()
         }
-        found = judge(locked, "h1", data, look=number)
+        found = judge(staked(locked), "h1", data, look=number)
         if found.final:
             return found
     raise AssertionError("the last look is final")

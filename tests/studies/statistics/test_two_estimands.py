@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from studies.inquiry.ledger import stake_of_one_round as staked
 from studies.records.design import Design
 from studies.records.design_parts import CollapseRule
 from studies.records.verdict import Verdict
@@ -36,7 +37,7 @@ def arm(name: str, values: list[float], collapsed: list[float] | None = None, br
 
 
 def judged(control: ArmData, treatment: ArmData, chosen: Design | None = None) -> Verdict:
-    return judge(chosen or locked(), "h1", {CONTROL: control, TREATMENT: treatment}, look=1)
+    return judge(staked(chosen or locked()), "h1", {CONTROL: control, TREATMENT: treatment}, look=1)
 
 
 def test_a_collapsed_run_is_no_part_of_the_mean_and_is_counted() -> None:
@@ -131,7 +132,7 @@ def test_values_of_collapsed_runs_change_nothing_but_their_count(
 
 def test_a_verdict_of_before_reads_as_one_on_all_trainings() -> None:
     arms = {CONTROL: arm("c", LOW), TREATMENT: arm("t", HIGH)}
-    old = judge(synthetic_design((hypothesis("h1", 8),), test="pooled"), "h1", arms, look=1)
+    old = judge(staked(synthetic_design((hypothesis("h1", 8),), test="pooled")), "h1", arms, look=1)
     assert (old.scope, old.collapses) == ("all", ())
     assert "scope" not in old.model_dump()
 

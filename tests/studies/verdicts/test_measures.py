@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from studies.inquiry.ledger import stake_of_one_round as staked
 from studies.records.design import Design
 from studies.records.design_parts import CollapseRule
 from studies.records.verdict import Verdict
@@ -30,7 +31,12 @@ def arm(name: str, values: list[float], **changes: Any) -> ArmData:
 
 def verdict(design: Design, control: list[float], treatment: list[float], **options: Any) -> Verdict:
     left, right = (entry.name for entry in design.arms)
-    return judge(design, "h1", {left: arm("c", control), right: arm("t", treatment)}, **({"look": 1} | options))
+    return judge(
+        staked(design),
+        "h1",
+        {left: arm("c", control), right: arm("t", treatment)},
+        **({"look": 1} | options),
+    )
 
 
 def test_fewer_episodes_support_a_claim_of_a_decrease_and_refute_one_of_an_increase() -> None:
@@ -70,7 +76,7 @@ def test_a_run_that_broke_down_never_got_there() -> None:
     left, right = (entry.name for entry in design.arms)
     broken = {f"c-x{n}": "NAN" for n in range(3)}
     data = {left: arm("c", SLOW[:2], worst=broken), right: arm("t", QUICK)}
-    assert judge(design, "h1", data, look=1).reason.startswith("Not reached by 3 of 5 runs")
+    assert judge(staked(design), "h1", data, look=1).reason.startswith("Not reached by 3 of 5 runs")
 
 
 def test_a_verdict_on_success_says_nothing_of_reaching() -> None:
@@ -94,7 +100,7 @@ def test_in_favour_of_the_arm_ahead_its_own_rate_counts_and_not_the_others() -> 
     left, right = (entry.name for entry in design.arms)
     sound = arm("t", QUICK * 8)
     fallen = arm("c", [*SLOW, 3000.0], collapsed={"c-5": "it fell"})
-    found = judge(design, "h1", {left: fallen, right: sound}, look=1)
+    found = judge(staked(design), "h1", {left: fallen, right: sound}, look=1)
     assert found.scope == "all"  # the treatment is ahead, and of its 40 runs none collapsed
 
 

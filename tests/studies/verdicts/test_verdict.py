@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from studies.inquiry.ledger import stake_of_one_round as staked
 from studies.records.design import Design, Hypothesis
 from studies.records.design_parts import Look, Noise, Replication
 from studies.records.verdict import Verdict
@@ -57,7 +58,7 @@ def data(control: list[float], treatment: list[float], **more: list[float]) -> d
 
 
 def verdict(control: list[float], treatment: list[float], chosen: Design | None = None, **options: Any) -> Verdict:
-    return judge(chosen or design(), "h1", data(control, treatment), **({"look": 1} | options))
+    return judge(staked(chosen or design()), "h1", data(control, treatment), **({"look": 1} | options))
 
 
 # what decides
@@ -177,23 +178,23 @@ def test_fewer_than_two_runs_are_no_arm(control: list[float], treatment: list[fl
 
 
 def test_a_missing_arm_is_an_invalid_verdict_and_no_crash() -> None:
-    found = judge(design(), "h1", {}, look=1)
+    found = judge(staked(design()), "h1", {}, look=1)
     assert (found.verdict, found.n_control, found.estimate) == ("invalid", 0, None)
 
 
 def test_an_ending_that_the_lock_does_not_name_makes_the_verdict_invalid() -> None:
     lost = {CONTROL: arm("c", LOW), FIRST: arm("t", HIGH, excluded={"x": "client_died"})}
-    found = judge(design(), "h1", lost, look=1)
+    found = judge(staked(design()), "h1", lost, look=1)
     assert found.verdict == "invalid"
     assert "1 of 6 runs of group_size=8 ended as client_died, for which the lock names no exclusion" in found.reason
-    assert judge(design(), "h1", lost, look=1, accepted=["client_died"]).verdict == "supported"
+    assert judge(staked(design()), "h1", lost, look=1, accepted=["client_died"]).verdict == "supported"
 
 
 def test_a_locked_exclusion_is_counted_and_too_many_make_the_verdict_invalid() -> None:
     lost = {CONTROL: arm("c", LOW), FIRST: arm("t", HIGH, excluded={"x": "lost", "y": "lost"})}
-    found = judge(design(most_excluded=0.3), "h1", lost, look=1)
+    found = judge(staked(design(most_excluded=0.3)), "h1", lost, look=1)
     assert (found.verdict, found.excluded) == ("supported", {"group_size=8: lost": 2})
-    strict = judge(design(most_excluded=0.25), "h1", lost, look=1)
+    strict = judge(staked(design(most_excluded=0.25)), "h1", lost, look=1)
     assert strict.verdict == "invalid"
     assert "2 of 7 runs of group_size=8 were excluded, a larger share than the 25%" in strict.reason
     assert strict.reason.endswith("that the lock allows (lost).")
@@ -203,12 +204,12 @@ def test_a_locked_exclusion_is_counted_and_too_many_make_the_verdict_invalid() -
 def test_just_the_share_that_the_lock_allows_is_not_too_many(lost: int, verdict_said: str) -> None:
     values = data(LOW, HIGH)
     values[FIRST] = arm("t", HIGH[lost:], excluded={f"x{n}": "lost" for n in range(lost)})
-    assert judge(design(most_excluded=0.4), "h1", values, look=1).verdict == verdict_said
+    assert judge(staked(design(most_excluded=0.4)), "h1", values, look=1).verdict == verdict_said
 
 
 def test_a_run_that_broke_down_by_its_own_training_counts_with_the_worst_value() -> None:
     broken = {CONTROL: arm("c", LOW), FIRST: arm("t", HIGH, worst={"x": "NAN"})}
-    found = judge(design(), "h1", broken, look=1)
+    found = judge(staked(design()), "h1", broken, look=1)
     assert found.n_treatment == 6
     assert found.mean_treatment == pytest.approx(fmean([*HIGH, 0.0]))
     assert found.counted_as_worst == {"group_size=8: NAN": 1}
@@ -225,7 +226,7 @@ def test_a_violation_makes_any_comparison_invalid_and_a_threat_stands_beside_it(
 
 
 def test_a_changed_lock_is_invalid_whatever_the_numbers() -> None:
-    found = invalid(design(), "h1", "The lock was edited by hand.", data=data(LOW, HIGH))
+    found = invalid(staked(design()), "h1", "The lock was edited by hand.", data=data(LOW, HIGH))
     assert (found.verdict, found.reason, found.n_control) == ("invalid", "The lock was edited by hand.", 5)
     assert (found.low, found.p, found.brier) == (None, None, None)
 
@@ -242,7 +243,7 @@ def test_a_changed_lock_is_invalid_whatever_the_numbers() -> None:
 def test_inputs_no_verdict_can_rest_on_are_refused(wrong: dict[str, Any], said: str) -> None:
     given: dict[str, Any] = {"hypothesis": "h1", "data": data(LOW, HIGH), "look": 1} | wrong
     with pytest.raises(ValueError, match=said):
-        judge(design(), **given)
+        judge(staked(design()), **given)
 
 
 # several looks and several claims
@@ -252,18 +253,18 @@ def test_a_look_uses_its_own_level_and_is_final_only_when_it_decides_or_is_the_l
     looks = spend((3, 5))
     chosen = design(looks=looks)
     weak = [0.5, 0.55, 0.52]
-    first = judge(chosen, "h1", data([0.5, 0.52, 0.51], weak), look=1)
+    first = judge(staked(chosen), "h1", data([0.5, 0.52, 0.51], weak), look=1)
     assert (first.verdict, first.final, first.look) == ("inconclusive", False, 1)
     assert first.level == pytest.approx(1 - looks[0].alpha)
     assert "look 1 of 2" in first.reason
-    assert judge(chosen, "h1", data([0.5, 0.52, 0.51], weak), look=2).final is True
-    assert judge(chosen, "h1", data([0.50, 0.52, 0.51], [0.9, 0.92, 0.91]), look=1).final is True
+    assert judge(staked(chosen), "h1", data([0.5, 0.52, 0.51], weak), look=2).final is True
+    assert judge(staked(chosen), "h1", data([0.50, 0.52, 0.51], [0.9, 0.92, 0.91]), look=1).final is True
 
 
 def test_arms_of_one_variable_are_corrected_by_dunnetts_test() -> None:
     chosen = design(8, 16, multiplicity="dunnett_bh")
     values = data(LOW, HIGH, **{SECOND: [0.52, 0.55, 0.54, 0.50, 0.56]})
-    found = judge(chosen, "h2", values, look=1)
+    found = judge(staked(chosen), "h2", values, look=1)
     assert found.p is not None
     assert found.p_adjusted == pytest.approx(adjusted_p(_t(found), found.df or 0, 5, [5, 5]))
     assert found.p < found.p_adjusted
@@ -282,10 +283,10 @@ def test_variables_share_alpha_by_how_many_of_them_are_found() -> None:
     flat = [0.51, 0.50, 0.53, 0.49, 0.52]
     one = data(LOW, HIGH, **{SECOND: flat, "learning_rate=0.01": flat})
     both = data(LOW, HIGH, **{SECOND: flat, "learning_rate=0.01": HIGH})
-    assert judge(chosen, "h1", one, look=1).level == pytest.approx(0.975)
-    assert judge(chosen, "h3", both, look=1).level == pytest.approx(0.95)
-    assert judge(chosen, "h3", one, look=1).p_adjusted is None
-    assert "shared among 2 variables" in judge(chosen, "h3", one, look=1).reason
+    assert judge(staked(chosen), "h1", one, look=1).level == pytest.approx(0.975)
+    assert judge(staked(chosen), "h3", both, look=1).level == pytest.approx(0.95)
+    assert judge(staked(chosen), "h3", one, look=1).p_adjusted is None
+    assert "shared among 2 variables" in judge(staked(chosen), "h3", one, look=1).reason
 
 
 @given(st.lists(st.integers(0, 60), min_size=20, max_size=20))
@@ -296,7 +297,7 @@ def test_in_a_study_of_several_claims_a_claim_is_made_exactly_when_its_corrected
     values = [0.4 + n / 256 for n in numbers]
     arms = {name: arm(name, values[n * 5 : n * 5 + 5]) for n, name in enumerate(a.name for a in mixed().arms)}
     for name in ("h1", "h2", "h3"):
-        found = judge(mixed(), name, arms, look=1)
+        found = judge(staked(mixed()), name, arms, look=1)
         if found.p is None:
             continue
         p = found.p if found.p_adjusted is None else found.p_adjusted
@@ -310,18 +311,21 @@ def test_a_claim_decided_earlier_keeps_its_p_among_the_families() -> None:
     chosen = mixed(looks=spend((3, 5)))
     flat = [0.51, 0.50, 0.53, 0.49, 0.52]
     values = data(LOW, flat, **{SECOND: flat, "learning_rate=0.01": flat[:3]})
-    early = judge(chosen, "h3", data(LOW[:3], flat[:3], **{"learning_rate=0.01": [0.9, 0.92, 0.91]}), look=1)
+    early = judge(staked(chosen), "h3", data(LOW[:3], flat[:3], **{"learning_rate=0.01": [0.9, 0.92, 0.91]}), look=1)
     assert early.verdict == "supported"
-    alone = judge(chosen, "h1", values, look=2)
-    after = judge(chosen, "h1", values, look=2, earlier={"h3": early})
+    alone = judge(staked(chosen), "h1", values, look=2)
+    after = judge(staked(chosen), "h1", values, look=2, earlier={"h3": early})
     assert alone.level == after.level  # one family found, as with none
     near = data(LOW, [x + 0.031 for x in LOW], **{SECOND: flat, "learning_rate=0.01": flat[:3]})
-    assert judge(chosen, "h1", near, look=2, earlier={"h3": early}).level < judge(chosen, "h1", near, look=2).level
+    assert (
+        judge(staked(chosen), "h1", near, look=2, earlier={"h3": early}).level
+        < judge(staked(chosen), "h1", near, look=2).level
+    )
 
 
 def test_a_replication_is_one_test_at_alpha_without_bank_or_sharing() -> None:
     chosen = mixed(looks=spend((3, 5)), replication=Replication(environment="other", seeds=(1, 2, 3, 4, 5)))
-    found = judge(chosen, "h1", data(LOW, HIGH), look=1, phase="replicate")
+    found = judge(staked(chosen), "h1", data(LOW, HIGH), look=1, phase="replicate")
     assert (found.phase, found.level, found.df, found.final) == ("replicate", 0.95, 8, True)
     assert found.p_adjusted is None
     assert "look" not in found.reason
@@ -331,13 +335,13 @@ def test_a_claim_that_cannot_be_made_counts_as_one_that_shows_nothing() -> None:
     flat = [0.51, 0.50, 0.53, 0.49, 0.52]
     values = data(LOW, HIGH, **{SECOND: flat, "learning_rate=0.01": [x + 0.4 for x in LOW]})
     chosen = mixed(looks=spend((3, 5)))
-    found = judge(chosen, "h1", values, look=2)
-    barred = judge(chosen, "h1", values, look=2, barred=("h3",))
+    found = judge(staked(chosen), "h1", values, look=2)
+    barred = judge(staked(chosen), "h1", values, look=2, barred=("h3",))
     assert 1 - found.level == pytest.approx(2 * (1 - barred.level))
     assert barred.inputs_sha256 != found.inputs_sha256
-    settled = judge(chosen, "h3", values, look=1, exploratory=True)
+    settled = judge(staked(chosen), "h3", values, look=1, exploratory=True)
     assert settled.verdict == "supported"
-    assert judge(chosen, "h1", values, look=2, earlier={"h3": settled}).level == barred.level
+    assert judge(staked(chosen), "h1", values, look=2, earlier={"h3": settled}).level == barred.level
 
 
 # what it follows from
@@ -354,12 +358,12 @@ def test_the_order_of_runs_and_arms_is_of_no_account(rng: random.Random) -> None
         shuffled[name] = replace(found, values=dict(items))
     chosen = design(8, 16, multiplicity="dunnett_bh")
     straight = data(LOW, HIGH, **{SECOND: [0.5, 0.55]})
-    assert judge(chosen, "h1", shuffled, look=1) == judge(chosen, "h1", straight, look=1)
+    assert judge(staked(chosen), "h1", shuffled, look=1) == judge(staked(chosen), "h1", straight, look=1)
 
 
 def test_the_hash_changes_with_every_input_and_with_nothing_else() -> None:
     base = data(LOW, HIGH)
-    early = judge(design(), "h1", base, look=1)
+    early = judge(staked(design()), "h1", base, look=1)
     looks = (Look(seeds=3, alpha=0.01), Look(seeds=5, alpha=0.045))
     cases: list[tuple[Design, dict[str, ArmData], dict[str, Any]]] = [
         (design(), base, {}),
@@ -379,16 +383,19 @@ def test_the_hash_changes_with_every_input_and_with_nothing_else() -> None:
         (design(), base, {"exploratory": True}),
         (design(), base, {"earlier": {"h1": early}}),
     ]
-    hashes = [judge(chosen, "h1", values, **({"look": 1} | options)).inputs_sha256 for chosen, values, options in cases]
+    hashes = [
+        judge(staked(chosen), "h1", values, **({"look": 1} | options)).inputs_sha256
+        for chosen, values, options in cases
+    ]
     assert len(set(hashes)) == len(cases)
     repriced = design(question="Another wording of the question?")
-    assert judge(repriced, "h1", base, look=1).inputs_sha256 == hashes[0]
-    assert judge(design(), "h1", base, look=1, threats=["a: b"]).inputs_sha256 == hashes[0]
+    assert judge(staked(repriced), "h1", base, look=1).inputs_sha256 == hashes[0]
+    assert judge(staked(design()), "h1", base, look=1, threats=["a: b"]).inputs_sha256 == hashes[0]
 
 
 def test_the_bank_counts_in_the_verdict_as_it_counts_in_the_comparison() -> None:
     arms = data(LOW, HIGH, **{SECOND: [0.52, 0.55, 0.54, 0.50, 0.56]})
-    found = judge(design(8, 16), "h1", arms, look=1)
+    found = judge(staked(design(8, 16)), "h1", arms, look=1)
     runs = [arms[name].runs(0.0) for name in (CONTROL, FIRST, SECOND)]
     direct = compare("pooled", runs[0], runs[1], others=[runs[2].numbers], noise=BANK)
     assert direct is not None

@@ -151,7 +151,7 @@ async def test_a_secret_gives_up_the_episodes_of_its_client_alone(tmp_path: Path
         mine, theirs = await one.begin(NamedTask("a")), await other.begin(NamedTask("a"))
         guessed = await served.post("/owners/release", served.admin, {"secret": one.owner.rpartition(":")[2] * 4})
         assert guessed.body == {"episodes": 0}
-        told = await served.post("/owners/release", served.admin, {"secret": one._succession._secret})
+        told = await served.post("/owners/release", served.admin, {"secret": one._succession.secret})
         assert told.body == {"episodes": 1}
         await theirs.heartbeat()
         states = {episode.id: episode.state for episode in (await one.episodes()).episodes}

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from swarm.client import AsyncSwarmClient, Episode, NamedTask, Team
+from swarm.client import AsyncSwarmClient, Episode, NamedTask
+from swarm.client.teams import Team
 from swarm.errors import InvalidRequest, StoreUnavailable, TeamAborted, Unreachable
 from swarm.server.episodes import teams
 from swarm.server.episodes.rollout import Rollout
@@ -197,6 +198,52 @@ async def test_a_follower_that_went_away_after_the_decision_is_left_prepared_and
         assert {role: ack.state for role, ack in acks.items()} == {"solver": "ended", "critic": "prepared"}
         await team.settle()
         assert both.states() == {"solver": "ended", "critic": "ended"}
+
+
+async def test_a_team_that_was_decided_is_ended_by_giving_it_up_and_not_torn(tmp_path: Path) -> None:
+    async with two(tmp_path) as both:
+        team, critic = Team(both.episodes, patience_s=0.0), both.episodes["critic"]
+        critic.commit = refusing(1, Unreachable("gone"), critic.commit)  # type: ignore[method-assign]
+        await team.end({"solver": 1.0, "critic": 0.5})
+        assert both.states() == {"solver": "ended", "critic": "prepared"}
+        await team.abort("cancelled meanwhile")
+        assert both.states() == {"solver": "ended", "critic": "ended"}
+
+
+async def test_where_nobody_knows_whether_a_team_was_decided_giving_it_up_changes_nothing(tmp_path: Path) -> None:
+    async with two(tmp_path) as both:
+        team, solver = Team(both.episodes, patience_s=0.0), both.episodes["solver"]
+        gone = Unreachable("gone")
+        solver.commit = refusing(1, gone, solver.commit)  # type: ignore[method-assign]
+        solver.abort = refusing(1, gone, solver.abort)  # type: ignore[method-assign]
+        with pytest.raises(Unreachable):
+            await team.end({"solver": 1.0, "critic": 0.5})
+        await team.abort("cancelled meanwhile")
+        assert both.states() == {"solver": "prepared", "critic": "prepared"}
+        await team.abort("it is back")
+        assert both.states() == {"solver": "aborted", "critic": "aborted"}
+
+
+async def test_a_member_in_an_evaluation_decides_nothing_and_ends_with_the_others(tmp_path: Path) -> None:
+    async with (
+        two(tmp_path) as both,
+        AsyncSwarmClient(both.served["critic"].url, both.served["critic"].admin) as client,
+    ):
+        watching = await client.begin(NamedTask("t"), kind="eval")
+        team = Team({"critic": watching, "solver": both.episodes["solver"]})
+        assert team.decider == "solver"
+        acks = await team.end({"solver": 1.0, "critic": 0.5})
+        assert {role: ack.state for role, ack in acks.items()} == {"solver": "ended", "critic": "ended"}
+        assert both.collected() == [1, 0]
+        assert both.rollout("critic").counts["evaluated"] == 1
+        with pytest.raises(InvalidRequest, match="decider"):
+            Team({"critic": watching, "solver": both.episodes["solver"]}, decider="critic")
+
+
+async def test_teams_are_still_had_from_the_clients_package() -> None:
+    import swarm.client
+
+    assert swarm.client.Team is Team  # type: ignore[attr-defined]
 
 
 async def test_the_leases_of_a_team_are_kept_while_one_of_its_servers_is_waited_for(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 from swarm.client import AsyncSwarmClient, Episode, NamedTask, SwarmClient, SyncEpisode
 from swarm.client import rollout as loop
@@ -108,6 +109,35 @@ async def test_an_episode_by_hand(served: Served, client: AsyncSwarmClient) -> N
     assert [(await episode.end(0.5)).state for _ in range(2)] == ["ended", "ended"]
     with pytest.raises(EpisodeEnded):
         await episode.chat(HI)
+
+
+async def test_an_agent_of_openai_s_api_goes_the_way_of_its_client(served: Served) -> None:
+    """A proxy that names itself as the host, below a path of its own: the server cannot know where it is reached."""
+
+    async def passed_on(request: web.Request) -> web.Response:
+        path = request.path.removeprefix("/trainer")
+        headers = {name: request.headers[name] for name in ("Authorization", "Content-Type")}
+        async with served.http.request(
+            request.method, served.url + path, data=await request.read(), headers=headers
+        ) as answer:
+            return web.Response(status=answer.status, body=await answer.read(), content_type="application/json")
+
+    app = web.Application()
+    app.router.add_route("*", "/trainer/{path:.*}", passed_on)
+    runner = web.AppRunner(app, shutdown_timeout=0.1)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}/trainer"
+    try:
+        async with AsyncSwarmClient(url, served.admin) as client:
+            episode = await client.begin(TASKS[0])
+            assert episode.lease.base_url == f"{served.url}/v1"
+            assert episode.base_url == f"{url}/v1"
+            async with episode.openai() as openai:
+                said = await openai.chat.completions.create(model=episode.model, messages=HI)
+            assert said.choices[0].message.content in {"3", "4", "5"}
+    finally:
+        await runner.cleanup()
 
 
 async def test_an_aborted_episode_leaves_its_place(client: AsyncSwarmClient) -> None:

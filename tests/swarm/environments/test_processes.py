@@ -243,27 +243,31 @@ async def test_a_reward_from_a_file_is_what_is_trained_on_and_success_stays_the_
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("text", "expected", "ended"),
     [
-        ("def reward(task, messages, outcome):\n    return float('nan')\n", "finite number, found nan"),
+        ("def reward(task, messages, outcome):\n    return float('nan')\n", "finite number, found nan", 2),
         (
             "import threading\ndef reward(task, messages, outcome):\n    threading.Event().wait()\n",
             "have not returned yet",
+            3,
         ),
-        ("import sys\ndef reward(task, messages, outcome):\n    sys.exit(0)\n", "SystemExit"),
+        ("import sys\ndef reward(task, messages, outcome):\n    sys.exit(0)\n", "SystemExit", 3),
     ],
     ids=["NaN", "endless", "exit"],
 )
 async def test_a_reward_that_never_judges_ends_the_player_with_the_reason(
-    tmp_path: Path, text: str, expected: str
+    tmp_path: Path, text: str, expected: str, ended: int
 ) -> None:
-    """Each play of it fails, an endless one after the play's time; none is trained on, and not all are waited for."""
+    """Each play of it fails, an endless one after the play's time; none is trained on, and not all are waited for.
+
+    One that can never be trained on is bad input.
+    """
     asked = ["play", "--environment", "arith", "--reward", code_file(tmp_path, text), "--concurrency", "4"]
     async with serving(tmp_path / "server", job(environment="arith")) as served:
         asked += ["--server", served.url, "--timeout", "0.5"]
         code, out, err = await command(*asked, token=client_token(served))
         status = await served.status()
-    assert (code, out) == (3, ""), err
+    assert (code, out) == (ended, ""), err
     assert expected in err.splitlines()[-1]
     assert status["collected_episodes"] == 0
 

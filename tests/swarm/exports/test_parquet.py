@@ -33,9 +33,11 @@ def written(*found: EpisodeRecord) -> Any:
 def test_there_is_one_row_per_call_by_the_documented_schema() -> None:
     open_one = episode(call(0, None, (9,), (8,)), id="f", state="open", group=None, reward=None, success=None)
     table = written(episode(call(0, None, (1, 2), (3,)), call(1, 0, (4,), (5, 6)), step=7), open_one)
-    assert table.schema.metadata[b"ajet_schema"] == b"2"
+    assert table.schema.metadata[b"ajet_schema"] == b"3"
     assert {field.name: str(field.type) for field in table.schema} == {
-        **dict.fromkeys(("episode", "task_id", "stream", "kind", "owner", "state", "group", "reason"), "string"),
+        **dict.fromkeys(
+            ("episode", "task_id", "stream", "kind", "owner", "state", "group", "reason", "code"), "string"
+        ),
         "step": "int64",
         "reward": "double",
         "success": "bool",
@@ -47,6 +49,8 @@ def test_there_is_one_row_per_call_by_the_documented_schema() -> None:
         "logprobs": "list<element: double>",
         "versions": "list<element: int32>",
         "trained": "bool",
+        "call_reward": "double",
+        "agent": "string",
     }
     first, second, third = table.to_pylist()
     assert (first["call"], first["parent"], first["prompt_ids"], first["sampled_ids"]) == (0, None, [1, 2], [3])

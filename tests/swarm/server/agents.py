@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from swarm.backends.fake.backend import FakeBackend, FakeEngine, FakeLearner, FakeRenderer, Script
-from swarm.backends.protocols import Chunk, GrammarRefused, Sampling, Tool
+from swarm.backends.protocols import Chunk, GenerationRequest, GrammarRefused, Sampling, Tool
 from swarm.job import Job
 
 ADD: Tool = {
@@ -34,13 +34,12 @@ class GuidedEngine(FakeEngine):
         super().__init__(renderer, seed, script, chunk_size)
         self.asked: list[Sampling] = []
 
-    async def generate(
-        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
-    ) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        sampling = request.sampling
         self.asked.append(sampling)
         if "unfit" in (sampling.grammar or ""):
             raise GrammarRefused("unfit")
-        async for chunk in super().generate(request_id, prompt_ids, sampling):
+        async for chunk in super().generate(request):
             yield chunk
 
 

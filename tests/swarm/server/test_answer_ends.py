@@ -16,7 +16,7 @@ from swarm.answers.families.hermes import HermesFormat
 from swarm.answers.families.llama3 import Llama3Format
 from swarm.answers.families.mistral import MistralFormat
 from swarm.backends.fake.backend import FakeBackend, FakeRenderer, fake_logprob, fake_top
-from swarm.backends.protocols import Chunk, Finish, Sampling
+from swarm.backends.protocols import Chunk, Finish, GenerationRequest, Sampling
 from swarm.server.calls.generation import AnswerGeneration, SampledPiece
 from swarm.server.calls.sampling_plan import SamplingPlan
 from swarm.server.shared.gate import Gate
@@ -51,12 +51,12 @@ class Chunked:
         self._ids = ids
         self._ends = [*sorted({end for end in ends if 0 < end < len(ids)}), len(ids)]
 
-    async def generate(self, name: str, prompt: Sequence[int], sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         start = 0
         finish: Finish = "stop" if self._ids[-1] == END else "length"
         for end in self._ends:
             part = tuple(self._ids[start:end])
-            top = tuple(fake_top(token, sampling.top_logprobs) for token in part)
+            top = tuple(fake_top(token, request.sampling.top_logprobs) for token in part)
             yield Chunk(part, tuple(map(fake_logprob, part)), 3, finish if end == len(self._ids) else None, top)
             start = end
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.backend import FakeLearner
+from swarm.backends.fake.backend import FakeBackend, FakeLearner
+from swarm.backends.protocols import NoRoom
 from tests.swarm.server.support import Answer, Served, eventually, job, serving
 from tests.swarm.store.test_writer import room_for
 
@@ -108,6 +109,32 @@ async def test_a_step_waits_for_room_for_its_checkpoint_and_goes_on_by_itself(
         status = await served.until(step=1, state="ROLLING")
         assert status["waiting"] is None
         assert checkpoints_below(tmp_path) == ["step-000001"]
+        assert [step for step, _ in served.backend.learner.trained] == [1]
+
+
+async def test_a_step_waits_for_room_to_publish_its_weights_and_goes_on_by_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish, is_full = FakeBackend.publish, [True]
+
+    def publishing(backend: FakeBackend) -> None:
+        if is_full:
+            raise NoRoom("version 1 waits for room: /tmp has no room for 5 bytes: free space there")
+        publish(backend)
+
+    monkeypatch.setattr(FakeBackend, "publish", publishing)
+    monkeypatch.setattr("swarm.server.training.training.RETRY_S", (0.01, 0.01))
+    async with serving(tmp_path, job()) as served:
+        for task in "aabb":
+            await served.play(task)
+        status = await eventually(served.status, lambda status: status["waiting"])
+        assert status["waiting"] == (
+            "step 1 waits for room to publish: version 1 waits for room: /tmp has no room for 5 bytes: free space there"
+        )
+        assert (status["state"], status["reason"]) == ("WEIGHT_SYNCING", None)
+        is_full.clear()
+        status = await served.until(step=1, state="ROLLING")
+        assert status["waiting"] is None
         assert [step for step, _ in served.backend.learner.trained] == [1]
 
 

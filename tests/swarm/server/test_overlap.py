@@ -63,6 +63,7 @@ async def test_a_generation_goes_on_through_an_update_under_the_new_weights(tmp_
         call = asyncio.create_task(served.chat(lease, "hi"))
         await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
         served.backend.learner.update(Batch(0, ()))
+        served.backend.publish()
         served.backend.engine.release()
         assert (await call).body["system_fingerprint"] == "policy-1"
 

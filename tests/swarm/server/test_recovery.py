@@ -16,11 +16,13 @@ from swarm.backends.fake.backend import FakeLearner
 from swarm.backends.protocols import Batch
 from swarm.errors import StoreUnavailable
 from swarm.job import Job, Tracking
+from swarm.server.batches import streams
 from swarm.server.service import core
 from swarm.server.service.core import default_store
 from swarm.server.shared.directory import ServerDirectory
 from swarm.store import Captured, Change, Consumed, InStep, SqlStore, open_store
 from swarm.timelines import Drift, Node
+from swarm.wire import tasks_digest
 from tests.swarm.server.support import MODEL, Clock, Served, job, serving
 
 MEASURED = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "tokens/generated")
@@ -491,3 +493,28 @@ async def test_recovered_weights_are_bit_equal_to_uninterrupted_ones(tmp_path: P
     assert any(name.startswith("optimizer/") for name in found)
     different = [name for name, value in truth.items() if not torch.equal(value, found[name])]
     assert different == []
+
+
+async def test_streams_keep_their_curves_over_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first ones have them by the order in which they came, whatever their names and their task lists."""
+    monkeypatch.setattr(streams, "MOST_CHARTED", 2)
+    wanted = job(steps=3, episodes_per_step=6, group_size=2)
+
+    async def step(served: Served, number: int) -> set[str]:
+        for stream in ("web", "shell", "code"):
+            for _ in range(2):
+                body = {"task_id": "t", "stream": stream, "wait_s": 10.0}
+                lease = dict((await served.post("/episodes", served.admin, body)).body)
+                await served.chat(lease)
+                await served.end(lease)
+        metrics = (await served.until(step=number))["metrics"]
+        return {name.split("/")[1] for name in metrics if name.startswith("stream/")}
+
+    async with serving(tmp_path, wanted) as served:
+        listed = {"stream": "code", "digest": tasks_digest(["t"]), "count": 1, "ids": ["t"]}
+        assert (await served.post("/streams/tasks", served.admin, listed)).status == 200
+        first = await step(served, 1)
+        assert first == {"web", "shell", "others+"}
+    for number in (2, 3):
+        async with serving(tmp_path, wanted) as served:
+            assert await step(served, number) == first

@@ -9,6 +9,7 @@ product with the vocabulary nor where keys and values live.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,19 +60,23 @@ class FusedForward:
         """Return features (B, T, F) of ids (B, T) at `positions` (B, T); `mask` (B, 1, T, S) is added to scores."""
         x = functional.embedding(ids.flatten(), self._embedding)
         cos, sin = self._rotation(positions, x.dtype)
-        single = self._plain and ids.shape[1] == 1
-        if single:
-            mask = mask.expand(-1, self._kv, 1, -1).flatten(0, 1)  # (B * Hkv, 1, S)
+        attend, mask = self._attention(ids.shape[1], mask)
         for number, layer in enumerate(self._layers):
             queries, keys, values = self._project(layer, x, cos, sin)
             keys, values = cache.update(_by_head(keys, ids), _by_head(values, ids), number)
-            seen = (
-                self._attend_once(queries, keys, values, mask) if single else self._attend(queries, keys, values, mask)
-            )
-            layer.out.add_to(x, seen)
+            layer.out.add_to(x, attend(queries, keys, values, mask))
             gate, up = layer.gate_up(layer.after(x)).chunk(2, -1)
             layer.down.add_to(x, functional.silu(gate, inplace=True).mul_(up))
         return self._norm(x).view(*ids.shape, -1)
+
+    def _attention(self, tokens: int, mask: Tensor) -> tuple[Callable[..., Tensor], Tensor]:
+        """Return what attends for so many tokens a row, and its mask; no layer repeats keys and values to all heads."""
+        if not self._plain:  # (B, 1, H / Hkv * T, S)
+            shared = self._heads // self._kv
+            return self._attend_grouped, mask[:, :, None].expand(-1, -1, shared, -1, -1).flatten(2, 3)
+        if tokens > 1:
+            return self._attend, mask
+        return self._attend_once, mask.expand(-1, self._kv, 1, -1).flatten(0, 1)  # (B * Hkv, 1, S)
 
     def _rotation(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """Return cosines and signed sines (N, 1, D) of rotary embedding (arXiv 2104.09864, equation 34)."""
@@ -100,12 +105,22 @@ class FusedForward:
         scores = torch.baddbmm(mask, shared, keys.flatten(0, 1).mT, alpha=self._scaling)
         return torch.bmm(scores.softmax(-1), values.flatten(0, 1)).view(len(queries), -1)
 
+    def _attend_grouped(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Return what queries (N, H, D) see of keys and values (B, Hkv, S, D), (N, H * D); mask (B, 1, H / Hkv * T, S).
+
+        By SDPA, whose softmax is fp32 in any type. Heads that share keys stand as the tokens of one head, one head's
+        below another's: CUDA's kernels know either masks or shared keys, and would leave both to the plain way.
+        """
+        shared = queries.view(len(keys), -1, self._kv, self._heads // self._kv, self._width).permute(0, 2, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(shared.flatten(2, 3), keys, values, mask, scale=self._scaling)
+        return seen.view(shared.shape).permute(0, 3, 1, 2, 4).reshape(len(queries), -1)
+
     def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
-        """Return what queries (N, H, D) see of keys and values (B, Hkv, S, D), (N, H * D); mask (B, 1, T, S)."""
-        repeats = self._heads // self._kv
-        keys, values = _repeated(keys, repeats), _repeated(values, repeats)
+        """Return the same on a CPU, whose kernel knows masks and shared keys together; mask (B, 1, T, S)."""
         queries = queries.unflatten(0, (len(keys), -1)).transpose(1, 2)
-        seen = functional.scaled_dot_product_attention(queries, keys, values, mask, scale=self._scaling)
+        seen = functional.scaled_dot_product_attention(
+            queries, keys, values, mask, scale=self._scaling, enable_gqa=True
+        )
         return seen.transpose(1, 2).flatten(2).flatten(0, 1)
 
     def _layer(self, layer: Any) -> _Layer:
@@ -174,13 +189,6 @@ class _Layer:
 def _by_head(heads: Tensor, ids: Tensor) -> Tensor:
     """Return (N, h, D) as (B, h, T, D)."""
     return heads.unsqueeze(2) if ids.shape[1] == 1 else heads.unflatten(0, ids.shape).transpose(1, 2)
-
-
-def _repeated(heads: Tensor, repeats: int) -> Tensor:
-    """Return (B, h, S, D) as (B, h * repeats, S, D), every head `repeats` times in a row."""
-    if repeats == 1:
-        return heads
-    return heads[:, :, None].expand(-1, -1, repeats, -1, -1).flatten(1, 2)
 
 
 def _signed_frequencies(rope: Any, width: int) -> Tensor:

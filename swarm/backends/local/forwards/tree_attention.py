@@ -4,32 +4,32 @@ Promises: for a forward without a tree it is transformers' own SDPA attention; f
 path would compute in a row of its own. The tree travels with the forward as a keyword argument, so that threads that
 run one module at the same time, some with trees and some without, never see each other's.
 
-Two ways, equal in value. `_Blocks` (CPU): a run of ids that follow one another sees itself (causally), and it and all
+Two ways, equal in value. `_Blocks`: a run of ids that follow one another sees itself (causally), and it and all
 that descends from it, which stands right behind it, see the run it branches off (wholly, up to there); the shares are
 joined by their log-sum-exp, as flash attention joins its tiles (arXiv 2205.14135, section 3.1), and the backward pass
 of a block needs only the joined result. No copy, and no score is computed twice. Where many short runs stand together,
-a call for each costs more than scores that nobody reads: those are one block with a mask. `_by_paths` (any other
-device): each path is a row of plain causal SDPA; attention alone is computed again for what paths share, all else of
-the forward is not.
+a call for each costs more than scores that nobody reads: those are one block with a mask. `_by_paths` (where the device
+has no kernel for blocks, `block_attention.py`): each path is a row of plain causal SDPA; attention alone is computed
+again for what paths share, all else of the forward is not.
 Knows nothing of rows or of what is trained.
 """
 
 from __future__ import annotations
 
 from bisect import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from swarm.backends.local.forwards.block_attention import BlockAttention, aligned_mask, block_attention
+
 NAME = "packed_tree"
 """What transformers knows this attention by."""
 _DROPPED = ("softcap", "s_aux")
 """What models hand to attention that SDPA ignores without a word: soft caps of scores, and sinks."""
-_flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
-_flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +72,22 @@ class TreeMask:
         self.size = segments[-1].end if segments else 0
         self.runs = _runs(self.segments)
         self._paths: tuple[Tensor, Tensor] | None = None
-        self._blocks: dict[tuple[int, torch.dtype], tuple[list[Block], list[SegmentRun]]] = {}
+        self._blocks: dict[tuple[int, torch.dtype, torch.device], tuple[list[Block], list[SegmentRun]]] = {}
 
-    def blocks(self, pairs: int, dtype: torch.dtype) -> tuple[list[Block], list[SegmentRun]]:
+    def blocks(self, pairs: int, dtype: torch.dtype, device: torch.device) -> tuple[list[Block], list[SegmentRun]]:
         """Return blocks from 0 to N without gaps, and the runs that see, with all below them, ids before their block.
 
         Runs stand together in one block, all that descends from one of them, where a mask of `pairs` scores for each
         of them is enough.
         """
-        if (pairs, dtype) not in self._blocks:
-            self._blocks[pairs, dtype] = self._divided(pairs, dtype)
-        return self._blocks[pairs, dtype]
+        wanted = pairs, dtype, device
+        if wanted not in self._blocks:
+            self._blocks[wanted] = self._divided(pairs, lambda start, end: self._mask(start, end, dtype, device))
+        return self._blocks[wanted]
 
-    def _divided(self, pairs: int, dtype: torch.dtype) -> tuple[list[Block], list[SegmentRun]]:
+    def _divided(self, pairs: int, mask: Callable[[int, int], Tensor]) -> tuple[list[Block], list[SegmentRun]]:
         if self.size**2 <= pairs * len(self.runs):
-            return [Block(0, self.size, self._mask(0, self.size, dtype))], []
+            return [Block(0, self.size, mask(0, self.size))], []
         starts = [run.start for run in self.runs]
         blocks: list[Block] = []
         crossing: list[SegmentRun] = []
@@ -95,7 +96,7 @@ class TreeMask:
             run = self.runs[number]
             together = bisect(starts, run.below - 1) - number
             if together > 1 and (run.below - run.start) ** 2 <= pairs * together:
-                blocks.append(Block(run.start, run.below, self._mask(run.start, run.below, dtype)))
+                blocks.append(Block(run.start, run.below, mask(run.start, run.below)))
             else:
                 blocks.append(Block(run.start, run.end, None))
                 together = 1
@@ -103,13 +104,13 @@ class TreeMask:
             number += together
         return blocks, crossing
 
-    def _mask(self, start: int, end: int, dtype: torch.dtype) -> Tensor:
+    def _mask(self, start: int, end: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return 0 where an id of [start, end) sees another of them, itself too, and -inf elsewhere."""
         sizes = torch.tensor([segment.end - segment.start for segment in self.segments])
         below = torch.tensor([segment.below for segment in self.segments]).repeat_interleave(sizes)[start:end]
         places = torch.arange(start, end)
         seen = (places <= places[:, None]) & (places[:, None] < below)
-        return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, -torch.inf)
+        return aligned_mask(seen, dtype, device)
 
     def paths(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the paths to the leaves (B, T), padded with 0, and the place (N,) of each id among them, flattened."""
@@ -191,13 +192,20 @@ def tree_attention(
         )
         return found
     groups = query.shape[1] // key.shape[1]
-    attend = _in_blocks if query.device.type == "cpu" and value.shape[-1] == query.shape[-1] else _by_paths
-    out = attend(query, repeat_kv(key, groups), repeat_kv(value, groups), tree, scaling)
+    key, value = repeat_kv(key, groups), repeat_kv(value, groups)
+    even = value.shape[-1] == query.shape[-1]
+    kernel = block_attention(query.device, query.dtype, query.shape[-1]) if even else None
+    if kernel is None:
+        out = _by_paths(query, key, value, tree, scaling)
+    else:
+        out = _in_blocks(query, key, value, tree, scaling, kernel)
     return out.transpose(1, 2).contiguous(), None
 
 
-def _in_blocks(query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float | None) -> Tensor:
-    out: Tensor = _Blocks.apply(query, key, value, tree, scale)  # type: ignore[no-untyped-call]
+def _in_blocks(
+    query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float | None, kernel: BlockAttention
+) -> Tensor:
+    out: Tensor = _Blocks.apply(query, key, value, tree, scale, kernel)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -218,23 +226,32 @@ class _Blocks(torch.autograd.Function):
     """Attention in blocks: those of `TreeMask.blocks` on themselves, and runs with all below them on others."""
 
     @staticmethod
-    def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float | None) -> Tensor:
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        tree: TreeMask,
+        scale: float | None,
+        kernel: BlockAttention,
+    ) -> Tensor:
         """Return (1, H, N, D); what blocks share is joined in fp32."""
-        blocks, crossing = tree.blocks(_pairs(query), query.dtype)
+        blocks, crossing = tree.blocks(kernel.pairs(query.shape[1], query.shape[3]), query.dtype, query.device)
         parts = _parted(blocks, query, key, value)
         own = [
-            _flash(*part, 0.0, block.mask is None, attn_mask=block.mask, scale=scale)
+            kernel.forward(*part, mask=block.mask, causal=block.mask is None, scale=scale)
             for block, part in zip(blocks, parts, strict=True)
         ]
         outs, totals = zip(*own, strict=True)
         joined, total = torch.cat(outs, 2).float(), torch.cat(totals, 2)
         for run in crossing:
             below = slice(run.start, run.below)
-            out, more = _flash(query[:, :, below], key[:, :, run.seen], value[:, :, run.seen], scale=scale)
-            _join(joined[:, :, below], total[:, :, below], out, more)
+            seen = key[:, :, run.seen], value[:, :, run.seen]
+            more = kernel.forward(query[:, :, below], *seen, mask=None, causal=False, scale=scale)
+            _join(joined[:, :, below], total[:, :, below], *more)
         found = joined.to(query.dtype)
         ctx.save_for_backward(query, key, value, found, total)
-        ctx.blocks, ctx.crossing, ctx.scale = blocks, crossing, scale
+        ctx.blocks, ctx.crossing, ctx.scale, ctx.kernel = blocks, crossing, scale, kernel
         return found
 
     @staticmethod
@@ -243,27 +260,19 @@ class _Blocks(torch.autograd.Function):
         query, key, value, out, total = ctx.saved_tensors
         parts = _parted(ctx.blocks, gradient, query, key, value, out, total)
         own = [
-            _flash_backward(*part, 0.0, block.mask is None, attn_mask=block.mask, scale=ctx.scale)
+            ctx.kernel.backward(*part, mask=block.mask, causal=block.mask is None, scale=ctx.scale)
             for block, part in zip(ctx.blocks, parts, strict=True)
         ]
         dquery, dkey, dvalue = (torch.cat(each, 2).float() for each in zip(*own, strict=True))
         for run in ctx.crossing:
             below, seen = slice(run.start, run.below), run.seen
-            more = _flash_backward(
+            more = ctx.kernel.backward(
                 gradient[:, :, below], query[:, :, below], key[:, :, seen], value[:, :, seen],
-                out[:, :, below], total[:, :, below], 0.0, False, scale=ctx.scale,
+                out[:, :, below], total[:, :, below], mask=None, causal=False, scale=ctx.scale,
             )  # fmt: skip
             for whole, part in zip((dquery[:, :, below], dkey[:, :, seen], dvalue[:, :, seen]), more, strict=True):
                 whole += part
-        return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype), None, None
-
-
-def _pairs(query: Tensor) -> int:
-    """Return how many masked scores of queries (1, H, N, D) cost as much as the calls for one more run.
-
-    Measured on one core, forward and backward: a run's calls 120 us, a score 10 ns and 0.17 ns per element of H * D.
-    """
-    return int(120_000 / (10 + 0.17 * query.shape[1] * query.shape[3]))
+        return dquery.to(query.dtype), dkey.to(key.dtype), dvalue.to(value.dtype), None, None, None
 
 
 def _parted(blocks: Sequence[Block], *tensors: Tensor) -> Iterator[tuple[Tensor, ...]]:

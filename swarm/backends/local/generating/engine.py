@@ -25,6 +25,7 @@ from swarm.backends.protocols import (
     BackendError,
     Chunk,
     Finish,
+    GenerationRequest,
     GrammarRefused,
     RequestLost,
     RequestRefused,
@@ -132,15 +133,19 @@ class LocalEngine:
             self._fail_open()
         return self._failure
 
-    async def generate(
-        self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling
-    ) -> AsyncGenerator[Chunk, None]:
+    @property
+    def version(self) -> int:
+        """That of the weights, which the learner shares."""
+        return self._policy.version
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
         """Yield the completion's chunks, `finish` set on the last; raise BackendError if the engine breaks.
 
         A RequestRefused, mostly before the first chunk, says that the request is wrong, not the engine; a RequestLost,
         that this answer alone is lost.
         """
-        self._check(request_id, prompt_ids, sampling)
+        prompt_ids, sampling = request.prompt_ids, request.sampling
+        self._check(request.name, prompt_ids, sampling)
         guide = await self._guide(sampling.grammar) if sampling.grammar is not None else None
         generation = Generation(list(prompt_ids), sampling, guide, since=time.monotonic())
         mailbox = self._submit(generation)

@@ -27,7 +27,8 @@ from torch import Tensor
 from swarm.backends.protocols import NO_ROOM, BackendError, NoRoom
 
 _FORMAT = 1
-_MANIFEST = "manifest.json"
+MANIFEST = "manifest.json"
+"""The file that names a checkpoint's other files and their hashes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +49,21 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
         partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
         try:
             _fill(partial, checkpoint)
-            _replace(partial, folder)
+            replace(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     except (OSError, SafetensorError) as error:
         said = f"the checkpoint {folder} could not be written: {error}"
-        if _is_full(error):
+        if is_full(error):
             raise NoRoom(f"{said}; free space") from error
         raise BackendError(f"{said}; fix the path") from error
 
 
-def _is_full(error: Exception) -> bool:
-    """Return whether a disk is full; safetensors gives the operating system's number in its message alone."""
+def is_full(error: Exception) -> bool:
+    """Return whether a file was not written because a disk is full.
+
+    Safetensors gives the operating system's number in its message alone.
+    """
     if isinstance(error, OSError):
         return error.errno in NO_ROOM
     return any(f"os error {number}" in str(error) for number in NO_ROOM)
@@ -70,15 +74,15 @@ def _fill(folder: Path, checkpoint: Checkpoint) -> None:
     for name, tensors in checkpoint.sets.items():
         path = folder / f"{name}.safetensors"
         save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
-        hashes[path.name] = _digest(path)
+        hashes[path.name] = digest(path)
         _sync(path)
-    manifest = folder / _MANIFEST
+    manifest = folder / MANIFEST
     manifest.write_text(json.dumps({"format": _FORMAT, "facts": dict(checkpoint.facts), "files": hashes}))
     _sync(manifest)
     _sync(folder)
 
 
-def _replace(partial: Path, folder: Path) -> None:
+def replace(partial: Path, folder: Path) -> None:
     """Rename `partial` to `folder`; a folder in the way is moved aside first and removed last."""
     aside = partial.with_name(f"{partial.name}.old")
     if folder.exists():
@@ -96,7 +100,8 @@ def _sync(path: Path) -> None:
         os.close(handle)
 
 
-def _digest(path: Path) -> str:
+def digest(path: Path) -> str:
+    """Return the sha256 of a file, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -104,23 +109,33 @@ def _digest(path: Path) -> str:
 def read(folder: Path) -> Checkpoint:
     """Return what `write` wrote; raise BackendError that names the file which is missing or damaged."""
     manifest = _read_manifest(folder)
-    sets: dict[str, dict[str, Tensor]] = {}
-    for file, digest in manifest["files"].items():
-        path = folder / file
-        if not path.is_file():
-            raise BackendError(f"the checkpoint {folder} lacks {file}: choose an older checkpoint")
-        if _digest(path) != digest:
-            raise BackendError(f"{path} is damaged (its hash is not the manifest's): choose an older checkpoint")
-        sets[path.stem] = load_file(path)
+    sets = {name: load_file(path) for name, path in _intact(folder, manifest).items()}
     return Checkpoint(sets, manifest["facts"])
 
 
+def files(folder: Path) -> dict[str, Path]:
+    """Return the file of each set of what `write` wrote, intact; raise BackendError as `read` does."""
+    return _intact(folder, _read_manifest(folder))
+
+
+def _intact(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for file, expected in manifest["files"].items():
+        path = folder / file
+        if not path.is_file():
+            raise BackendError(f"the checkpoint {folder} lacks {file}: choose an older checkpoint")
+        if digest(path) != expected:
+            raise BackendError(f"{path} is damaged (its hash is not the manifest's): choose an older checkpoint")
+        found[path.stem] = path
+    return found
+
+
 def _read_manifest(folder: Path) -> dict[str, Any]:
-    path = folder / _MANIFEST
+    path = folder / MANIFEST
     try:
         manifest = json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise BackendError(f"{folder} is no checkpoint: it has no {_MANIFEST}") from error
+        raise BackendError(f"{folder} is no checkpoint: it has no {MANIFEST}") from error
     except (OSError, ValueError) as error:
         raise BackendError(f"{path} is damaged ({error}): choose an older checkpoint") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:

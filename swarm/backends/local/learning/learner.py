@@ -18,25 +18,35 @@ checkpoint.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from swarm.backends.algorithms.advantages import advantages
+from swarm.backends.algorithms.call_rewards import call_advantages
 from swarm.backends.algorithms.metrics import UpdateCost, UpdateSums, batch_metrics
 from swarm.backends.algorithms.objective import Objective
 from swarm.backends.algorithms.policy_difference import MismatchGuard
-from swarm.backends.algorithms.rows import Row, flat_tokens, train_rows, without_zero_weight
-from swarm.backends.algorithms.weighting import token_weights
+from swarm.backends.algorithms.rows import (
+    Row,
+    flat_tokens,
+    tokens_by_call,
+    train_rows,
+    value_calls,
+    without_zero_weight,
+)
+from swarm.backends.algorithms.sides import disputed, side
+from swarm.backends.algorithms.weighting import minibatch_weights, minibatches
 from swarm.backends.local.forwards.recompute import recompute_layers
 from swarm.backends.local.learning import checkpoint
 from swarm.backends.local.learning.layout import Layout
 from swarm.backends.local.learning.micro_batch import MicroBatch, every_logprob, scored
 from swarm.backends.local.learning.optimizer import Optimizer, step_size
 from swarm.backends.local.model.adapters import frozen_copy, trained
+from swarm.backends.local.model.plain import PlainModel, plain_weights
 from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import BackendError, Batch, NotFinite, TrainEpisode
 from swarm.job import Job
@@ -99,11 +109,13 @@ class LocalLearner:
 
     def _begin(self, batch: Batch) -> _Update:
         rows = train_rows(batch.episodes)
-        counts = [sum(len(row.targets) for row in own) for own in rows]
-        rewards = [episode.reward for episode in batch.episodes]
-        values = advantages(self._job, rewards, [episode.group for episode in batch.episodes], counts)
+        counts = [tokens_by_call(own) for own in rows]
+        values, by_call = call_advantages(self._job, batch.episodes, counts)
+        for number, own in by_call.items():
+            value_calls(rows[number], own)
         sums = UpdateSums(self.version, self._job.correction_cap)
-        return _Update(batch.episodes, rows, values, step_size(self._job, self.version), sums, UpdateCost(sum(counts)))
+        cost = UpdateCost(sum(sum(own.values()) for own in counts))
+        return _Update(batch.episodes, rows, values, step_size(self._job, self.version), sums, cost)
 
     def save(self, folder: Path) -> None:
         """Write weights or adapter, optimiser, generators and version to `folder`, atomically.
@@ -159,7 +171,11 @@ class LocalLearner:
     def _train(self, update: _Update) -> None:
         """Make all optimiser steps, or none: what fails on the way is undone."""
         order = self._order.get_state()
-        steps = [chosen for _ in range(self._job.epochs) for chosen in self._minibatches(len(update.episodes))]
+        steps = [
+            chosen
+            for _ in range(self._job.epochs)
+            for chosen in minibatches(len(update.episodes), self._job.minibatches, self._order)
+        ]
         before = self._optimizer.keep() if len(steps) > 1 else None
         try:
             for number, chosen in enumerate(steps, 1):
@@ -172,16 +188,10 @@ class LocalLearner:
                     self._optimizer.load(before.masters, before.moments)
             raise
 
-    def _minibatches(self, episodes: int) -> Iterator[list[int]]:
-        """Yield near-equal parts of a fresh permutation of the episodes: none dropped, none empty."""
-        parts = min(self._job.minibatches, max(1, episodes))
-        order = torch.randperm(episodes, generator=self._order) if parts > 1 else torch.arange(episodes)
-        for part in order.tensor_split(parts):
-            yield part.tolist()
-
     def _gradient(self, chosen: Sequence[int], update: _Update) -> None:
         """Leave the clipped gradient of a minibatch of whole episodes with the optimiser."""
-        weights = self._weights(chosen, update)
+        counts = [sum(len(row.targets) for row in own) for own in update.rows]
+        weights = minibatch_weights(self._job, counts, [each.weight for each in update.episodes], chosen)
         micros = list(self._micros([row for number in chosen for row in update.rows[number]]))
         sequences = self._sequences(micros, weights, update)
         self._optimizer.begin()
@@ -193,18 +203,17 @@ class LocalLearner:
         if not math.isfinite(norm.item()):
             raise NotFinite(f"the gradient's norm is {norm.item()}: the update was refused, the weights kept")
         if update.sums.steps == 0:
-            self._guard.check(update.sums.mismatch, update.sums.fresh)
+            self._guard.check(update.sums.mismatch, update.sums.fresh, partial(self._side, update))
         update.sums.steps += 1
         update.sums.add(grad_norm=norm)
 
-    def _weights(self, chosen: Sequence[int], update: _Update) -> list[float]:
-        """Return the weight of a token of each episode in a minibatch of the `chosen` ones; 0 for all others."""
-        members = set(chosen)
-        return token_weights(
-            self._job,
-            [sum(len(row.targets) for row in own) for own in update.rows],
-            [episode.weight if number in members else 0.0 for number, episode in enumerate(update.episodes)],
-        )
+    def _side(self, update: _Update) -> str:
+        """Return which side moved, by a plain forward over a copy of the weights."""
+        rows, job = [row for own in update.rows for row in own], self._job
+        found = disputed(scored(self._policy, self._micros(rows), job.temperature), self.version)
+        with self._policy.lock.reading():
+            plain = PlainModel(self._policy.config, [plain_weights(self._policy.model)])
+        return side(found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype)
 
     def _sequences(
         self, micros: Sequence[MicroBatch], weights: Sequence[float], update: _Update

@@ -17,10 +17,9 @@ from torch import nn
 
 def add_adapter(model: nn.Module, *, rank: int, alpha: float, seed: int) -> None:
     """Put an adapter, in the weights' own element type, on a model that is on the CPU; it alone has gradients then."""
-    from peft import LoraConfig, inject_adapter_in_model
+    from peft import inject_adapter_in_model
 
-    scale: Any = alpha  # annotated as an int in peft, which only divides it
-    config = LoraConfig(r=rank, lora_alpha=scale, target_modules="all-linear", lora_dropout=0.0)
+    config = lora_config(rank=rank, alpha=alpha)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         dtype = next(model.parameters()).dtype
@@ -28,6 +27,14 @@ def add_adapter(model: nn.Module, *, rank: int, alpha: float, seed: int) -> None
     for weight in trained(model).values():
         weight.data = weight.data.to(dtype)
     model.eval()
+
+
+def lora_config(*, rank: int, alpha: float) -> Any:
+    """Return peft's configuration of an adapter on every linear layer but the head."""
+    from peft import LoraConfig
+
+    scale: Any = alpha  # annotated as an int in peft, which only divides it
+    return LoraConfig(r=rank, lora_alpha=scale, target_modules="all-linear", lora_dropout=0.0)
 
 
 def trained(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -39,7 +39,7 @@ def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = (
     require_servable(folder, skeleton, job.max_context)
     attends = attention(skeleton)
     require_room(folder, skeleton, job, device)
-    model = _read(folder, getattr(torch, job.dtype), attends)
+    model = read_model(folder, getattr(torch, job.dtype), attends)
     if job.lora_rank:
         add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     choose_threads(sum(parameter.numel() for parameter in model.parameters()))
@@ -77,7 +77,8 @@ def _skeleton(folder: Path, job: Job) -> Any:
     return model
 
 
-def _read(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Module:
+def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Module:
+    """Return the causal LM in `folder`, on the CPU; BackendError where it does not load, or lacks weights."""
     from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 

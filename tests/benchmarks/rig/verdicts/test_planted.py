@@ -11,7 +11,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rig.frame import RESULTS
-from rig.verdicts.planted import DROP, LOST, START, Procedure, World, _bank, _data, _training, drawn, promised, simulate
+from rig.verdicts.planted import (
+    DROP,
+    LOST,
+    START,
+    Procedure,
+    World,
+    _bank,
+    data_of,
+    drawn,
+    promised,
+    simulate,
+    training,
+)
 from verdicts import CELLS, missed
 
 RATES = st.floats(0.0, 0.4)
@@ -30,7 +42,7 @@ def test_the_effect_is_planted_in_the_mean_that_is_named(
 def test_the_mean_of_all_trainings_is_what_the_simulated_ones_come_to() -> None:
     world, rng = World(effect=0.1, collapses=(0.3, 0.1)), random.Random(1)
     control, treatment = (
-        fmean(_training(world, treated, 0.0, False, rng).value for _ in range(20_000)) for treated in (False, True)
+        fmean(training(world, treated, 0.0, False, rng).value for _ in range(20_000)) for treated in (False, True)
     )
     assert treatment - control == pytest.approx(world.of_all, abs=0.01)
 
@@ -40,8 +52,8 @@ def test_collapses_are_told_from_the_course_and_holding_runs_are_not() -> None:
     design = procedure.design(*_bank(rng, World()))
     told = []
     for rate in (0.0, 1.0):
-        runs = [_training(World(collapses=(rate, rate)), False, 0.0, False, rng) for _ in range(1000)]
-        told.append(len(_data(design, "control", runs).collapsed))
+        runs = [training(World(collapses=(rate, rate)), False, 0.0, False, rng) for _ in range(1000)]
+        told.append(len(data_of(design, "control", runs).collapsed))
     assert told[0] <= 10
     assert told[1] >= 950
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from simlab.flights.records import FlownClaim
+from simlab.flights.cases import sentences
+from simlab.flights.flight import Flight, fly
+from simlab.flights.records import FlownClaim, place_of, record
+from simlab.worlds.world import MainEffect, Planted, Scalar
+
+from swarm.job import Job, tunables
 
 CLAIM = FlownClaim(
     "f", "h1", "group_size", truth=0.0, truth_kept=0.0, truth_all=-0.05, scope="not_collapsed", promised=0.1, power=0.8,
@@ -39,3 +44,28 @@ def test_an_equivalence_is_false_from_the_margin_on() -> None:
     assert not same.falsely_equivalent
     assert replace(same, truth=-0.1).falsely_equivalent
     assert not replace(same, truth=0.099).falsely_equivalent
+
+
+def rates() -> Planted:
+    """Return a world in which the learning rate alone matters."""
+    marks = {name: mark for name, mark in tunables().items() if not isinstance(mark.ladder[0], str) and name != "steps"}
+    base: dict[str, Scalar] = {}
+    for name, mark in marks.items():
+        usual = getattr(Job(), name)
+        base[name] = mark.usual if usual is None else usual
+    knobs = {name: mark.ladder for name, mark in marks.items()}
+    rate = MainEffect("learning_rate", {0.01: 0.2, 0.003: 0.0})
+    return Planted(seed=5, knobs=knobs, base=base, effects=(rate,), centre=0.5, seed_sd=0.04, steps=8)
+
+
+def test_a_record_of_an_inquiry_counts_the_runs_and_claims_of_all_rounds() -> None:
+    landed = fly(Flight("inquiry", "learning rate 3e-3 vs 1e-2 on arith", rates(), asks={"rounds": 2}))
+    first, second = landed.state.rounds
+    found = record(landed)
+    assert [(claim.hypothesis, claim.found) for claim in found.claims] == [("h1", True), ("r2h1", True)]
+    assert found.launched_runs == found.accounted_runs == found.launches == len(first.runs) + len(second.runs)
+    assert sum(found.phases.values()) == found.launched_runs
+    both = sum(run.seconds for entry in (first, second) for run in entry.runs.values())
+    assert landed.run_hours == pytest.approx(both / 3600)
+    assert place_of(landed, "h1")["learning_rate"] == 0.01
+    assert {verdict.reason for entry in (first, second) for verdict in entry.verdicts} <= set(sentences(landed))

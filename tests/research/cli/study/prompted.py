@@ -10,8 +10,8 @@ from contextlib import closing
 from pathlib import Path
 
 from research.cli.output import console
-from research.cli.study.progress import LiveScreen
 from research.cli.study.prompt import prompting
+from research.cli.study.shown.progress import LiveScreen
 from research.study.driver import drive
 from research.study.session import interruptible
 from studies import EventLog, StudyLog

@@ -64,6 +64,18 @@ def test_a_note_may_be_added_to_a_finished_study(ajet: Ajet, study: Synthetic) -
     assert study.state().amendments[0].amendment.reason == "the machine was moved"
 
 
+def test_what_the_planner_asks_is_shown_and_answered_by_a_note(ajet: Ajet, study: Synthetic) -> None:
+    assert "no locked design yet" in ajet("study", "note", STUDY, "Unasked.").line
+    study.append(EventType.PLANNER_ASKED, text="Does arith\x1b[2J matter?", turn="1/propose/1", index=0)
+    shown = ajet("study", "show", STUDY).out
+    assert "planner asks  Does arith matter?" in shown
+    assert f'answer: ajet study note {STUDY} "..."' in shown
+    [asked] = json.loads(ajet("study", "show", STUDY, "--json").out)["planner_asks"]
+    assert asked["id"] == f"question-{study.state().notebook[0].seq}"
+    assert ajet("study", "note", STUDY, "It does.").out == f"noted in study {STUDY}\n"
+    assert study.state().amendments[0].amendment.reason == "It does."
+
+
 def test_a_hypothesis_is_vetoed(ajet: Ajet, locked: Synthetic) -> None:
     ended = ajet("study", "veto", STUDY, "h1", "--reason", "known to be hacked")
     assert ended.out == f"hypothesis h1 of study {STUDY} is vetoed; it gets no more runs\n"
@@ -130,7 +142,7 @@ def test_what_is_accepted_twice_is_refused(ajet: Ajet, locked: Synthetic) -> Non
     assert "overlap is accepted already" in ajet("study", "amend", "--accept", "overlap", "--reason", "x").line
 
 
-@pytest.mark.parametrize("command", ["amend", "veto"])
+@pytest.mark.parametrize("command", ["amend", "note", "veto"])
 def test_help_has_an_example(ajet: Ajet, command: str) -> None:
     assert "Example" in ajet("study", command, "--help").out
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from research.cli.study.progress import LineLog, LiveScreen, screen, stage
+from research.cli.study.shown.progress import LineLog, LiveScreen, screen, stage
 from research.scheduling.steps import NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from tests.studies.synthetic import Synthetic

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console, RenderableType
 
-from research.cli.study.summary import ending, opening
+from research.cli.study.shown.summary import ending, opening
 from research.scheduling.steps import BUDGET_RULE
 from studies import EventType
 from studies.log.lock_file import LOCK_FILE, write_lock

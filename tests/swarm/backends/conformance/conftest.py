@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 from collections.abc import AsyncIterator, Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
+import pytest_asyncio
 
 from swarm.backends.protocols import Backend
+from tests.swarm.backends.conformance.keeping import KeptBackends
 from tests.swarm.backends.conformance.kinds import CAPABILITIES, KINDS, Kind
 from tests.swarm.backends.local.models import save_folder
 
@@ -23,8 +26,17 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     mark = metafunc.definition.get_closest_marker("needs")
     needed = mark.args if mark else ()
     assert set(needed) <= set(CAPABILITIES), f"{metafunc.function.__name__} needs what no kind declares"
-    fit = [kind for kind in KINDS if not set(needed) & set(kind.lacks)]
+    fit = [kind for kind in _kinds() if not set(needed) & set(kind.lacks)]
     metafunc.parametrize("kind", fit, ids=[kind.name for kind in fit])
+
+
+def _kinds() -> tuple[Kind, ...]:
+    """Return the kinds that run in this environment: where vLLM is, that of the cluster, and elsewhere all others."""
+    if find_spec("vllm") is None:
+        return KINDS
+    from tests.swarm.backends.conformance.cluster_kind import VERL
+
+    return (VERL,)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -35,34 +47,51 @@ def _quick_collections() -> None:
 
 
 @pytest.fixture(scope="session")
-def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return save_folder(tmp_path_factory.mktemp("models") / "small")
+def model_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where each kind's model is, once it was asked for."""
+    return tmp_path_factory.mktemp("models")
 
 
 @pytest.fixture
-def make(kind: Kind, model_folder: Path, tmp_path: Path) -> Make:
+def make(kind: Kind, model_folders: Path, tmp_path: Path) -> Make:
     """Make a backend of the kind that is not started."""
+    folder = model_folders / kind.model
+    if not folder.exists():
+        save_folder(folder, kind.model)
 
     def made(**fields: Any) -> Backend:
-        return kind.make(model_folder, tmp_path / "models", **fields)
+        return kind.make(folder, tmp_path / "models", **fields)
 
     return made
 
 
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def kept(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KeptBackends]:
+    """Backends of kinds that are slow to start, from test to test."""
+    found = KeptBackends(tmp_path_factory.mktemp("kept"))
+    yield found
+    await found.close()
+
+
 @pytest.fixture
-async def start(make: Make) -> AsyncIterator[Callable[..., Any]]:
-    """Make and start backends of the kind; they are stopped after the test."""
-    running: list[Backend] = []
+async def start(kind: Kind, make: Make, kept: KeptBackends) -> AsyncIterator[Callable[..., Any]]:
+    """Make and start backends of the kind; they are stopped, or kept for others, after the test."""
+    running: list[tuple[dict[str, Any], Backend]] = []
 
     async def started(**fields: Any) -> Backend:
-        backend = make(**fields)
-        running.append(backend)
-        await backend.start()
+        if kind.slow:
+            named = {"kind": kind.name, **fields}
+            backend = await kept.take(named, lambda: make(**fields))
+            running.append((named, backend))
+        else:
+            backend = make(**fields)
+            running.append((fields, backend))
+            await backend.start()
         return backend
 
     yield started
-    for backend in running:
-        await backend.stop()
+    for fields, backend in running:
+        await (kept.give(fields, backend) if kind.slow else backend.stop())
 
 
 @pytest.fixture

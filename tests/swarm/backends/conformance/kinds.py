@@ -6,6 +6,7 @@ do stands in `lacks` with the reason; whatever is not there, it must do.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,11 +20,14 @@ from swarm.backends.protocols import Backend
 from swarm.job import Job, PathModel
 from swarm.server.service.backend_factory import make_backend
 
+DEVICE = os.environ.get("AJET_TEST_DEVICE", "cpu")
+"""Where the local backends of the suite compute: cpu, or cuda on a machine with a GPU (`make gpu-smoke`)."""
 CAPABILITIES = {
     "model": "its log-probs are a model's, so that a plain forward gives them too",
     "exact": "sums that are taken in another order come out the same, but for the last digits of fp32",
     "long": "it can be made to answer at length, and stops where its context is full",
     "checks": "it refuses prompts that its model cannot read",
+    "trees": "it learns what episodes share once, where a job asks for trees",
     "learns": "its updates change what it answers",
     "overlaps": "it generates while it learns",
     "hashes": "it finds out that a checkpoint was changed after it was written",
@@ -53,12 +57,16 @@ class Kind:
     oracle: Callable[[Backend], Oracle] | None
     break_down: Callable[[Backend], None]
     lacks: Mapping[str, str] = field(default_factory=dict)
-    tolerance: float = 1e-5
+    tolerance: float = 1e-5 if DEVICE == "cpu" else 1e-4
+    model: str = "llama"
+    """Kind of its model, one of `tests.swarm.backends.local.models.KINDS`."""
+    slow: bool = False
+    """Its start takes so long that one is kept from test to test (`keeping.py`)."""
 
     def make(self, model: Path, cache: Path, **fields: Any) -> Backend:
         """Return a backend, not started, over the model in a folder, with some of the job's fields as given."""
         common = {"model": PathModel(path=str(model)), "max_context": 128, "max_concurrency": 4, "seed": 3}
-        return make_backend(Job(**{**common, "device": "cpu", **self.job, **fields}), cache)
+        return make_backend(Job(**{**common, "device": DEVICE, **self.job, **fields}), cache)
 
     def ask(self, backend: Backend) -> Oracle:
         """Return the backend's oracle."""
@@ -75,8 +83,9 @@ class _LocalOracle:
     @torch.no_grad()
     def _all(self, ids: Sequence[int], temperature: float) -> torch.Tensor:
         """Return log-probs (T, V)."""
-        logits: torch.Tensor = self._model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
-        return (logits.float() / temperature).log_softmax(-1)
+        given = torch.tensor([list(ids)], device=DEVICE)
+        logits: torch.Tensor = self._model(input_ids=given, use_cache=False).logits[0]
+        return (logits.cpu().float() / temperature).log_softmax(-1)
 
     def distribution(self, prompt: Sequence[int], temperature: float = 1.0) -> list[float]:
         found: list[float] = self._all(prompt, temperature)[-1].tolist()

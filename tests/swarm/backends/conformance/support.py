@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from swarm.backends.protocols import Backend, Batch, Chunk, Finish, Sampling, TrainEpisode, TrainRow
+from swarm.backends.protocols import Backend, Batch, Chunk, Finish, GenerationRequest, Sampling, TrainEpisode, TrainRow
 from tests.lazily import lazy
 
 stats = lazy("scipy.stats")
@@ -45,7 +45,10 @@ def joined(prompt: Sequence[int], chunks: Sequence[Chunk]) -> Answer:
 
 async def ask(backend: Backend, prompt: Sequence[int], sampling: Sampling, name: str = "r") -> Answer:
     """Return the completion of a prompt."""
-    async with asyncio.timeout(PATIENCE_S), aclosing(backend.engine.generate(name, prompt, sampling)) as chunks:  # type: ignore[type-var]
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        aclosing(backend.engine.generate(GenerationRequest(name, prompt, sampling))) as chunks,  # type: ignore[type-var]
+    ):
         return joined(prompt, [chunk async for chunk in chunks])
 
 

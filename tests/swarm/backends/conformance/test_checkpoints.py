@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
@@ -23,6 +24,7 @@ async def curve(backend: Backend, steps: range) -> list[dict[str, float]]:
     found = []
     for step in steps:
         metrics = backend.learner.update(await played(backend, step=step, at_once=False))
+        await asyncio.to_thread(backend.publish)
         timeless = {name: value for name, value in metrics.items() if not name.startswith("timing_s/")}
         found.append({name: value for name, value in timeless.items() if not name.endswith("_per_s")})
     return found
@@ -36,7 +38,9 @@ async def test_a_checkpoint_restores_the_version_also_into_another_backend(
     one.learner.save(tmp_path / "c")
     await curve(one, range(2, 3))
     two.learner.load(tmp_path / "c")
+    await asyncio.to_thread(two.publish)
     one.learner.load(tmp_path / "c")
+    await asyncio.to_thread(one.publish)
     assert (one.learner.version, two.learner.version) == (2, 2)
 
 
@@ -49,6 +53,7 @@ async def test_weights_come_back_bit_for_bit_and_serve_at_once(kind: Kind, start
     await curve(backend, range(1, 2))
     assert mind(kind, backend) != known
     backend.learner.load(tmp_path / "c")
+    await asyncio.to_thread(backend.publish)
     assert mind(kind, backend) == known
     batch = await played(backend, step=5)
     for episode in batch.episodes:
@@ -68,6 +73,7 @@ async def test_a_run_that_is_resumed_has_the_same_curve(kind: Kind, start: Start
     expected = await curve(whole, range(2, 4))
     resumed: Backend = await start(**_FIELDS)
     resumed.learner.load(tmp_path / "c")
+    await asyncio.to_thread(resumed.publish)
     assert await curve(resumed, range(2, 4)) == expected
 
 
@@ -81,6 +87,7 @@ async def test_a_checkpoint_replaces_the_one_before_and_leaves_nothing_beside_it
     assert [path.name for path in (tmp_path / "deep").iterdir()] == ["c"]
     other: Backend = await start()
     other.learner.load(tmp_path / "deep" / "c")
+    await asyncio.to_thread(other.publish)
     assert other.learner.version == 2
 
 
@@ -99,7 +106,8 @@ async def test_a_damaged_checkpoint_is_refused_and_changes_nothing(kind: Kind, s
     backend.learner.save(tmp_path / "c")
     await curve(backend, range(1, 2))
     known = mind(kind, backend)
-    for path, damage in product(sorted((tmp_path / "c").rglob("*")), ("flipped", "cut", "missing")):
+    files = sorted(path for path in (tmp_path / "c").rglob("*") if path.is_file())
+    for path, damage in product(files, ("flipped", "cut", "missing")):
         whole = path.read_bytes()
         hurt(path, damage)
         with pytest.raises(BackendError):
@@ -107,6 +115,7 @@ async def test_a_damaged_checkpoint_is_refused_and_changes_nothing(kind: Kind, s
         assert (mind(kind, backend), backend.learner.version) == (known, 2), (path.name, damage)
         path.write_bytes(whole)
     backend.learner.load(tmp_path / "c")
+    await asyncio.to_thread(backend.publish)
     assert backend.learner.version == 1
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Backend, RequestRefused, Sampling
+from swarm.backends.protocols import Backend, GenerationRequest, RequestRefused, Sampling
 from tests.swarm.backends.conformance.kinds import Kind, Oracle
 from tests.swarm.backends.conformance.support import Answer, ask, ask_all, prompt
 
@@ -87,7 +87,10 @@ async def test_siblings_that_share_an_opening_do_not_mix(kind: Kind, backend: Ba
 
 
 async def test_chunks_carry_a_logprob_for_each_id_and_one_version(kind: Kind, backend: Backend) -> None:
-    chunks = [chunk async for chunk in backend.engine.generate("r", prompt(backend, 1), Sampling(max_tokens=40))]
+    chunks = [
+        chunk
+        async for chunk in backend.engine.generate(GenerationRequest("r", prompt(backend, 1), Sampling(max_tokens=40)))
+    ]
     assert all(chunk.ids and len(chunk.ids) == len(chunk.logprobs) for chunk in chunks)
     assert all(value <= 0 for chunk in chunks for value in chunk.logprobs)
     assert {chunk.version for chunk in chunks} == {backend.learner.version} == {0}

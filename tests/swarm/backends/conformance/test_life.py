@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Backend, BackendError, RequestLost, Sampling
+from swarm.backends.protocols import Backend, BackendError, GenerationRequest, RequestLost, Sampling
 from tests.swarm.backends.conformance.kinds import CAPABILITIES, Kind
 from tests.swarm.backends.conformance.support import PATIENCE_S, ask, ask_all, prompt
 
@@ -28,7 +28,7 @@ async def test_what_is_cancelled_gives_its_place_to_others(kind: Kind, backend: 
     endless = Sampling(max_tokens=100)
 
     async def glance(number: int) -> None:
-        async with aclosing(backend.engine.generate(f"g{number}", [number] * 20, endless)) as chunks:  # type: ignore[type-var]
+        async with aclosing(backend.engine.generate(GenerationRequest(f"g{number}", [number] * 20, endless))) as chunks:  # type: ignore[type-var]
             await anext(chunks)
 
     async with asyncio.timeout(PATIENCE_S):
@@ -44,7 +44,7 @@ async def test_what_is_cancelled_gives_its_place_to_others(kind: Kind, backend: 
 
 
 async def test_a_request_that_is_closed_before_it_began_is_forgotten(kind: Kind, backend: Backend) -> None:
-    chunks = backend.engine.generate("r", [1, 2], Sampling(max_tokens=3))
+    chunks = backend.engine.generate(GenerationRequest("r", [1, 2], Sampling(max_tokens=3)))
     async with aclosing(chunks):  # type: ignore[type-var]
         pass
     assert (await ask(backend, [1, 2], Sampling(max_tokens=1))).finish == "length"

@@ -24,6 +24,7 @@ async def test_answers_bear_the_version_that_sampled_them(kind: Kind, backend: B
         stamped = {each for e in batch.episodes for row in e.rows for each in row.versions if each >= 0}
         assert stamped == {backend.learner.version} == {version}
         backend.learner.update(batch)
+        await asyncio.to_thread(backend.publish)
 
 
 @pytest.mark.needs("model", "learns")
@@ -37,6 +38,7 @@ async def test_after_an_update_nothing_of_the_older_weights_is_used(kind: Kind, 
         answers = await ask_all(backend, [(ids, Sampling(max_tokens=6)) for ids in asked])
         before = [oracle.logprobs(answer.prompt, answer.ids) for answer in answers]
         backend.learner.update(batch)  # what was asked last is what an engine still holds
+        await asyncio.to_thread(backend.publish)
         for answer, older in zip(answers, before, strict=True):
             assert oracle.logprobs(answer.prompt, answer.ids) != pytest.approx(older, abs=1e-2), "it learned too little"
             onward = await ask(backend, [*answer.prompt, *answer.ids, 7], Sampling(max_tokens=4))
@@ -64,6 +66,7 @@ async def test_generations_caught_by_an_update_go_on_under_the_new_weights(kind:
         crowd = [asyncio.ensure_future(keep_asking(number)) for number in range(3)]
         await begun.wait()
         await asyncio.to_thread(backend.learner.update, batch)
+        await asyncio.to_thread(backend.publish)
         over.set()
         await asyncio.gather(*crowd)
     caught = [answer for answer in answers if set(answer.versions) == {0, 1}]
@@ -90,6 +93,7 @@ async def test_an_update_ends_though_the_engine_never_rests(kind: Kind, start: S
         await asyncio.sleep(0)
         for _ in range(3):
             await asyncio.to_thread(backend.learner.update, batch)
+        await asyncio.to_thread(backend.publish)
         over.set()
         await asyncio.gather(*crowd)
     assert backend.learner.version == 3

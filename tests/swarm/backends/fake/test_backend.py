@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 
 from swarm.answers import Reasoning, ToolCall, Words
 from swarm.backends.fake.backend import EOS_ID, EOS_TEXT, FakeBackend, FakeRenderer, number_script, tool_script
-from swarm.backends.protocols import BackendError, Batch, Chunk, Message, Sampling, TrainEpisode, TrainRow
+from swarm.backends.protocols import (
+    BackendError,
+    Batch,
+    Chunk,
+    GenerationRequest,
+    Message,
+    Sampling,
+    TrainEpisode,
+    TrainRow,
+)
 from swarm.job import Job
 
 JOB = Job(backend="fake", seed=7)
@@ -21,7 +30,7 @@ PROMPT = tuple(b"a number from 1 to 9")
 
 
 async def generated(backend: FakeBackend, sampling: Sampling) -> list[Chunk]:
-    return [chunk async for chunk in backend.engine.generate("r", PROMPT, sampling)]
+    return [chunk async for chunk in backend.engine.generate(GenerationRequest("r", PROMPT, sampling))]
 
 
 def ids(chunks: list[Chunk]) -> list[int]:
@@ -76,7 +85,7 @@ async def test_an_answer_too_long_is_cut_without_an_end_mark() -> None:
 
 async def test_closing_the_iterator_cancels_the_request() -> None:
     backend = FakeBackend(JOB, script=lambda *_: "abcdef", chunk_size=1)
-    chunks = backend.engine.generate("r", PROMPT, Sampling(9))
+    chunks = backend.engine.generate(GenerationRequest("r", PROMPT, Sampling(9)))
     await anext(chunks)
     assert backend.engine.active == 1
     await chunks.aclose()
@@ -91,8 +100,9 @@ def batch() -> Batch:
 async def test_an_update_makes_a_version_and_refuses_to_overlap_with_generation() -> None:
     backend = FakeBackend(JOB, script=lambda *_: "abc", chunk_size=1)
     assert backend.learner.update(batch()) == {"actor/trained_tokens": 2.0}
+    backend.publish()
     assert backend.learner.version == 1
-    chunks = backend.engine.generate("r", PROMPT, Sampling(9))
+    chunks = backend.engine.generate(GenerationRequest("r", PROMPT, Sampling(9)))
     assert (await anext(chunks)).version == 1
     with pytest.raises(BackendError, match="no generation during update"):
         backend.learner.update(batch())
@@ -101,9 +111,10 @@ async def test_an_update_makes_a_version_and_refuses_to_overlap_with_generation(
 
 async def test_with_staleness_an_update_may_overlap_with_generation_which_goes_on_under_the_new_version() -> None:
     backend = FakeBackend(JOB.model_copy(update={"max_staleness": 1}), script=lambda *_: "abc", chunk_size=1)
-    chunks = backend.engine.generate("r", PROMPT, Sampling(9))
+    chunks = backend.engine.generate(GenerationRequest("r", PROMPT, Sampling(9)))
     assert (await anext(chunks)).version == 0
     backend.learner.update(batch())
+    backend.publish()
     assert [chunk.version async for chunk in chunks] == [1, 1, 1]
 
 
@@ -123,9 +134,11 @@ async def test_a_held_update_waits_until_released() -> None:
 def test_a_checkpoint_restores_the_version_and_its_absence_is_said(tmp_path: Path) -> None:
     first, second = FakeBackend(JOB), FakeBackend(JOB)
     first.learner.update(batch())
+    first.publish()
     first.learner.save(tmp_path / "c")
     first.learner.save(tmp_path / "c")
     second.learner.load(tmp_path / "c")
+    second.publish()
     assert second.learner.version == 1
     with pytest.raises(BackendError, match="found none"):
         second.learner.load(tmp_path / "nothing")
@@ -152,10 +165,13 @@ def test_a_checkpoint_tells_what_its_weights_were_trained_on(tmp_path: Path) -> 
     first, second = FakeBackend(JOB), FakeBackend(JOB)
     row = TrainRow(ids=(1, 2, 3), sampled=(0, 1, 1), logprobs=(0.0, -0.1, -0.1), versions=(-1, 0, 0))
     first.learner.update(Batch(1, (TrainEpisode("e1", "g", 1.0, (row, row)), TrainEpisode("e2", "g", 0.0, (row,)))))
+    first.publish()
     first.learner.save(tmp_path / "c")
     second.learner.load(tmp_path / "c")
+    second.publish()
     assert second.learner.trained == [(1, [("e1", 4), ("e2", 2)])]
     second.learner.update(Batch(2, ()))
+    second.publish()
     assert [step for step, _ in second.learner.trained] == [1, 2]
 
 

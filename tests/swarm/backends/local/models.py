@@ -43,8 +43,11 @@ _KINDS: dict[str, Callable[[int], Any]] = {
     "llama": lambda size: LlamaForCausalLM(LlamaConfig(vocab_size=size, tie_word_embeddings=True, **_SIZES)),
     "qwen2": lambda size: Qwen2ForCausalLM(Qwen2Config(vocab_size=size, tie_word_embeddings=False, **_SIZES)),
     "qwen3": lambda size: Qwen3ForCausalLM(Qwen3Config(vocab_size=size, head_dim=16, **_SIZES)),
+    "wide": lambda size: LlamaForCausalLM(
+        LlamaConfig(vocab_size=size, tie_word_embeddings=True, **{**_SIZES, "hidden_size": 128})
+    ),
 }
-KINDS = tuple(_KINDS)
+KINDS = ("llama", "qwen2", "qwen3")
 
 
 def make_model(kind: str = "llama", vocabulary: int = VOCABULARY, seed: int = 0) -> Any:
@@ -86,10 +89,10 @@ def make_policy(kind: str = "llama", seed: int = 0) -> Policy:
     return Policy(make_model(kind, seed=seed))
 
 
-def save_folder(folder: Path) -> Path:
+def save_folder(folder: Path, kind: str = "llama") -> Path:
     """Save a whole model folder: config, safetensors, fast tokenizer, chat template."""
     tokenizer = make_tokenizer()
-    make_model(vocabulary=len(tokenizer)).save_pretrained(folder)
+    make_model(kind, vocabulary=len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
 

@@ -16,7 +16,7 @@ import pytest
 from swarm.backends.local import LocalBackend
 from swarm.backends.local.generating import engine
 from swarm.backends.local.model import loading
-from swarm.backends.protocols import Backend, BackendError, Batch, Sampling, TrainEpisode, TrainRow
+from swarm.backends.protocols import Backend, BackendError, Batch, GenerationRequest, Sampling, TrainEpisode, TrainRow
 from swarm.job import Job, PathModel, TinyModel
 from tests.swarm.backends.local.models import make_tokenizer, save_folder
 
@@ -31,7 +31,9 @@ async def _episode(backend: Backend, number: int) -> TrainEpisode:
     ids = renderer.encode(text)
     sampled: list[int] = []
     logprobs: list[float] = []
-    async for chunk in backend.engine.generate(f"r{number}", ids, Sampling(max_tokens=5, stop_ids=(renderer.eos_id,))):
+    async for chunk in backend.engine.generate(
+        GenerationRequest(f"r{number}", ids, Sampling(max_tokens=5, stop_ids=(renderer.eos_id,)))
+    ):
         assert chunk.version == backend.learner.version
         sampled += chunk.ids
         logprobs += chunk.logprobs
@@ -104,7 +106,9 @@ async def test_a_model_from_a_folder_is_held_to_a_grammar(tmp_path: Path) -> Non
     await backend.start()
     assert backend.engine.guided
     rule = Sampling(max_tokens=9, stop_ids=backend.renderer.stop_ids, grammar='start: "yes" | "no"')
-    sampled = [token async for chunk in backend.engine.generate("r", [1, 2], rule) for token in chunk.ids]
+    sampled = [
+        token async for chunk in backend.engine.generate(GenerationRequest("r", [1, 2], rule)) for token in chunk.ids
+    ]
     assert backend.renderer.decode(sampled) in ("yes", "no")
     assert sampled[-1] == backend.renderer.eos_id
     await backend.stop()
@@ -169,7 +173,7 @@ async def test_as_many_sequences_run_at_once_as_have_room(tmp_path: Path, monkey
     seen: list[str] = []
 
     async def follow(number: int) -> None:
-        async for chunk in backend.engine.generate(f"r{number}", [number], Sampling(max_tokens=120)):
+        async for chunk in backend.engine.generate(GenerationRequest(f"r{number}", [number], Sampling(max_tokens=120))):
             seen.append("end" if chunk.finish else f"r{number}")
 
     await asyncio.gather(*map(follow, range(3)))
@@ -204,7 +208,7 @@ async def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused_befo
     rows = len(tokenizer)
     tokenizer.add_tokens(["<one>", "<two>"], special_tokens=True)
     tokenizer.save_pretrained(folder)
-    monkeypatch.setattr(loading, "_read", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("the weights were read"))
     with pytest.raises(BackendError, match=f"makes ids up to {rows + 1}, .* {rows} ids.*resize_token_embeddings"):
         await LocalBackend(_job(folder), tmp_path).start()
 

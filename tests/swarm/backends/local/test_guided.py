@@ -20,7 +20,7 @@ from swarm.backends.local.generating.batcher import Batcher
 from swarm.backends.local.generating.engine import LocalEngine
 from swarm.backends.local.generating.generation import Generation, SampledToken
 from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import Chunk, GrammarRefused, Sampling
+from swarm.backends.protocols import Chunk, GenerationRequest, GrammarRefused, Sampling
 from swarm.backends.rendering.guides import Guide, Guides
 from tests.swarm.answers.support import GLM, HERMES, LLAMA3, MISTRAL, tool
 from tests.swarm.backends.local.models import make_model, make_tokenizer
@@ -81,7 +81,7 @@ def _sampling(seed: int, **others: Any) -> Sampling:
 
 
 async def _collect(engine: LocalEngine, prompt: Sequence[int], sampling: Sampling) -> list[Chunk]:
-    return [chunk async for chunk in engine.generate("r", prompt, sampling)]
+    return [chunk async for chunk in engine.generate(GenerationRequest("r", prompt, sampling))]
 
 
 def _answer(chunks: Sequence[Chunk]) -> tuple[list[int], list[float]]:
@@ -172,7 +172,7 @@ async def test_a_grammar_that_gets_lost_on_the_way_ends_its_own_request_only(
 async def test_finished_and_cancelled_requests_free_their_guides(engine: LocalEngine, guides: _Watched) -> None:
     await _collect(engine, PROMPT, _sampling(0, grammar=GRAMMAR))
     endless = 'start: /(?s:.*)/ "\\u0001\\u0002"'
-    async with aclosing(engine.generate("r", PROMPT, _sampling(0, grammar=endless))) as chunks:
+    async with aclosing(engine.generate(GenerationRequest("r", PROMPT, _sampling(0, grammar=endless)))) as chunks:
         await anext(chunks)
     await eventually(guides.alive, lambda alive: alive == 0)
     assert len(guides.made) == 2

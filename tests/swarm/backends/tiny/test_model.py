@@ -242,3 +242,12 @@ async def test_a_context_beyond_it_is_refused_before_it_is_made(tmp_path: Path) 
     ):
         await backend.start()
     assert os.listdir(tmp_path) == []
+
+
+def test_heads_are_as_wide_as_the_spec_says_and_the_usual_model_keeps_its_name(tmp_path: Path) -> None:
+    wide = TinyModel(head_size=32, warm_start_steps=0)
+    assert tiny_hash(TinyModel(), "guess") == tiny_hash(TinyModel.recorded(TinyModel().value()), "guess")
+    assert tiny_hash(wide, "guess") != tiny_hash(TinyModel(warm_start_steps=0), "guess")
+    assert "head_size" not in TinyModel().value()
+    config = json.loads((ensure_tiny(wide, "guess", tmp_path) / "config.json").read_text())
+    assert (config["head_dim"], config["num_attention_heads"]) == (32, 2)

@@ -212,3 +212,128 @@ def test_shares_are_written_all_together_and_those_that_went_too() -> None:
     restarted.recover(tuple(written.values()), {"a": 1, "b": 3})
     assert restarted.shares == {"b": 0.5, "c": 0.5}
     assert [status.cursor for status in restarted.status(Counter(), {})] == [1, 0, 0]
+
+
+def test_the_shares_of_a_missing_stream_go_to_those_that_live_and_it_comes_back_without_a_debt() -> None:
+    streams = Streams({"math": 40, "code": 30, "web": 30}, 10, 0, 2)
+    assert streams.renormalise(frozenset({"web"}), [])
+    assert (streams.missing, streams.missed) == ({"web"}, 1)
+    batches = []
+    for _ in range(7):
+        batches.append(window(streams))
+        streams.took(batches[-1])
+    assert sum(batches, Counter()) == {"math": 40, "code": 30}
+    assert streams.shares == {"math": 0.4, "code": 0.3, "web": 0.3}, "what was asked for stays"
+    assert streams.renormalise(frozenset(), [])
+    for _ in range(3):
+        assert window(streams) == {"math": 4, "code": 3, "web": 3}
+        streams.took(window(streams))
+
+
+def test_where_all_are_missing_everything_stays_as_it_is() -> None:
+    streams = Streams({"a": 1, "b": 1}, 4, 0, 2)
+    assert not streams.renormalise(frozenset({"a", "b"}), [])
+    assert streams.renormalise(frozenset({"a"}), [])
+    assert not streams.renormalise(frozenset({"a", "b"}), [])
+    assert (streams.missing, window(streams)) == ({"a"}, {"b": 4})
+
+
+@settings(max_examples=120, deadline=None)
+@given(
+    shares=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 20), min_size=2),
+    needed=st.integers(1, 12),
+    surplus=st.integers(0, 3),
+    data=st.data(),
+)
+def test_whoever_comes_and_goes_the_living_get_their_shares_within_a_place_and_nobody_else_gets_any(
+    shares: dict[str, int], needed: int, surplus: int, data: st.DataObject
+) -> None:
+    """Streams go missing and return between batches and in the middle of them; a restart may come at any time."""
+    streams = Streams(shares, needed, surplus, 2)
+    taken: Counter[str] = Counter()
+    for _ in range(data.draw(st.integers(1, 8))):
+        gone = frozenset(data.draw(st.sets(st.sampled_from(sorted(shares)), max_size=len(shares) - 1)))
+        before = list(taken.elements())
+        living = {name: share for name, share in shares.items() if name not in gone}
+        assert sum(streams.shares_now.values()) == pytest.approx(1)
+        if streams.renormalise(gone, before):
+            dealt = Counter(streams._window[len(before) :])
+            assert not dealt.keys() & gone
+            for name, share in living.items():
+                assert abs(dealt[name] - Fraction(share * dealt.total(), sum(living.values()))) < 1
+        for name in data.draw(st.permutations(sorted(living))):
+            for _ in range(data.draw(st.integers(0, needed))):
+                if streams.admits(name, taken):
+                    streams.take(name, taken)
+                    taken[name] += 1
+        if all(taken[name] >= count for name, count in Counter(streams._window[:needed]).items()):
+            batch = Counter(streams._window[:needed])
+            streams.took(batch)
+            taken -= batch
+        assert len(streams._window) == max(needed + surplus, taken.total())
+        restarted = Streams(shares, needed, surplus, 2)
+        restarted.recover(streams.standing(), shares)
+        assert restarted.shares == pytest.approx(dict(streams.shares))
+
+
+@settings(max_examples=25, deadline=None)
+@given(order=st.permutations("m" * 4 + "c" * 3 + "w" * 3), batches=st.integers(1, 3), surplus=st.integers(0, 3))
+def test_forty_thirty_thirty_is_exact_however_late_the_slow_stream_is(
+    order: list[str], batches: int, surplus: int
+) -> None:
+    """Groups end in any order, a slow stream's twenty times later: the batch waits, and has its three groups of it."""
+    alive = Groups(job(streams={"m": 40, "c": 30, "w": 30}, episodes_per_step=20, surplus_groups=surplus), Clock())
+    for batch in range(batches):
+        for number, name in enumerate(sorted(order, key=lambda name: name == "w")):
+            assert not alive.complete
+            for late in range(2):
+                play(alive, f"{batch}-{number}-{late}", f"{name}-{batch}-{number}", stream=name)
+        assert alive.complete
+        assert Counter(group.stream for group in alive.take()) == {"m": 4, "c": 3, "w": 3}
+
+
+def test_a_group_that_a_missing_stream_left_whole_is_learned_and_one_that_it_left_broken_is_given_away() -> None:
+    alive = mixed()
+    fill(alive, "a", 2)
+    fill(alive, "b", 1)
+    broken = alive.room("task-c", "b")
+    assert broken is not None
+    alive.join(broken, "lost")
+    assert alive.renormalise(frozenset({"b"}))
+    assert alive.room("task-a", "a") is None, "the broken group still has its place"
+    alive.leave("lost")
+    alive.reclaim()
+    fill(alive, "a", 1, start=10)
+    assert Counter(group.stream for group in alive.take()) == {"a": 3, "b": 1}
+
+
+def test_a_stream_that_lost_its_share_leaves_no_place_that_nobody_can_have() -> None:
+    alive = mixed()
+    group = alive.room("task-a", "a")
+    assert group is not None
+    alive.join(group, "a0")
+    alive.streams.set_shares({"b": 1, "c": 1}, ["a"])
+    alive.leave("a0")
+    alive.lend()
+    alive.streams.take("b", Counter({"b": 2}))  # a lent place of a stream without an account
+    alive.reclaim()
+    fill(alive, "b", 2)
+    fill(alive, "c", 2)
+    assert Counter(group.stream for group in alive.take()) == {"b": 2, "c": 2}
+
+
+def test_a_server_that_dies_after_a_stream_lost_its_share_starts_again_and_keeps_its_groups() -> None:
+    streams = Streams({"a": 1, "b": 1}, 4, 0, 2)
+    streams.set_shares({"b": 1, "c": 1}, ["a", "a", "a"])
+    restarted = Streams({"a": 1, "b": 1}, 4, 0, 2)
+    restarted.recover(streams.moved(), {"a": 1, "b": 1})
+    restarted.readmit(["a", "a", "a"])
+    assert Counter(restarted._window) == {"a": 3, "b": 1}
+
+
+def test_streams_with_curves_of_their_own_are_few_and_those_with_shares_first() -> None:
+    streams = Streams({"z": 1}, 4, 0, 2)
+    for number in range(100):
+        streams.came(f"s{number}")
+    assert streams.charted[:2] == ("z", "s0")
+    assert len(streams.charted) == 32

@@ -36,7 +36,9 @@ class Scene:
         self.clock = Clock()
         self.store = FakeStore()
         self.machine = StateMachine()
-        self.rollout = Rollout(job(lease_ttl_s=30, drain_timeout_s=10, **fields), self.machine, self.store, self.clock)
+        self.rollout = Rollout(
+            job(**{"lease_ttl_s": 30, "drain_timeout_s": 10, **fields}), self.machine, self.store, self.clock
+        )
         self.rollout.ledger.renderer = FakeRenderer()
         for state in states or (S.BOOTING, S.ROLLING):
             self.machine.to(state, "broke" if state is S.FAILED else None)

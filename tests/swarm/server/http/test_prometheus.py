@@ -151,3 +151,26 @@ async def test_every_role_may_look_and_no_lease_may(tmp_path: Path, path: str) -
 def test_the_server_state_family_names_every_state(tmp_path: Path) -> None:
     seen = read(exposition(SwarmServer(tmp_path, tmp_path, Keys())).decode())
     assert {label for name, label in seen if name == "ajet_server_state"} == {str(state) for state in ServerState}
+
+
+async def test_a_missing_stream_is_seen_and_counted(tmp_path: Path) -> None:
+    wanted = job(steps=3, streams={"a": 1, "b": 1}, missing_stream="renormalise", missing_stream_s=0.4)
+    async with serving(tmp_path, wanted) as served:
+
+        async def play() -> None:
+            for _ in range(4):
+                body = {"task_id": "t", "stream": "a", "wait_s": 10.0}
+                lease = dict((await served.post("/episodes", served.admin, body)).body)
+                await served.chat(lease, "hi")
+                await served.end(lease)
+
+        await play()
+        await served.until(step=1, state="ROLLING")
+        samples = await scraped(served)
+        events = [event for event in served.server.events._kept if event.kind == "stream_missing"]
+    assert (samples["ajet_stream_missing", "a"], samples["ajet_stream_missing", "b"]) == (0, 1)
+    assert samples["ajet_missed_streams_total", ""] == 1
+    assert samples["ajet_stream_share", "b"] == 0.5
+    assert samples["ajet_training", "stream/a/groups"] == 2
+    assert samples["ajet_training", "throttle/missed"] == 1
+    assert [dict(event.details) for event in events] == [{"stream": "b", "shares": {"a": 1.0}}]

@@ -137,6 +137,8 @@ async def test_all_episodes_are_exported_the_oldest_first(served: Served) -> Non
     key = {"authorization": f"Bearer {served.server.keys.role('client')}"}
     async with served.http.get(f"{served.url}/samples", headers=key) as answer:
         assert answer.content_type == "application/jsonl"
+        told = json.loads(answer.headers["X-Ajet-Export"])
+        assert told == {"episodes": 2, "pruned": 0, "no_tokens": 1, "withdrawn": 0}
         traces = [json.loads(line) for line in (await answer.text()).splitlines()]
     names = [trace["turns"][0]["node_id"] for trace in traces]
     assert names == [f"{lease['episode_id']}/0" for lease in leases[:2]]
@@ -155,3 +157,22 @@ async def test_an_export_that_cannot_be_is_refused_before_its_first_byte(served:
     answer = await served.call("GET", "/samples?format=csv", served.admin)
     assert (answer.status, answer.body["error"]["param"]) == (400, "format")
     assert (await served.call("GET", "/samples", served.server.keys.role("viewer"))).status == 403
+
+
+async def test_an_export_counts_what_went_with_old_checkpoints(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    leases = [await served.begin("t", kind="eval") for _ in range(2)]
+    for lease in leases:
+        await served.chat(lease, "one")
+    whole = Inspection.tokens
+
+    async def collected(self: Inspection, name: str) -> EpisodeRecord:
+        found = await whole(self, name)
+        return found.model_copy(update={"record": ()}) if name == leases[0]["episode_id"] else found
+
+    monkeypatch.setattr(Inspection, "tokens", collected)
+    key = {"authorization": f"Bearer {served.admin}"}
+    for form in ("openenv", "parquet"):
+        async with served.http.get(f"{served.url}/samples?format={form}", headers=key) as answer:
+            told = json.loads(answer.headers["X-Ajet-Export"])
+            await answer.read()
+        assert (told["episodes"], told["pruned"]) == (1, 1)

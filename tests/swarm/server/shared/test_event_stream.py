@@ -83,8 +83,10 @@ async def test_a_listener_hears_what_was_and_what_comes(tmp_path: Path) -> None:
         assert moves(seen) == BOOTED
         assert await asked(served) == seen
         await asyncio.gather(*(served.play(task) for task in "aabb"))
-        later = [await next_event(stream) for _ in TRAINED]
+        later = [await next_event(stream) for _ in range(len(TRAINED) + 1)]
         assert moves(later) == TRAINED
+        (step,) = [event.details for event in later if event.kind == "step"]
+        assert step == {"step": 1, "metrics": (await served.status())["metrics"]}
         assert await asked(served, f"?wait_s=0&after={seen[-1].id}") == later
         assert await asked(served, f"?wait_s=0&after={seen[0].id}", **{"last-event-id": later[1].id}) == later[2:]
         served.backend.die("out of memory")

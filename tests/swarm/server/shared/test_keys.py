@@ -25,6 +25,20 @@ def test_a_key_says_what_it_was_made_for() -> None:
     assert keys.read(keys.lease("e", 3)) == Claims("lease", episode="e", epoch=3)
 
 
+def test_a_name_stands_behind_an_episodes_key_alone() -> None:
+    keys = Keys("an/admin/token" * 3)
+    model = keys.model("e", 3)
+    named = [keys.read_header(bearer(f"{model}/{name}")).agent for name in ("solver", "a%2Fb", "a/b", "")]
+    assert named == ["solver", "a/b", "a/b", ""]
+    assert keys.read_header(bearer(model)).agent == "", "a name is no part of what is remembered of a key"
+    assert keys.read_header(bearer("an/admin/token" * 3)).role == "admin"
+    for key in (keys.role("admin"), keys.lease("e", 3)):
+        with pytest.raises(InvalidKey, match="behind an episode's key alone"):
+            keys.read_header(bearer(f"{key}/solver"))
+    with pytest.raises(InvalidKey):
+        keys.read_header(bearer(f"{model[:-2]}xx/solver"))
+
+
 @pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer  ", "Basic abc", "Bearer abc", "Bearer a.b.c"])
 def test_no_key_and_nonsense_are_refused(header: str | None) -> None:
     with pytest.raises(InvalidKey):

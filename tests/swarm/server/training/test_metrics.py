@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarm.server.batches.group import Group
 from swarm.server.training.metrics import batch_metrics
 from swarm.store import Sample
@@ -39,3 +41,36 @@ def test_calls_that_sampled_all_they_might_are_counted_as_clipped() -> None:
     metrics = batch_metrics(job(max_tokens=2), 1, [group([(0, 0), (0,)], [(0,), (0,)])])
     assert metrics["response_length/clip_ratio"] == 0.25
     assert metrics["tokens/trained"] == 5
+
+
+def of_stream(stream: str, *rewards: float, success: bool | None = None) -> Group:
+    node = Node(0, None, (1,), (2, 3), (-0.1, -0.1), (0, 0), "", Drift.START)
+    samples = [
+        Sample(f"{stream}-{n}", "t", stream, "me", f"{stream}#1", reward, success, 1.0, (node,))
+        for n, reward in enumerate(rewards)
+    ]
+    return Group(f"{stream}#1", "t", stream, 0.0, ended=samples)
+
+
+def test_each_stream_has_its_own_curves() -> None:
+    groups = [of_stream("math", 1.0, 0.0, success=True), of_stream("math", 1.0, 1.0), of_stream("web", 0.5, 0.5)]
+    found = batch_metrics(job(), 1, groups, ["math", "web"])
+    assert {name: value for name, value in found.items() if name.startswith("stream/math/")} == {
+        "stream/math/groups": 2,
+        "stream/math/episodes": 4,
+        "stream/math/share": pytest.approx(2 / 3),
+        "stream/math/reward/mean": 0.75,
+        "stream/math/success/mean": 1.0,
+        "stream/math/response_length/mean": 2.0,
+        "stream/math/num_turns/mean": 1.0,
+        "stream/math/tokens/trained": 8.0,
+    }
+    assert found["stream/web/reward/mean"] == 0.5
+    assert "stream/web/success/mean" not in found, "nobody said whether it succeeded"
+
+
+def test_streams_beyond_those_that_have_curves_are_one_together() -> None:
+    groups = [of_stream(f"s{number}", 1.0, 0.0) for number in range(5)]
+    found = batch_metrics(job(), 1, groups, ["s0", "s1"])
+    assert {name.split("/")[1] for name in found if name.startswith("stream/")} == {"s0", "s1", "others+"}
+    assert found["stream/others+/groups"] == 3

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from alembic import command
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
 from swarm.errors import ServerFailed
-from swarm.store.databases.database import check, connect, migrate, open_database
+from swarm.store.databases.database import _config, check, connect, migrate, open_database
 from swarm.store.tables.schema import METADATA
 from tests.swarm.store.support import HERE
 
@@ -101,3 +102,25 @@ def test_sqlite_writes_ahead_and_syncs_at_checkpoints(sqlite_url: str) -> None:
     with connect(sqlite_url).connect() as connection:
         assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1
+
+
+def test_a_migration_that_is_cut_short_leaves_a_store_that_the_next_one_brings_over(url: str) -> None:
+    engine = connect(url)
+    with engine.connect() as connection:
+        config = _config()
+        config.attributes["connection"] = connection
+        command.upgrade(config, "0004")
+        connection.commit()
+
+    def cut(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
+        if statement.startswith("ALTER TABLE checkpoints ADD COLUMN reward"):
+            raise OSError(28, "No space left on device")
+
+    sa.event.listen(engine, "before_cursor_execute", cut)
+    with pytest.raises(OSError, match="No space left"), engine.connect() as connection:
+        migrate(connection)
+    sa.event.remove(engine, "before_cursor_execute", cut)
+    with engine.connect() as connection:
+        migrate(connection)
+        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+    engine.dispose()

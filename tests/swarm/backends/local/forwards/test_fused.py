@@ -115,6 +115,14 @@ def test_features_are_the_module_s_own(kind: str) -> None:
     _assert_own(_fused(make_model(kind)))
 
 
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_the_way_of_other_devices_is_the_same(family: str) -> None:
+    policy = _fused(_make(family, num_attention_heads=8, num_key_value_heads=2))
+    assert policy._fused is not None
+    policy._fused._plain = False  # not fp32 on a CPU
+    _assert_own(policy)
+
+
 _ROPES: dict[str, dict[str, Any]] = {
     "linear": {"rope_type": "linear", "factor": 4.0},
     "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},

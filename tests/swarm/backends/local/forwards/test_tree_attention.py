@@ -17,6 +17,12 @@ from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from swarm.backends.local.forwards import tree_attention
+from swarm.backends.local.forwards.block_attention import (
+    BlockAttention,
+    EfficientOnCuda,
+    FlashOnCpu,
+    PlainAttention,
+)
 from swarm.backends.local.forwards.tree_attention import TreeMask
 from swarm.backends.local.generating.batcher import Batcher
 from swarm.backends.local.generating.generation import Generation
@@ -25,30 +31,49 @@ from swarm.backends.local.learning.trees import PackedRows, depth_first
 from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import Sampling
 from tests.swarm.backends.local.forests import row
+from tests.swarm.backends.local.forwards.demanding import cudas_operators
 from tests.swarm.backends.local.models import KINDS, VOCABULARY, make_policy
 
 IDS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 ROWS = st.lists(IDS, min_size=1, max_size=8)
 HEADS, SHARED_HEADS, WIDTH = 4, 2, 8
 Attend = Callable[[Tensor, Tensor, Tensor, TreeMask, float | None], Tensor]
-BLOCKS: Attend = tree_attention._in_blocks
+BLOCKS = tree_attention._in_blocks
 
 
-def in_blocks(pairs: int) -> Attend:
+def in_blocks(kernel: BlockAttention, pairs: int | None = None) -> Attend:
     """Blocks with a mask where so many scores for each run are enough: 0 is none, many is one for all."""
 
     def attend(query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float | None) -> Tensor:
-        with patch.object(tree_attention, "_pairs", lambda _: pairs):
-            return BLOCKS(query, key, value, tree, scale)
+        enough = kernel.pairs(query.shape[1], query.shape[3]) if pairs is None else pairs
+        with patch.object(type(kernel), "pairs", lambda *_: enough):
+            return BLOCKS(query, key, value, tree, scale, kernel)
 
     return attend
 
 
+class DemandingCuda(EfficientOnCuda):
+    """What would run on CUDA, the operators themselves excepted."""
+
+    def forward(self, *given: Any, **form: Any) -> tuple[Tensor, Tensor]:
+        with cudas_operators():
+            return super().forward(*given, **form)
+
+    def backward(self, *given: Any, **form: Any) -> tuple[Tensor, Tensor, Tensor]:
+        with cudas_operators():
+            return super().backward(*given, **form)
+
+
 WAYS: dict[str, Attend] = {
-    "no masks": in_blocks(0),
-    "some masks": in_blocks(8),
-    "one mask": in_blocks(10**6),
-    "as it is": BLOCKS,
+    "no masks": in_blocks(FlashOnCpu(), 0),
+    "some masks": in_blocks(FlashOnCpu(), 8),
+    "one mask": in_blocks(FlashOnCpu(), 10**6),
+    "as it is": in_blocks(FlashOnCpu()),
+    "plainly, no masks": in_blocks(PlainAttention(), 0),
+    "plainly, some masks": in_blocks(PlainAttention(), 8),
+    "as on CUDA, no masks": in_blocks(DemandingCuda(), 0),
+    "as on CUDA, some masks": in_blocks(DemandingCuda(), 8),
+    "as on CUDA": in_blocks(DemandingCuda()),
     "by paths": tree_attention._by_paths,
 }
 
@@ -132,7 +157,7 @@ def test_heads_that_share_keys_are_led_to_them_and_without_a_tree_it_is_plain_ca
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
 def test_a_models_features_are_those_of_the_rows(kind: str, attend: Attend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_attention, "_in_blocks", attend)
+    monkeypatch.setattr(tree_attention, "_in_blocks", lambda *given: attend(*given[:5]))
     rng = random.Random(0)
     rows = [row([rng.randrange(2) for _ in range(rng.randint(1, 12))]) for _ in range(30)]
     packed = PackedRows(depth_first(rows))

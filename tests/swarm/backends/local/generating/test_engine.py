@@ -14,7 +14,15 @@ from swarm.backends.local.generating import engine as engine_module
 from swarm.backends.local.generating.batcher import Batcher
 from swarm.backends.local.generating.engine import LocalEngine
 from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import BackendError, Chunk, GrammarRefused, RequestLost, RequestRefused, Sampling
+from swarm.backends.protocols import (
+    BackendError,
+    Chunk,
+    GenerationRequest,
+    GrammarRefused,
+    RequestLost,
+    RequestRefused,
+    Sampling,
+)
 from tests.swarm.backends.local.models import VOCABULARY, forced_logprobs, greedy_loop, make_policy
 from tests.swarm.server.support import eventually
 
@@ -60,7 +68,7 @@ async def engine(policy: Policy, batcher: Batcher) -> AsyncIterator[LocalEngine]
 
 
 async def _collect(engine: LocalEngine, prompt: Sequence[int], sampling: Sampling) -> list[Chunk]:
-    return [chunk async for chunk in engine.generate("r", prompt, sampling)]
+    return [chunk async for chunk in engine.generate(GenerationRequest("r", prompt, sampling))]
 
 
 def _ids(chunks: Sequence[Chunk]) -> list[int]:
@@ -129,7 +137,7 @@ async def test_closing_the_iterator_frees_the_only_slot(
     monkeypatch.setattr(engine_module, "_GATHER_S", 0.0)
     engine, held = narrow
     held.permit(1)
-    async with aclosing(engine.generate("endless", [1], Sampling(max_tokens=90))) as chunks:
+    async with aclosing(engine.generate(GenerationRequest("endless", [1], Sampling(max_tokens=90)))) as chunks:
         await anext(chunks)
     held.permit()
     assert len(_ids(await _collect(engine, [2], Sampling(max_tokens=2)))) == 2

@@ -15,7 +15,7 @@ from swarm.backends.local.generating.engine import LocalEngine
 from swarm.backends.local.generating.fault_isolation import Stepper
 from swarm.backends.local.generating.paged import PagedBatcher
 from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import BackendError, RequestLost, RequestRefused, Sampling
+from swarm.backends.protocols import BackendError, GenerationRequest, RequestLost, RequestRefused, Sampling
 from tests.swarm.backends.local.models import VOCABULARY, forced_logprobs, make_policy
 
 _CONTEXT = 96
@@ -46,7 +46,9 @@ async def _serving(policy: Policy, steps: Stepper) -> AsyncIterator[LocalEngine]
 
 
 async def _ask(engine: LocalEngine, prompt: Sequence[int], **rules: Any) -> Answer:
-    chunks = [chunk async for chunk in engine.generate("r", prompt, Sampling(**{"max_tokens": 8, **rules}))]
+    chunks = [
+        chunk async for chunk in engine.generate(GenerationRequest("r", prompt, Sampling(**{"max_tokens": 8, **rules})))
+    ]
     return [token for chunk in chunks for token in chunk.ids], [value for chunk in chunks for value in chunk.logprobs]
 
 

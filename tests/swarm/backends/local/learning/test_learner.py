@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from swarm.backends.algorithms.advantages import advantages
 from swarm.backends.algorithms.objective import Objective
 from swarm.backends.algorithms.rows import Tokens
+from swarm.backends.algorithms.weighting import minibatches
 from swarm.backends.local.generating.batcher import Batcher
 from swarm.backends.local.generating.generation import Generation
 from swarm.backends.local.learning.checkpoint import read
@@ -192,18 +193,19 @@ def test_an_episode_weighs_the_same_with_one_timeline_and_with_many(timelines: i
     assert torch.allclose(told, often, atol=1e-5)
 
 
-def test_every_epoch_makes_every_minibatch_s_step_without_dropping_an_episode(tmp_path: Path) -> None:
+def test_every_epoch_makes_every_minibatch_s_step_without_dropping_an_episode(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     policy = make_policy()
     learner = LocalLearner(policy, _job(epochs=3, minibatches=3), {})
     seen: list[list[int]] = []
-    plain = learner._minibatches
 
-    def watching(episodes: int) -> Any:
-        for chosen in plain(episodes):
+    def watching(*asked: Any) -> Any:
+        for chosen in minibatches(*asked):
             seen.append(chosen)
             yield chosen
 
-    learner._minibatches = watching  # type: ignore[method-assign]
+    monkeypatch.setattr("swarm.backends.local.learning.learner.minibatches", watching)
     learner.update(make_batch(policy, episodes=8))
     for epoch in range(3):
         assert sorted(i for part in seen[3 * epoch : 3 * epoch + 3] for i in part) == list(range(8))
@@ -215,12 +217,16 @@ def test_every_epoch_makes_every_minibatch_s_step_without_dropping_an_episode(tm
 
 
 @pytest.mark.parametrize("weighting", ["episode", "token"])
-def test_each_optimiser_step_is_normalised_over_its_own_minibatch(weighting: str) -> None:
+def test_each_optimiser_step_is_normalised_over_its_own_minibatch(
+    weighting: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     batch = make_batch(make_policy(), episodes=12)  # groups of four
     policy = make_policy()
     learner = LocalLearner(policy, _job(minibatches=2, learning_rate=1e-12, loss_weighting=weighting), {})
-    learner._minibatches = lambda episodes: iter([list(range(4, 12)), list(range(4))])  # type: ignore[method-assign]
-    learner.update(batch)
+    halves = [list(range(4, 12)), list(range(4))]
+    with monkeypatch.context() as patch:
+        patch.setattr("swarm.backends.local.learning.learner.minibatches", lambda *_: iter(halves))
+        learner.update(batch)
     alone, _ = _updated(_job(loss_weighting=weighting), replace(batch, episodes=batch.episodes[:4]))
     assert torch.allclose(_gradients(policy), alone, atol=1e-5)
     assert alone.abs().max() > 1e-3

@@ -108,7 +108,7 @@ def test_a_model_without_room_is_refused_before_a_weight_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fit, "free_bytes", lambda device: 1000)
-    monkeypatch.setattr(loading, "_read", lambda *_: pytest.fail("the weights were read"))
+    monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("the weights were read"))
     with pytest.raises(BackendError, match=r"needs [\d,]+ bytes on cpu \(weights .*\) and 1,000 are free: take a smal"):
         load_policy(_saved(tmp_path), _job())
 

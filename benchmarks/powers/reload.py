@@ -1,0 +1,138 @@
+"""How long is it from a save of an agent's code to its first play, with --reload and by hand?
+
+A server with the fake backend, which answers at once, and an agent that plays for PLAY_S. SAVES times the agent's file
+is saved with another constant, and the clock stops when the server lists an episode with the new code's hash.
+`--reload` is one process that runs all the time; by hand, each time the client is ended with Ctrl-C as soon as the file
+is saved, awaited, and started again with the same command, without a moment's hesitation. Both import openai's SDK, as
+most agents do.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from research.installation.server_process import start_swarm, stop_swarm
+from swarm.client import SwarmClient
+from swarm.environments.playing.code_hash import code_hash
+from swarm.job import Job
+
+SAVES: Final = 10
+QUICK_SAVES: Final = 2
+PLAY_S: Final = 0.2
+BETWEEN_S: Final = 4.0
+"""Seconds of training between two saves: somebody reads what comes of one before they write the next."""
+GOAL_S: Final = 3.0
+MOST_S: Final = 60.0
+_LOOK_S: Final = 0.02
+_AGENT: Final = """
+import asyncio
+import openai
+
+async def agent(episode):
+    await episode.chat([{{"role": "user", "content": "hi"}}])
+    await asyncio.sleep({play_s})
+    return {worth}
+"""
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """Save again and again, both ways; return the seconds from each save to the first play of its code."""
+    saves = QUICK_SAVES if quick else SAVES
+    with tempfile.TemporaryDirectory(prefix="ajet-reload-", ignore_cleanup_errors=True) as folder:
+        home = Path(folder)
+        server = start_swarm(home / "swarm", models=home / "models", port=0)
+        try:
+            with SwarmClient(server.url, server.admin_token) as control:
+                control.ensure_training(
+                    Job(backend="fake", environment="arith", steps=1_000_000, episodes_per_step=8, group_size=2)
+                )
+                reloaded = by_reload(control, home, saves)
+                by_hand = stopped_and_started(control, home, saves)
+        finally:
+            stop_swarm(server)
+    return {
+        "saves": saves,
+        "goal s": GOAL_S,
+        "reload": _told(reloaded),
+        "by hand": _told(by_hand),
+        "reload, all under the goal": max(reloaded) < GOAL_S,
+    }
+
+
+def by_reload(control: SwarmClient, home: Path, saves: int) -> list[float]:
+    """Return the seconds of each save under `--reload`."""
+    agent, found = saved(home, 0), []
+    with client(home, "--reload"):
+        awaited(control, agent)
+        for number in range(1, saves + 1):
+            time.sleep(BETWEEN_S)
+            began = time.monotonic()
+            awaited(control, saved(home, number))
+            found.append(time.monotonic() - began)
+    return found
+
+
+def stopped_and_started(control: SwarmClient, home: Path, saves: int) -> list[float]:
+    """Return the seconds of each save where the client is stopped and started again."""
+    found: list[float] = []
+    began, agent, offset = 0.0, saved(home, 1000), 1001
+    for number in range(saves + 1):
+        with client(home):
+            awaited(control, agent)
+            if number:
+                found.append(time.monotonic() - began)
+            time.sleep(BETWEEN_S)
+            began = time.monotonic()
+            agent = saved(home, offset + number)
+    return found
+
+
+@contextmanager
+def client(home: Path, *options: str) -> Iterator[None]:
+    """Run a client while inside; end it as Ctrl-C does."""
+    command = [sys.executable, "-m", "research", "client", "run", str(home / "mine"), "--sandbox", "process"]
+    with (home / "client.log").open("ab") as log:
+        process = subprocess.Popen(
+            [*command, "--concurrency", "8", *options], env={**os.environ, "AJET_HOME": str(home)},
+            stdout=log, stderr=log,
+        )  # fmt: skip
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(MOST_S)
+
+
+def saved(home: Path, worth: int) -> str:
+    """Save the agent with another constant; return the code's hash."""
+    folder = home / "mine"
+    folder.mkdir(exist_ok=True)
+    (folder / "agent.py").write_text(_AGENT.format(play_s=PLAY_S, worth=float(worth)))
+    return code_hash(folder)
+
+
+def awaited(control: SwarmClient, code: str) -> None:
+    """Wait for the first play of a code."""
+    deadline = time.monotonic() + MOST_S
+    while not any(one.code == code for one in control.episodes(32).episodes):
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"no play of code {code[:12]} began within {MOST_S:g} s")
+        time.sleep(_LOOK_S)
+
+
+def _told(seconds: list[float]) -> dict[str, Any]:
+    return {
+        "median s": round(median(seconds), 3),
+        "most s": round(max(seconds), 3),
+        "all s": [round(s, 3) for s in seconds],
+    }

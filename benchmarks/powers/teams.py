@@ -1,0 +1,138 @@
+"""Teams: do two models learn together what neither learns beside a frozen one, and each from its own episodes alone?
+
+The game is that of `examples/speaker_listener`, with its jobs but for the steps. Three arms, each with the same seeds:
+`joint`, and `speaker frozen` and `listener frozen`, where that member has a learning rate of 0 and everything else is
+as it was. What is judged is the share of hidden tasks that the team solves when the steps are done (four plays each):
+
+- joint less each frozen arm, by the test that studies use where arms share their seeds (`paired`); the lower end of
+  the 95 % interval must be above 0;
+- the joint team with hints that were given for other tasks: the interval of its mean over the seeds must hold a
+  quarter, which is chance, or lie below it (a hint for another of the four animals leads away from the right one);
+- each frozen member's weights: sha256 before the first step and after the last one must be equal (the server's
+  `stillness`), although it took as many steps, on as many episodes, as the member that learned beside it.
+
+Each run has servers of its own: a server that was given the same job before would go on with what that came to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+from types import ModuleType
+from typing import Any
+
+from research.environments.bring import environment_of
+from research.installation.home import Home
+from studies.statistics.comparison import Runs, compare
+from studies.statistics.samples import t_quantile
+from swarm.client import AsyncSwarmClient
+from swarm.client.teams import Team
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "speaker_listener"
+FROZEN = {"learning_rate": 0.0}
+ARMS: Mapping[str, Mapping[str, Any]] = {
+    "joint": {},
+    "speaker frozen": {"speaker": FROZEN},
+    "listener frozen": {"listener": FROZEN},
+}
+SEEDS, STEPS = 5, 100
+CHANCE = 0.25
+
+
+def measure(quick: bool) -> dict[str, Any]:
+    """Train all arms, seed by seed, each on servers of its own; return the figures and what they say."""
+    seeds, steps = (2, 3) if quick else (SEEDS, STEPS)
+    began = time.monotonic()
+    runs = asyncio.run(_trained(seeds, steps))
+    found = {
+        "seeds": seeds,
+        "steps": steps,
+        "runs": runs,
+        "comparisons": {arm: _compared(runs, arm) for arm in ARMS if arm != "joint"},
+        "shuffled hints": _against_chance([run["shuffled"] for run in runs if run["arm"] == "joint"]),
+        "frozen members are bit-equal": all(run["still"] for run in runs),
+        "seconds": round(time.monotonic() - began),
+    }
+    return {**found, "holds": None if quick else _holds(found)}
+
+
+async def _trained(seeds: int, steps: int) -> list[dict[str, Any]]:
+    example = _example()
+    with tempfile.TemporaryDirectory(prefix="ajet-teams-") as temporary:
+        folder = Path(temporary)
+        home = Home(folder, f"sqlite:///{folder / 'ajet.db'}").prepare()
+        environment = environment_of(str(EXAMPLE), None, home, lambda _: None)
+        runs: list[dict[str, Any]] = []
+        for seed, arm in [(seed, arm) for seed in range(seeds) for arm in ARMS]:
+            jobs = example.jobs_of(environment.name, steps, seed, **ARMS[arm])
+            async with example.served(folder / f"{arm} {seed}", home.models, jobs) as clients:
+                runs.append(await _run(example, environment, clients, arm, seed))
+            print(f"{len(runs)}/{seeds * len(ARMS)}  {runs[-1]}", file=sys.stderr, flush=True)
+        return runs
+
+
+async def _run(
+    example: ModuleType, environment: Any, clients: Mapping[str, AsyncSwarmClient], arm: str, seed: int
+) -> dict[str, Any]:
+    """Train one arm with one seed on servers that never trained before; measure the team."""
+    began = time.monotonic()
+    hidden = environment.tasks("hidden")
+    start = await example.success(clients, hidden)
+    summary = await Team.rollout(clients, environment.tasks("train"), example.play)
+    return {
+        "arm": arm, "seed": seed, "before": start, "after": await example.success(clients, hidden),
+        "shuffled": await example.success(clients, hidden, shuffled=True), "plays": summary.plays,
+        "trained": dict(summary.trained), "dropped": dict(summary.dropped), "still": await _still(clients, ARMS[arm]),
+        "seconds": round(time.monotonic() - began),
+    }  # fmt: skip
+
+
+async def _still(clients: Mapping[str, AsyncSwarmClient], frozen: Mapping[str, Any]) -> bool:
+    """Return whether the weights of each frozen member are what they were."""
+    told = [(await clients[role].status()).stillness for role in frozen]
+    return all(one is not None and one.before is not None and one.before == one.after for one in told)
+
+
+def _compared(runs: Sequence[Mapping[str, Any]], arm: str) -> dict[str, Any]:
+    """Return joint training less an arm with a frozen member, seed by seed."""
+    found = compare("paired", _runs(runs, arm), _runs(runs, "joint"))
+    if found is None:
+        return {"difference": None}
+    low, high = found.interval(0.95)
+    return {"test": found.test, "difference": found.estimate, "low": low, "high": high, "p": found.p}
+
+
+def _runs(runs: Sequence[Mapping[str, Any]], arm: str) -> Runs:
+    own = [run for run in runs if run["arm"] == arm]
+    names = {f"{arm} {run['seed']}": run for run in own}
+    return Runs({name: run["after"] for name, run in names.items()}, {name: run["seed"] for name, run in names.items()})
+
+
+def _against_chance(shares: Sequence[float]) -> dict[str, float]:
+    """Return the mean over the seeds with its 95 % t-interval."""
+    middle, error = fmean(shares), stdev(shares) / math.sqrt(len(shares))
+    reach = t_quantile(0.975, len(shares) - 1) * error
+    return {"mean": middle, "low": middle - reach, "high": middle + reach, "chance": CHANCE}
+
+
+def _holds(found: Mapping[str, Any]) -> bool:
+    shuffled = found["shuffled hints"]
+    better = all((one.get("low") or 0.0) > 0.0 for one in found["comparisons"].values())
+    fallen = shuffled["low"] <= CHANCE
+    return bool(better and fallen and found["frozen members are bit-equal"])
+
+
+def _example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("speaker_listener_train", EXAMPLE / "train.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module

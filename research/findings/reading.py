@@ -1,0 +1,106 @@
+"""The findings of one study, read off its state and held against its files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from research.findings.known import FindingConditions, KnownFinding
+from research.installation.model_folder import wherever
+from research.noise.bank import metric_key, model_key
+from studies import StudyState
+from studies.proof import DOES_NOT_FOLLOW, doubt
+from studies.records.base import digest
+from studies.records.design import MODEL, Design, Hypothesis
+from studies.records.sentences import metric_name, model_name, sentences
+from studies.records.verdict import Verdict
+from studies.report.parts.deciding_interval import deciding_interval
+from swarm.job import Job
+
+_NO_CONDITION: Final = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
+"""Fields of a job of which no finding depends: chance, names, and when somebody looks."""
+
+
+def findings_of(state: StudyState, folder: Path) -> tuple[KnownFinding, ...]:
+    """Return what each round of a study found, in order; a claim that waits for its verdict is none yet.
+
+    `folder` is the study's: a verdict that does not follow from what lies there is named as such, without numbers.
+    """
+    return tuple(found for entry in state.rounds for found in _of_round(entry, folder))
+
+
+def _of_round(state: StudyState, folder: Path) -> Iterator[KnownFinding]:
+    design = state.design
+    for claim in design.hypotheses if design is not None else ():
+        verdict = state.verdict_on(claim.id)
+        if design is not None and verdict is not None and state.is_settled(claim.id):
+            yield _finding(state, design, claim, verdict, folder)
+        for again in state.replications:
+            if design is not None and again.hypothesis == claim.id:
+                yield _finding(state, design, claim, again, folder)
+
+
+def _finding(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict, folder: Path) -> KnownFinding:
+    job = _job_of(design, verdict)
+    environment, why = str(job["environment"]), doubt(state, folder, verdict)
+    least = design.promise.effect if design.promise else None
+    follows = why is None
+    interval = deciding_interval(design, verdict) if follows else None
+    return KnownFinding(
+        study=state.id, round=state.round, hypothesis=claim.id, phase=verdict.phase,
+        claim=sentences([claim], environment, least, design.metric)[0],
+        variable=claim.variable, control=claim.control, treatment=claim.treatment,
+        verdict=verdict.verdict if follows else DOES_NOT_FOLLOW,
+        estimate=_finite(verdict.estimate) if follows else None,
+        low=None if interval is None else _finite(interval.low),
+        high=None if interval is None else _finite(interval.high),
+        level=None if interval is None else interval.level,
+        n_control=verdict.n_control, n_treatment=verdict.n_treatment, exploratory=verdict.exploratory,
+        lock=str(state.design_hash), conditions=_conditions(job, design, claim), doubt=why or "",
+    )  # fmt: skip
+
+
+def _job_of(design: Design, verdict: Verdict) -> dict[str, Any]:
+    """Return the job under all arms in the setting that a verdict is of, with its environment."""
+    setting = design.replication if verdict.phase == "replicate" else None
+    if setting is None:
+        return {**design.base_job, "environment": design.environment}
+    return {**design.base_job, **setting.overrides, "environment": setting.environment}
+
+
+def _conditions(job: Mapping[str, Any], design: Design, claim: Hypothesis) -> FindingConditions:
+    known, usual = _known(job), Job().model_dump(mode="json")
+    apart = {*_NO_CONDITION, *claim.declared}
+    alike = known.items() if (recorded := _recorded(job)) is None else wherever(recorded).value().items()
+    shown = {name for name in known if name not in {*apart, MODEL, "environment"}}
+    return FindingConditions(
+        environment=str(job["environment"]),
+        model="compared" if MODEL in claim.declared else model_name(known.get(MODEL, {})),
+        model_key=digest(known.get(MODEL))[:16] if recorded is None else model_key(recorded),
+        metric=metric_key(design.metric),
+        metric_name=metric_name(design.metric),
+        job=digest({name: value for name, value in alike if name not in apart})[:16],
+        fields={name: known[name] for name in sorted(shown) if known[name] != usual.get(name)},
+    )
+
+
+def _known(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all fields of a job as JSON values, as they were meant when it was recorded."""
+    recorded = _recorded(job)
+    return dict(job) if recorded is None else recorded.model_dump(mode="json")
+
+
+def _recorded(job: Mapping[str, Any]) -> Job | None:
+    """Return a recorded job; None for one of fields that this ajet does not know."""
+    try:
+        return Job.recorded(job)
+    except ValidationError:
+        return None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

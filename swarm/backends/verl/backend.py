@@ -1,0 +1,239 @@
+"""The verl backend: learners and replicas of one policy on Ray, behind the protocols that every backend has.
+
+Promises: nothing heavy is imported before `start`, and then in a thread; learners and replicas begin with the same
+weights; a version serves once every replica has confirmed it, or the backend is broken and says why. A Ray that was
+started for the training ends with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from swarm.backends.protocols import BackendError
+from swarm.backends.verl.generating.draws import Draws
+from swarm.job import Job, PathModel
+from swarm.verl_fields import VerlFields
+
+_log = logging.getLogger(__name__)
+
+if TYPE_CHECKING:
+    from swarm.backends.algorithms.sides import Disputed, ReplicaSaid
+    from swarm.backends.rendering.renderer import HFRenderer
+    from swarm.backends.verl.cluster import Cluster
+    from swarm.backends.verl.generating.engine import VllmEngine
+    from swarm.backends.verl.learning.learner import VerlLearner
+
+PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
+"""Largest accepted difference of a sampled token's two probabilities, by element type, as the local backend's."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    cluster: Cluster
+    engine: VllmEngine
+    learner: VerlLearner
+    renderer: HFRenderer
+    provenance: Mapping[str, str]
+
+
+class VerlBackend:
+    """Implements `Backend` for a job; models made on the spot are kept under `models`."""
+
+    def __init__(self, job: Job, models: Path) -> None:
+        self.job = job
+        self._models = models
+        self._parts: _Running | None = None
+
+    @property
+    def engine(self) -> VllmEngine:
+        """What generates; raise BackendError before `start`."""
+        return self._started().engine
+
+    @property
+    def learner(self) -> VerlLearner:
+        """What learns; raise BackendError before `start`."""
+        return self._started().learner
+
+    @property
+    def renderer(self) -> HFRenderer:
+        """What renders and decodes; raise BackendError before `start`."""
+        return self._started().renderer
+
+    @property
+    def model_name(self) -> str:
+        """The folder's name of a model from a path; `tiny-ENVIRONMENT` for one made on the spot."""
+        model = self.job.model
+        return Path(model.path).name if isinstance(model, PathModel) else f"tiny-{self.job.environment}"
+
+    async def start(self) -> None:
+        """Make or find the model, join the cluster, place learners and replicas on it, and serve."""
+        if self._parts is None:
+            self._parts = await _begun(self.job, self._models)
+
+    async def stop(self) -> None:
+        """End learners and replicas, and leave the cluster; safe to call twice."""
+        parts, self._parts = self._parts, None
+        if parts is not None:
+            await _ended(parts.cluster, parts.engine, parts.learner)
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Hashes of the weights and of the chat template, as they were loaded."""
+        return self._started().provenance
+
+    @property
+    def probs_tolerance(self) -> float | None:
+        """Depends on the element type of activations, which engine and learner round at different places."""
+        return PROBS_TOLERANCE[self.job.dtype]
+
+    def weights(self) -> str | None:
+        """Return the sha256 of the learner's weights as they are published, by name."""
+        return _hash_of(self.learner)
+
+    def publish(self) -> None:
+        """Send the learner's weights to all replicas; returns once each has confirmed the version."""
+        self.engine.publish(self.learner.version, self.learner.exported())
+
+    def failure(self) -> str | None:
+        """Return why a part of it is dead beyond repair, or None."""
+        if self._parts is None:
+            return None
+        return self._parts.learner.group.died() or self._parts.engine.failure()
+
+    def _started(self) -> _Running:
+        if self._parts is None:
+            raise BackendError("the verl backend is not started: await start() first")
+        return self._parts
+
+
+async def _begun(job: Job, models: Path) -> _Running:
+    folder, renderer, cluster = await _whole(_prepared, job, models)
+    draws = Draws(job.seed) if cluster.device == "cpu" else None  # a GPU draws for each seed apart, and so slower
+    learning = asyncio.ensure_future(asyncio.to_thread(_learner, job, folder, cluster, draws))
+    engine: VllmEngine | None = None
+    serving: asyncio.Future[None] | None = None
+    try:
+        engine = _engine(job, folder, cluster, draws)
+        serving = asyncio.ensure_future(engine.start())
+        done, _ = await asyncio.wait({serving, learning}, return_when=asyncio.FIRST_EXCEPTION)
+        for each in done:
+            each.result()
+        learner = learning.result()
+        learner.replicas = partial(_asked, engine)
+        weights = await asyncio.to_thread(_hash_of, learner)
+    except BaseException:  # whoever cancels the boot wants no cluster that goes on
+        learning.add_done_callback(_end_unwanted)  # its thread cannot be cancelled; it fails once Ray is left
+        if serving is not None:
+            serving.cancel()
+            await asyncio.wait({serving})
+        await _ended(cluster, engine, None)
+        raise
+    template = hashlib.sha256(renderer.template.encode()).hexdigest()
+    return _Running(cluster, engine, learner, renderer, {"weights": weights, "template": template})
+
+
+async def _whole(
+    work: Callable[[Job, Path], tuple[Path, HFRenderer, Cluster]], job: Job, models: Path
+) -> tuple[Path, HFRenderer, Cluster]:
+    """Return what a thread made; whoever is cancelled meanwhile leaves the cluster that it joins."""
+    making = asyncio.ensure_future(asyncio.to_thread(work, job, models))
+    try:
+        return await asyncio.shield(making)
+    except asyncio.CancelledError:
+        making.add_done_callback(_leave_unwanted)
+        raise
+
+
+def _leave_unwanted(making: asyncio.Future[tuple[Path, HFRenderer, Cluster]]) -> None:
+    if not making.cancelled() and making.exception() is None:
+        making.result()[2].leave()
+
+
+def _end_unwanted(learning: asyncio.Future[VerlLearner]) -> None:
+    if not learning.cancelled() and learning.exception() is None:
+        learning.result().stop()
+
+
+def _prepared(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
+    """Return the model's folder, its renderer and the cluster; raise BackendError for the first that cannot be had."""
+    from swarm.backends.verl.cluster import Cluster, quiet_and_closed
+
+    quiet_and_closed((job.verl or VerlFields()).address)  # before anything imports Ray
+    from swarm.backends.local.backend import base_model
+    from swarm.backends.rendering.renderer import load_renderer
+    from swarm.backends.verl.generating.adapter import check as check_vllm
+    from swarm.backends.verl.learning.adapter import check as check_verl
+
+    _log.info("event=versions verl=%r vllm=%r", check_verl(), check_vllm())
+    folder = base_model(job, models)
+    return folder, load_renderer(folder), Cluster.joined(job)
+
+
+def _learner(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> VerlLearner:
+    from swarm.backends.verl.learning.learner import VerlLearner
+
+    options = {"num_cpus": 0} if cluster.device == "cpu" else None  # cores are shared, not counted
+    return VerlLearner(
+        folder, job, trainers=cluster.fields.trainers, device=cluster.device, options=options, draws=draws
+    )
+
+
+def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> VllmEngine:
+    from swarm.backends.verl.generating.making import make_engine
+    from swarm.backends.verl.generating.spec import ReplicaSpec
+
+    fields = cluster.fields
+    spec = ReplicaSpec(
+        folder=str(folder),
+        max_context=job.max_context,
+        max_concurrency=job.max_concurrency,
+        kv_cache_bytes=job.kv_cache_bytes,
+        dtype=job.dtype,
+        device=cluster.device,
+        seed=job.seed,
+        tensor_parallel=fields.tensor_parallel,
+        gpu_memory=fields.gpu_memory,
+    )
+    processors = {"num_cpus": 0} if cluster.device == "cpu" else {"num_gpus": fields.tensor_parallel}
+    options = {**processors, "runtime_env": {"env_vars": dict(cluster.environment)}}
+    return make_engine(spec, fields.replicas, options, draws)
+
+
+def _asked(engine: VllmEngine, rows: Sequence[Disputed]) -> dict[int, ReplicaSaid]:
+    import torch
+
+    from swarm.backends.algorithms.sides import OPINION_S, ReplicaSaid
+
+    found: dict[int, ReplicaSaid] = {}
+    for number, said in engine.scored([row.ids.tolist() for row in rows], OPINION_S / 2).items():
+        if isinstance(said, str):
+            found[number] = ReplicaSaid(refused=said)
+            continue
+        version, logprobs = said
+        pairs = zip(rows, logprobs, strict=True)
+        own = [torch.tensor(values)[row.places[row.places < len(values)]] for row, values in pairs]
+        found[number] = ReplicaSaid(version, own)
+    return found
+
+
+async def _ended(cluster: Cluster, engine: VllmEngine | None, learner: VerlLearner | None) -> None:
+    if engine is not None:
+        await engine.stop()
+    if learner is not None:
+        await asyncio.to_thread(learner.stop)
+    await asyncio.to_thread(cluster.leave)
+
+
+def _hash_of(learner: VerlLearner) -> str:
+    import ray
+
+    from swarm.backends.local.provenance import ordered_hash
+
+    return ordered_hash((pair for bucket in learner.exported() for pair in ray.get(bucket).items()), zero=0)

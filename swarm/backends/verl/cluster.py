@@ -1,0 +1,205 @@
+"""The Ray cluster of one training: joined or started, counted before anything is placed on it, left at the end.
+
+Promises: nothing is waited for without a bound; what is missing is one line that says where to change it; a Ray that
+was started here ends with the training, one that was joined goes on. Ray sends no telemetry.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from typing import Any, Final
+
+from swarm.backends.protocols import BackendError
+from swarm.backends.verl.processes.surroundings import needed_alone
+from swarm.job import Job
+from swarm.verl_fields import VerlFields
+
+REACH_S: Final = 10.0
+"""Seconds within which a cluster's address must take a connection."""
+_QUIET: Final = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DEDUP_LOGS": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+}
+"""What every process of a training has in its environment: no telemetry, nothing that is looked up in a network."""
+_ON_A_CPU: Final = {
+    "OMP_NUM_THREADS": "1",
+    "GLOO_SOCKET_IFNAME": "lo",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+}
+"""On a CPU too: threads that spin for one another take its cores from everybody; all is on this machine."""
+
+
+class Cluster:
+    """A Ray cluster that this process drives."""
+
+    def __init__(self, fields: VerlFields, device: str, environment: Mapping[str, str]) -> None:
+        self.fields = fields
+        self.device = device
+        self.environment = environment
+
+    @classmethod
+    def joined(cls, job: Job) -> Cluster:
+        """Join the cluster of the job, or start one here; raise BackendError if it lacks what the job asks for."""
+        fields = job.verl or VerlFields()
+        quiet_and_closed(fields.address)
+        here = device_of(job) if fields.address is None else None
+        _connect(fields.address, max(os.cpu_count() or 1, fields.devices + 2) if here == "cpu" else None)
+        try:
+            device = here or _device_there(job)
+            cluster = cls(fields, device, {**_QUIET, **(_ON_A_CPU if device == "cpu" else {})})
+            cluster._require_devices()
+        except BaseException:
+            _disconnect()
+            raise
+        return cluster
+
+    def _require_devices(self) -> None:
+        import ray
+
+        if self.device == "cpu":
+            return
+        found, fields = int(ray.cluster_resources().get("GPU", 0)), self.fields
+        if found < fields.devices:
+            raise BackendError(
+                f"expected {fields.devices} GPUs ({fields.trainers} trainers, {fields.replicas} replicas of "
+                f"{fields.tensor_parallel}), found {found} in the Ray cluster: lower "
+                "verl.trainers, verl.replicas or verl.tensor_parallel, or join more nodes (docs/cluster.md)"
+            )
+
+    def leave(self) -> None:
+        """Leave the cluster; one that was started here ends with the last training of this process that is on it."""
+        _disconnect()
+
+
+def device_of(job: Job) -> str:
+    """Return `cuda` or `cpu` of this machine; BackendError where the job wants what is not there."""
+    _refuse_mps(job)
+    import torch
+
+    there = torch.cuda.is_available()
+    if job.device == "cuda" and not there:
+        raise BackendError(
+            "backend `verl`: expected a CUDA device, as the job's `device` is cuda; found none that torch "
+            f"{torch.__version__} can use: install the driver and a CUDA build of torch, or set device to cpu"
+        )
+    return "cuda" if there and job.device != "cpu" else "cpu"
+
+
+_joined = 0
+_joined_at: str | None = None
+_joining = threading.Lock()
+
+
+def _disconnect() -> None:
+    """Leave Ray, which a process is connected to once, with the last training that is on it."""
+    global _joined
+    import ray
+
+    with _joining:
+        _joined = max(0, _joined - 1)
+        if not _joined:
+            ray.shutdown()
+
+
+def _refuse_mps(job: Job) -> None:
+    if job.device == "mps":
+        raise BackendError("backend `verl`: expected device cuda, cpu or auto, found mps: the backend `local` knows it")
+
+
+def _device_there(job: Job) -> str:
+    """Return what the processes of a cluster that was joined compute on: this machine may have no device of its own."""
+    import ray
+
+    _refuse_mps(job)
+    gpus = ray.cluster_resources().get("GPU", 0) >= 1
+    if job.device == "cuda" and not gpus:
+        raise BackendError("expected GPUs in the Ray cluster, as the job's `device` is cuda; found none: join nodes")
+    return "cuda" if gpus and job.device != "cpu" else "cpu"
+
+
+def _connect(address: str | None, cpus: int | None) -> None:
+    global _joined, _joined_at
+    if address is not None:
+        require_reachable(address)  # before Ray is imported: it reads its token then
+    with _joining:
+        if _joined and address != _joined_at:
+            raise BackendError(
+                f"verl.address: expected {_named(_joined_at)}, which this process is on for another training, found "
+                f"{_named(address)}: end that training first, or start another server for this one"
+            )
+        if not _joined:
+            _begin(address, cpus)
+        _joined, _joined_at = _joined + 1, address
+
+
+def _named(address: str | None) -> str:
+    return address or "none, a Ray of its own"
+
+
+def _begin(address: str | None, cpus: int | None) -> None:
+    if address is None and "RAY_AUTH_MODE" not in os.environ:
+        raise BackendError(
+            "expected Ray not to be loaded before it has a token, found it loaded: it would answer all who reach "
+            "this machine; start the swarm server again, or choose by Ray's own variable RAY_AUTH_MODE"
+        )
+    import ray
+
+    common: dict[str, Any] = {
+        "address": address or "local",  # without a word Ray would join whichever it finds on this machine
+        "include_dashboard": False,
+        "log_to_driver": False,
+        "logging_level": "ERROR",
+        "runtime_env": {"env_vars": dict(_QUIET)},
+        "namespace": f"ajet-{os.getpid()}",
+    }
+    if address is None and cpus is not None:
+        common |= {"num_cpus": cpus, "object_store_memory": 512 << 20}
+    try:
+        if address is None:
+            with needed_alone():
+                ray.init(**common)
+        else:
+            ray.init(**common)
+    except Exception as error:  # Ray raises many kinds, all of them for "there is no cluster to work on"
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        where = f"the Ray cluster at {address}" if address else "Ray on this machine"
+        raise BackendError(f"{where} could not be used: {said}") from error
+
+
+def quiet_and_closed(address: str | None) -> None:
+    """Set what Ray and vLLM read when they are imported: no telemetry, and a token for a Ray that is started here.
+
+    Ray listens on every address of the machine; with a token it answers nobody else. Who set Ray's own variables has
+    chosen; where it was imported before, it is too late, and `_begin` refuses.
+    """
+    os.environ.update(_QUIET)
+    if address is None and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
+        os.environ["RAY_AUTH_MODE"] = "token"
+        os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+
+
+def require_reachable(address: str) -> None:
+    """Raise BackendError unless something listens at `HOST:PORT`; Ray itself would try for minutes."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit():
+        raise BackendError(f"verl.address: expected HOST:PORT of a Ray cluster, found {address!r}")
+    try:
+        with contextlib.closing(socket.create_connection((host, int(port)), REACH_S)):
+            return
+    except OSError as error:
+        raise BackendError(
+            f"expected a Ray cluster at {address}, found none that answers ({error.strerror or error}): start it there "
+            f"with `ray start --head --port {port}`, or leave verl.address out to start one here"
+        ) from None

@@ -1,0 +1,317 @@
+"""vLLM's engine for a swarm server: requests spread over replicas, which may die and are replaced.
+
+Promises: as `Engine` does. The calls of a session go to one replica. A replica that dies loses its own requests, each
+by a RequestLost, and is made again, with the weights that were published last, while others serve; one that dies again
+and again is given up, and with the last of them the engine, whose `failure` says why. A version serves once every
+replica that serves confirmed it. Nothing waits without a bound, or without watching what it waits for.
+Does not know what a replica is made of (`ReplicaHandle`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final
+
+from swarm.backends.protocols import BackendError, Chunk, GenerationRequest, NoRoom, RequestLost
+from swarm.backends.verl.generating.draws import Draws
+from swarm.backends.verl.generating.handle import ReplicaHandle
+from swarm.backends.verl.generating.places import Life, Mailbox, Published, ReplicaPlace
+from swarm.backends.verl.generating.requests import require_readable
+from swarm.backends.verl.generating.routing import Router
+from swarm.backends.verl.generating.spec import Order, ReplicaDied
+from swarm.backends.verl.processes.own_time import OwnTime
+
+_log = logging.getLogger(__name__)
+
+MOST_DEATHS: Final = 3
+"""Deaths of late after which a replica's place is given up."""
+WAIT_S: Final = 1800.0
+"""Most seconds that a request waits for a replica to serve, where all are being made again."""
+SILENCE_S: Final = 300.0
+"""Seconds without a token, while requests are open, after which a replica counts as dead."""
+ROOM_S: Final = 600.0
+"""Seconds that a replica which is made again waits for room for the weights."""
+_PAUSE_S: Final = 0.5
+"""Seconds before a replica is made again, times the deaths of late."""
+
+MakeReplica = Callable[[int, int], ReplicaHandle]
+"""Makes a replica, which is booted later: of a place, by number, and how many lived there before."""
+
+
+class VllmEngine:
+    """Implements `Engine`. `start`, `generate` and `stop` belong to one event loop; `publish` to any thread."""
+
+    def __init__(
+        self,
+        make: MakeReplica,
+        replicas: int,
+        max_context: int,
+        vocabulary: int,
+        *,
+        most_deaths: int = MOST_DEATHS,
+        draws: Draws | None = None,
+    ) -> None:
+        """Make it, not started. `draws` seed what nobody seeded, whichever replica answers; None: vLLM draws itself."""
+        self._make = make
+        self._count = replicas
+        self._max_context = max_context
+        self._vocabulary = vocabulary
+        self._most_deaths = most_deaths
+        self._draws = draws
+        self._lock = threading.Lock()
+        """Guards who serves, and what was published: `publish` runs on other threads."""
+        self._places: list[ReplicaPlace] = []
+        self._keepers: list[asyncio.Task[None]] = []
+        self._published: Published | None = None
+        self._version = 0
+        self._failure: str | None = None
+        self._stopped: str | None = "the engine is not started"
+        self._changed = asyncio.Event()
+        self._router = Router()
+        self._keys = itertools.count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def guided(self) -> bool:
+        """It follows no grammar."""
+        return False
+
+    @property
+    def version(self) -> int:
+        """That of the weights which every replica confirmed last."""
+        return self._version
+
+    def failure(self) -> str | None:
+        """Return why nothing is served any more, or None."""
+        return self._failure
+
+    async def start(self) -> None:
+        """Boot all replicas; raise BackendError, with none left, where one cannot be."""
+        self._loop = asyncio.get_running_loop()
+        self._places = [ReplicaPlace(number) for number in range(self._count)]
+        self._router, self._published, self._version = Router(), None, 0
+        self._stopped = self._failure = None
+        self._changed = asyncio.Event()
+        booted = [self._loop.create_future() for _ in self._places]
+        self._keepers = [asyncio.ensure_future(self._keep(*pair)) for pair in zip(self._places, booted, strict=True)]
+        try:
+            await asyncio.gather(*booted)
+        except BaseException:
+            for each in booted:
+                each.cancel()
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End all replicas; open requests get a RequestLost. Safe to call twice."""
+        self._stopped = self._stopped or "the engine was stopped"
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        self._keepers = []
+        self._changed.set()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        """Yield the completion's chunks, `finish` set on the last; see `Engine.generate`."""
+        require_readable(request, self._max_context, self._vocabulary)
+        life, key, mailbox = await self._life_for(request), next(self._keys), Mailbox()
+        prompt = tuple(request.prompt_ids)
+        limit = min(len(prompt) + request.sampling.max_tokens, self._max_context)
+        sampling = request.sampling
+        if self._draws is not None and sampling.seed is None and sampling.temperature > 0:
+            sampling = replace(sampling, seed=self._draws.take())
+        life.open[key] = mailbox
+        finished = False
+        try:
+            life.handle.submit(Order(key, prompt, sampling, limit))
+            while not finished:
+                chunk = await mailbox.take()
+                finished = chunk.finish is not None
+                yield chunk
+        finally:
+            if life.open.pop(key, None) and not finished:
+                life.handle.cancel(key)
+
+    async def _life_for(self, request: GenerationRequest) -> Life:
+        """Return the replica for a request, once one serves."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not (serving := self._serving()):
+                    self._require_alive()
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise RequestLost(f"request {request.name}: no replica served within {WAIT_S:.0f} s") from None
+        self._require_alive()
+        number = self._router.choose(request.session, {number: len(life.open) for number, life in serving.items()})
+        return serving[number]
+
+    def _serving(self) -> dict[int, Life]:
+        return {place.number: place.life for place in self._places if place.serving and place.life}
+
+    def _require_alive(self) -> None:
+        if self._failure:
+            raise BackendError(self._failure)
+        if self._stopped:
+            raise RequestLost(self._stopped)
+
+    def publish(self, version: int, buckets: Sequence[Any]) -> None:
+        """Have every replica that serves load buckets; return once each confirmed `version`. Blocks.
+
+        One that died is made again with these weights. NoRoom where one has none for them: the same again is possible.
+        Any other BackendError where one that lives cannot load them: nothing is served any more then.
+        """
+        published = Published(version, tuple(buckets))
+        with self._lock:
+            if self._failure or self._stopped:
+                raise BackendError(self._failure or self._stopped or "")
+            self._published = published
+            lives = self._serving()
+        with ThreadPoolExecutor(max(1, len(lives)), "publish") as pool:
+            errors = [error for error in pool.map(lambda life: self._give(life, published), lives.values()) if error]
+        if full := [error for error in errors if isinstance(error, NoRoom)]:
+            if len(full) == len(errors):
+                raise NoRoom(f"version {version} waits for room: {full[0]}")
+            errors = [error for error in errors if error not in full]
+        if errors:
+            self._break(f"version {version} could not be published: {errors[0]}")
+            raise BackendError(self._failure or "")
+        self._version = version
+
+    def _give(self, life: Life, published: Published) -> BackendError | None:
+        """Have one replica load; return why it could not, though it lives."""
+        life.loading = True
+        try:
+            life.handle.load(published.version, published.buckets)
+            life.published = published
+        except ReplicaDied as error:
+            _log.warning("event=replica_died while=publishing reason=%r", str(error))
+            self._withdraw(life)
+        except BackendError as error:
+            return error
+        finally:
+            life.loading = False
+        return None
+
+    def scored(
+        self, rows: Sequence[Sequence[int]], seconds: float
+    ) -> dict[int, tuple[int, Sequence[Sequence[float]]] | str]:
+        """Return, by number, what each replica that serves says of rows (`ReplicaHandle.score`), or why it cannot."""
+        with self._lock:
+            lives = self._serving()
+        found: dict[int, tuple[int, Sequence[Sequence[float]]] | str] = {}
+        for number, life in lives.items():
+            try:
+                found[number] = life.handle.score(rows, seconds / len(lives))
+            except (ReplicaDied, BackendError) as error:
+                found[number] = str(error)
+        return found
+
+    def _withdraw(self, life: Life) -> None:
+        """Let nobody ask a dead replica any more; its keeper sees that it is gone."""
+        with self._lock:
+            for place in self._places:
+                if place.life is life:
+                    place.serving = False
+        life.handle.kill()
+
+    def _break(self, reason: str) -> None:
+        """Serve nothing any more."""
+        self._failure = self._failure or reason
+        _log.error("event=engine_broke reason=%r", self._failure)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._fail_open)
+
+    def _fail_open(self) -> None:
+        for place in self._places:
+            place.serving = False
+            if place.life:
+                place.life.end(BackendError(self._failure or ""))
+        self._changed.set()
+
+    async def _keep(self, place: ReplicaPlace, booted: asyncio.Future[None]) -> None:
+        """Have a replica live in a place, and another after it, until there were too many deaths."""
+        while not self._failure:
+            try:
+                await self._live(place, booted)
+            except Exception as error:  # noqa: BLE001  -- a keeper that ended unseen would leave its place empty
+                if not booted.done():
+                    booted.set_exception(BackendError(f"replica {place.number}: {error}"))
+                    return
+                if place.die() > self._most_deaths:
+                    self._give_up(place, str(error))
+                    return
+                _log.warning("event=replica_died number=%d reason=%r: it is made again", place.number, str(error))
+            await asyncio.sleep(_PAUSE_S * place.deaths)
+
+    def _give_up(self, place: ReplicaPlace, reason: str) -> None:
+        place.gone = reason
+        _log.error("event=replica_given_up number=%d reason=%r", place.number, reason)
+        if all(each.gone for each in self._places):
+            self._break(f"all {len(self._places)} replicas are dead beyond repair; the last: {reason}")
+
+    async def _live(self, place: ReplicaPlace, booted: asyncio.Future[None]) -> None:
+        """Have one replica live; it ends by ReplicaDied, or BackendError, or when this is cancelled."""
+        life = place.life = Life(self._make(place.number, place.lives))
+        place.lives += 1
+        reason = "the engine was stopped"
+        try:
+            await life.handle.boot()
+            await self._bring_up_to_date(place, life)
+            if not booted.done():
+                booted.set_result(None)
+            await self._deliver(life)
+        except (ReplicaDied, BackendError) as error:
+            reason = f"the replica that answered is gone: {error}"
+            raise
+        finally:
+            with self._lock:
+                place.serving = False
+            life.end(RequestLost(reason))
+            with suppress(ReplicaDied):
+                await asyncio.to_thread(life.handle.kill)
+
+    async def _bring_up_to_date(self, place: ReplicaPlace, life: Life) -> None:
+        """Give a new replica what was published, and let it serve once that is the newest."""
+        while True:
+            with self._lock:
+                published = self._published
+                if published is None or published is life.published:
+                    place.serving, place.served_since = True, time.monotonic()
+                    break
+            await self._given(life, published)
+        self._changed.set()
+
+    async def _given(self, life: Life, published: Published) -> None:
+        """Have a new replica load what was published; NoRoom where it found none for `ROOM_S`."""
+        patience = OwnTime(ROOM_S)
+        while True:
+            try:
+                await asyncio.to_thread(life.handle.load, published.version, published.buckets)
+            except NoRoom as error:
+                _log.warning("event=replica_waits reason=%r", str(error))
+                if not patience.spend():
+                    raise
+                await asyncio.sleep(patience.slice)
+            else:
+                life.published = published
+                return
+
+    async def _deliver(self, life: Life) -> None:
+        """Bring what a replica generates to who asked, for as long as it lives."""
+        while True:
+            found = await life.handle.take()
+            if found:
+                life.silence.end()
+            for each in found:
+                life.deliver(each, RequestLost)
+            if life.silent(SILENCE_S):
+                raise ReplicaDied(f"no token came within {SILENCE_S:.0f} s, though requests are open")

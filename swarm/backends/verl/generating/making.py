@@ -1,0 +1,27 @@
+"""An engine over replicas on a cluster of Ray, of a spec."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from swarm.backends.verl.generating.actor import RayReplica
+from swarm.backends.verl.generating.adapter import vocabulary_of
+from swarm.backends.verl.generating.draws import Draws
+from swarm.backends.verl.generating.engine import VllmEngine
+from swarm.backends.verl.generating.spec import ReplicaSpec
+
+
+def make_engine(spec: ReplicaSpec, replicas: int, options: Mapping[str, Any], draws: Draws | None = None) -> VllmEngine:
+    """Return an engine, not started; `options` are Ray's for each replica's actor, as where it is placed.
+
+    Ray is joined or started by whoever calls, before `start`. BackendError where the folder has no model.
+    """
+    return VllmEngine(
+        lambda number, life: RayReplica(spec, number, life, options),
+        replicas,
+        spec.max_context,
+        vocabulary_of(Path(spec.folder)),
+        draws=draws,
+    )

@@ -1,0 +1,276 @@
+"""The cluster learner: the same updates as the local one's, over ranks that verl's engine computes on.
+
+Promises: same rows, advantages, weights, minibatches (the same permutation from the job's seed), step sizes and loss as
+the local learner, so that a batch has the same gradient; an update that fails leaves weights, optimiser, order and
+version as they were, and one that a rank's death ends raises BackendError within a bound; a checkpoint is whole or is
+refused, and what goes on from it is the same curve.
+Does not know how rows were captured or who serves the weights: `exported` hands them over.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from swarm.backends.algorithms.call_rewards import call_advantages
+from swarm.backends.algorithms.metrics import UpdateCost, UpdateSums, batch_metrics
+from swarm.backends.algorithms.objective import Objective
+from swarm.backends.algorithms.policy_difference import MismatchGuard
+from swarm.backends.algorithms.rows import (
+    Row,
+    flat_tokens,
+    tokens_by_call,
+    train_rows,
+    value_calls,
+    without_zero_weight,
+)
+from swarm.backends.algorithms.sides import OPINION_S, Replicas, disputed, side
+from swarm.backends.algorithms.weighting import minibatch_weights, minibatches
+from swarm.backends.local.learning import checkpoint
+from swarm.backends.local.learning.optimizer import step_size
+from swarm.backends.local.model.plain import PlainModel
+from swarm.backends.protocols import BackendError, Batch, NoRoom, NotFinite, TrainEpisode
+from swarm.backends.verl.generating.draws import Draws
+from swarm.backends.verl.learning.dealing import Deal
+from swarm.backends.verl.learning.group import TrainerGroup
+from swarm.backends.verl.learning.loss import SharedLoss
+from swarm.backends.verl.learning.worker import RankShare
+from swarm.backends.verl.saving import sharded
+from swarm.job import Job
+
+log = logging.getLogger(__name__)
+UPDATE_S = 3600.0
+"""Seconds within which every single call of the ranks must be answered."""
+
+
+@dataclass(slots=True)
+class _RankedUpdate:
+    """What one update works on: `rows` and `advantages` stand as `episodes` do."""
+
+    episodes: Sequence[TrainEpisode]
+    rows: Sequence[Sequence[Row]]
+    advantages: Sequence[float]
+    step_size: float
+    cost: UpdateCost
+    norms: list[float]
+    sums: UpdateSums
+
+    @property
+    def all_rows(self) -> list[Row]:
+        return [row for own in self.rows for row in own]
+
+
+class VerlLearner:
+    """Implements `Learner` from the driver. Ray must be up; the ranks are made at once and live until `stop`."""
+
+    def __init__(
+        self,
+        folder: Path,
+        job: Job,
+        *,
+        trainers: int = 1,
+        device: str = "cpu",
+        options: Mapping[str, Any] | None = None,
+        call_timeout_s: float = UPDATE_S,
+        draws: Draws | None = None,
+    ) -> None:
+        """Make the ranks. How many of `draws` were taken is saved and restored: an engine draws by them."""
+        self._draws = draws
+        self.version = 0
+        self._folder = folder
+        self._job = job
+        self._timeout_s = call_timeout_s
+        self._objective = Objective(job)
+        self._guard = MismatchGuard(job.mismatch_limit)
+        self.replicas: Replicas | None = None
+        """Asks the engine's replicas, where whoever made both says how."""
+        if job.merging in ("auto", "tree"):
+            log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
+        self._order = torch.Generator().manual_seed(job.seed)
+        self.group = TrainerGroup(folder, job, trainers, device, options=options)
+
+    def update(self, batch: Batch) -> Mapping[str, float]:
+        """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
+        if not batch.episodes:
+            raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
+        batch = without_zero_weight(batch)
+        update = self._begin(batch)
+        self._score(update)
+        with update.cost.measured("update_actor"):
+            self._train(update)
+        return {
+            **update.sums.metrics(),
+            **batch_metrics(batch, update.advantages),
+            **update.cost.metrics(),
+            "actor/lr": update.step_size,
+        }
+
+    def _begin(self, batch: Batch) -> _RankedUpdate:
+        rows = train_rows(batch.episodes)
+        counts = [tokens_by_call(own) for own in rows]
+        values, by_call = call_advantages(self._job, batch.episodes, counts)
+        for number, own in by_call.items():
+            value_calls(rows[number], own)
+        cost = UpdateCost(sum(sum(own.values()) for own in counts))
+        sums = UpdateSums(self.version, self._job.correction_cap)
+        return _RankedUpdate(batch.episodes, rows, values, step_size(self._job, self.version), cost, [], sums)
+
+    def _score(self, update: _RankedUpdate) -> None:
+        """Fill in, once for all epochs, what the loss compares with: the reference and the weights of this moment."""
+        rows = update.all_rows
+        if self._job.kl_coef > 0:
+            with update.cost.measured("ref"):
+                for row, found in zip(rows, self._scored(rows, reference=True), strict=True):
+                    row.reference = found
+        stale = any(bool((row.versions != self.version).any()) for row in rows)
+        if self._objective.needs_proximal(stale=stale):
+            with update.cost.measured("old_log_prob"):
+                for row, found in zip(rows, self._scored(rows), strict=True):
+                    row.proximal = found
+
+    def _scored(self, rows: Sequence[Row], *, reference: bool = False, timeout_s: float | None = None) -> list[Tensor]:
+        """Return the log-probs (K,) of each row's sampled tokens under the present weights, or the reference."""
+        if not rows:
+            return []
+        deal = Deal(rows, self.group.world)
+        nothing = [0.0] * (1 + max(row.episode for row in rows))
+        batches = [(batch, deal.longest) for batch in deal.batches(nothing, nothing)]
+        found = self.group.call("score", batches, timeout_s=timeout_s or self._timeout_s, reference=reference)
+        return deal.gathered(found)
+
+    def _train(self, update: _RankedUpdate) -> None:
+        """Make all optimiser steps, or none: what fails on the way is undone."""
+        order = self._order.get_state()
+        steps = [
+            chosen
+            for _ in range(self._job.epochs)
+            for chosen in minibatches(len(update.episodes), self._job.minibatches, self._order)
+        ]
+        loss = SharedLoss(self._job, self.version)
+        self.group.call_all("begin", loss, timeout_s=self._timeout_s, undoable=len(steps) > 1)
+        try:
+            for chosen in steps:
+                self._gradient(chosen, update)
+                self._step(update)
+        except Exception:
+            self._order.set_state(order)
+            if self.group.failure is None:
+                self.group.call_all("undo", timeout_s=self._timeout_s)
+            raise
+        self.version += 1
+
+    def _gradient(self, chosen: Sequence[int], update: _RankedUpdate) -> None:
+        """Leave the gradient of a minibatch of whole episodes with the ranks."""
+        counts = [sum(len(row.targets) for row in own) for own in update.rows]
+        weights = minibatch_weights(self._job, counts, [each.weight for each in update.episodes], chosen)
+        rows = [row for number in chosen for row in update.rows[number]]
+        deal = Deal(rows, self.group.world)
+        parts = deal.batches(update.advantages, weights, self._sequences(rows, weights, update))
+        found = self.group.call("gradient", [(part, deal.longest) for part in parts], timeout_s=self._timeout_s)
+        self._take(found, update)
+        update.cost.forward += deal.tokens
+
+    def _take(self, found: Sequence[RankShare], update: _RankedUpdate) -> None:
+        """Add up what the ranks measured; refuse what is not finite, or is too far from what was sampled."""
+        loss = sum(each.loss for each in found) / len(found)
+        if not math.isfinite(loss):
+            raise NotFinite(f"the loss is {loss}: the update was refused and the weights are as before")
+        update.sums = UpdateSums(self.version, self._job.correction_cap)
+        for each in found:
+            update.sums.merge(each.sums)
+        if not update.norms:
+            self._guard.check(update.sums.mismatch, update.sums.fresh, partial(self._side, update))
+
+    def _side(self, update: _RankedUpdate) -> str:
+        """Return which side moved, by a plain forward over the weights that are exported."""
+        import ray
+        from transformers import AutoConfig
+
+        rows, job = update.all_rows, self._job
+        found = disputed(zip(rows, self._scored(rows, timeout_s=OPINION_S), strict=True), self.version)
+        buckets = self.exported(timeout_s=OPINION_S)
+        config = AutoConfig.from_pretrained(self._folder, local_files_only=True)
+        plain = PlainModel(config, (ray.get(bucket, timeout=OPINION_S) for bucket in buckets))
+        return side(found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype, self.replicas, self.version)
+
+    def _sequences(self, rows: Sequence[Row], weights: Sequence[float], update: _RankedUpdate) -> list[Tensor]:
+        """Return each row's `Tokens.sequence` where the loss needs it: an episode may be spread over the ranks."""
+        if not rows or not self._objective.needs_sequences:
+            return []
+        present = self._scored(rows)
+        parts = [flat_tokens([row], update.advantages, weights, torch.device("cpu")) for row in rows]
+        return self._objective.sequences(list(zip(present, parts, strict=True)))
+
+    def _step(self, update: _RankedUpdate) -> None:
+        norm = self.group.call_all("step", update.step_size, timeout_s=self._timeout_s)[0]
+        if not math.isfinite(norm):
+            raise NotFinite(f"the gradient's norm is {norm}: the update was refused, the weights kept")
+        update.norms.append(norm)
+        update.sums.steps = len(update.norms)
+        update.sums.add(grad_norm=torch.tensor(update.norms).sum())
+
+    def exported(self, timeout_s: float | None = None) -> list[Any]:
+        """Return references to buckets of the present weights in Ray's object store: full tensors by their names."""
+        found: list[list[Any]] = self.group.call_all("exported", timeout_s=timeout_s or self._timeout_s)
+        return found[0]
+
+    def save(self, folder: Path) -> None:
+        """Write every rank's shards, order and version to `folder`, which all nodes must see, atomically."""
+        try:
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
+            try:
+                self.group.call_all("save", str(partial), timeout_s=self._timeout_s)
+                self._write_own(partial)
+                checkpoint.replace(partial, folder)
+            finally:
+                shutil.rmtree(partial, ignore_errors=True)
+        except OSError as error:
+            said = f"the checkpoint {folder} could not be written: {error}"
+            raise NoRoom(f"{said}; free space") if checkpoint.is_full(error) else BackendError(said) from error
+
+    def _write_own(self, partial: Path) -> None:
+        """Write what the driver knows."""
+        facts = {
+            "version": self.version,
+            "lora_rank": self._job.lora_rank,
+            "mismatch": self._guard.state,
+            "draws": 0 if self._draws is None else self._draws.count,
+        }
+        own = checkpoint.Checkpoint({"random": {"order": self._order.get_state()}}, facts)
+        sharded.write_driver(partial, self.group.world, own)
+
+    def load(self, folder: Path) -> None:
+        """Restore what `save` wrote; BackendError, and nothing is changed, if it is not whole or does not fit."""
+        saved = self._read_own(folder)
+        self.group.call_all("prepare", str(folder), timeout_s=self._timeout_s)
+        self.group.call_all("restore", timeout_s=self._timeout_s)
+        self._order.set_state(saved.sets["random"]["order"])
+        self._guard.restore(int(saved.facts["mismatch"]))
+        if self._draws is not None:
+            self._draws.count = int(saved.facts["draws"])
+        self.version = int(saved.facts["version"])
+
+    def _read_own(self, folder: Path) -> checkpoint.Checkpoint:
+        saved = sharded.read_driver(folder)
+        rank = saved.facts["lora_rank"]
+        if rank != self._job.lora_rank:
+            raise BackendError(
+                f"the checkpoint {folder} is of lora_rank {rank}, the job of {self._job.lora_rank}: "
+                f"load it into the job that wrote it"
+            )
+        return saved
+
+    def stop(self) -> None:
+        """End the ranks; safe to call twice."""
+        self.group.stop()

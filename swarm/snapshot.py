@@ -1,0 +1,130 @@
+"""Wire types of watching: what a server is doing at a glance, and what its finished steps measured.
+
+    GET /snapshot                                     -> Snapshot      (any role)
+    GET /history?after=STEP&keys=A,B*&limit=N&newest=BOOL -> HistoryPage (any role)
+
+Both are bounded, whatever runs: of streams, owners and dropped episodes a snapshot names some and counts the rest. A
+reader takes no notice of what it does not know: servers learn to say more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from swarm.wire import Status
+
+
+class _Told(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore", use_attribute_docstrings=True)
+
+
+class StepWait(_Told):
+    """One thing that the present step waits for."""
+
+    what: str
+    """engine, failed, evaluation, room (on a disk, or in the store), episodes, straggler, generation, learning, or
+    nothing: the training is finished."""
+    text: str
+    """The same in words."""
+    stream: str | None = None
+    """Of `episodes`: whose; None where streams have no shares."""
+    count: int | None = None
+    """Episodes that are waited for."""
+    age_s: float | None = None
+    """Of a straggler: seconds since it began."""
+
+
+class StreamSnapshot(_Told):
+    """Where one stream stands."""
+
+    name: str
+    share: float | None
+    cursor: int
+    groups_trained: int
+    groups_open: int
+    """Groups that are not whole."""
+    groups_whole: int
+    """Groups that wait for their batch, or are surplus."""
+    episodes_open: int
+    lacking: int
+    """Places of unfinished groups that nobody plays."""
+
+
+class OwnerSnapshot(_Told):
+    """What one client holds."""
+
+    owner: str
+    open: int
+    """Its open episodes."""
+    heard_s: float
+    """Seconds since it was last heard of, by a call or a heartbeat for any of them."""
+    oldest_s: float
+    """Seconds since the first of them began."""
+
+
+class DropSnapshot(_Told):
+    """An episode that was dropped or fenced."""
+
+    at: float
+    """Unix time in seconds."""
+    episode: str
+    stream: str
+    owner: str
+    reason: str
+
+
+class Snapshot(_Told):
+    """What a server is doing at one moment."""
+
+    at: float
+    """Unix time in seconds."""
+    status: Status
+    environment: str | None = None
+    model: str | None = None
+    """The job's model in a few words."""
+    algorithm: str | None = None
+    waits: tuple[StepWait, ...] = ()
+    """Why the present step is not done, the most pressing first."""
+    seconds_left: float | None = None
+    """Until the last step, at the pace of the last ones with all that they waited for; None before there is one."""
+    streams: tuple[StreamSnapshot, ...] = ()
+    """Those with open episodes or groups first."""
+    streams_left_out: int = 0
+    owners: tuple[OwnerSnapshot, ...] = ()
+    """Clients with open episodes, those with the most first."""
+    owners_left_out: int = 0
+    line: int = 0
+    """Requests for an episode that found no room and wait for it."""
+    line_age_s: float | None = None
+    """Seconds for which the first of them has waited."""
+    sampled_tokens: int = 0
+    """Ids sampled in training episodes since the engine was started."""
+    sampled_per_s: float | None = None
+    trained_per_s: float | None = None
+    """Trained tokens of the last step over its seconds."""
+    episodes: Mapping[str, int] = Field(default_factory=dict)
+    """Since the training began: begun, ended, trained, evaluated, aborted, fenced."""
+    drops: Mapping[str, int] = Field(default_factory=dict)
+    """Episodes that were dropped or fenced since the training began, by reason."""
+    recent_drops: tuple[DropSnapshot, ...] = ()
+    """The last ones, the newest first."""
+
+
+class StepRecord(_Told):
+    """What a finished step measured."""
+
+    step: int
+    metrics: Mapping[str, float]
+    """By the names of trackers; without numbers that are not finite, and for an evaluated step with `eval/...`."""
+
+
+class HistoryPage(_Told):
+    """Finished steps in their order."""
+
+    job_digest: str | None
+    """Whose they are, as of `GET /checkpoints`."""
+    steps: tuple[StepRecord, ...]
+    next: int | None
+    """The `after` of the next page; None where there is no more for now."""

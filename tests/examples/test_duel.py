@@ -1,0 +1,69 @@
+"""The example of two opponents: their game, their ratings, and both trained against each other, cut short."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from runpy import run_path
+from typing import Any
+
+import pytest
+
+from research.environments.bring import environment_of
+from research.installation.home import Home
+
+FOLDER = Path(__file__).parents[2] / "examples" / "duel"
+
+
+@pytest.fixture(scope="module")
+def train() -> Any:
+    return run_path(str(FOLDER / "train.py"))
+
+
+def test_the_winning_move_leaves_a_multiple_of_four(train: Any) -> None:
+    for stones in range(1, 25):
+        winning = [taken for taken in range(1, min(3, stones) + 1) if _loses(stones - taken)]
+        assert ([train["best"](stones)] if train["best"](stones) else []) == winning
+
+
+def _loses(stones: int) -> bool:
+    """Return by plain search whether who is to move loses."""
+    return all(not _loses(stones - taken) for taken in range(1, min(3, stones) + 1))
+
+
+def test_what_is_no_move_takes_one_stone(train: Any) -> None:
+    moves = {text: train["move_of"](text, 2) for text in ("2", "1", "3", "0", "", "two", "-1")}
+    assert moves == {"2": 2, "1": 1, "3": 1, "0": 1, "": 1, "two": 1, "-1": 1}
+
+
+def test_ratings_are_those_of_the_odds(train: Any) -> None:
+    rated = train["ratings"]({("a", "b"): 9090, ("b", "a"): 909, ("b", "c"): 9090, ("c", "b"): 909}, "c")
+    assert rated["c"] == 1000
+    assert rated["b"] == pytest.approx(1400, abs=2)  # ten to one
+    assert rated["a"] == pytest.approx(1800, abs=4)
+    alone = train["ratings"]({("a", "b"): 5}, "b")
+    assert 1000 < alone["a"] < 1600  # who won all games is not rated without end
+
+
+async def test_two_opponents_train_against_each_other_and_are_rated_on_the_way(
+    train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(train["games"].__globals__, "SAMPLES", 1)
+    home = Home(tmp_path, f"sqlite:///{tmp_path / 'ajet.db'}").prepare()
+    environment = environment_of(str(FOLDER), None, home, lambda _: None)
+    small = {
+        role: {"model": {**model, "warm_start_steps": 5}, "episodes_per_step": 16}
+        for role, model in train["MODELS"].items()
+    }
+    jobs = train["jobs_of"](environment.name, 2, 0, **small)
+    assert jobs["red"].evaluate_after == (1,)
+    async with train["served"](tmp_path / "swarms", home.models, jobs) as clients:
+        wins = await train["train"](clients, environment, jobs)
+        assert {(await client.status()).step for client in clients.values()} == {2}
+    games = len(environment.tasks("hidden"))
+    for step in (0, 1, 2):
+        assert wins[f"red {step}", f"blue {step}"] + wins[f"blue {step}", f"red {step}"] == games
+        assert sum(count for pair, count in wins.items() if "perfect" in pair and f"red {step}" in pair) == games
+    rated = train["ratings"](wins, "random")
+    train["show"](rated, (0, 1, 2))
+    assert "perfect" in capsys.readouterr().out
+    assert rated["perfect"] > 1000  # who knows the winning moves is above who moves at random

@@ -1,0 +1,218 @@
+"""`ajet swarm episodes`, `inspect` and `export` against a real server; the page in a real browser."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from research.cli.swarm.episodes.episode_page import episode_page
+from research.cli.swarm.episodes.episode_screen import episode_screen
+from research.cli.swarm.episodes.token_view import call_views, level_of, shown, sums
+from research.installation.server_process import SwarmProcess
+from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
+from tests.research.cli.conftest import Ajet
+from tests.swarm.server.support import serving
+
+CHROMIUM = shutil.which("chromium")
+
+
+def span(*words: str, **sampled: Any) -> TokenSpan:
+    special = tuple(place for place, word in enumerate(words) if word.startswith("<|"))
+    return TokenSpan(ids=tuple(range(100, 100 + len(words))), texts=words, special=special, **sampled)
+
+
+def call(
+    index: int, parent: int | None, drift: str, *words: str, logprob: float = -0.05, cut: bool = False
+) -> CallRecord:
+    sampled = span(*words, logprobs=(logprob,) * len(words), versions=(3,) * len(words))
+    context = span("<|user|>", "Name ", "a ", "town", ".\n", "<|assistant|>")
+    return CallRecord(index=index, parent=parent, drift=drift, context=context, sampled=sampled, truncated=cut)
+
+
+def episode(*calls: CallRecord, **fields: Any) -> EpisodeRecord:
+    known = {"id": "e-1", "task_id": "t", "stream": "s", "kind": "train", "owner": "o", "state": "ended", "reward": 0.5}
+    tokens = sum(len(one.sampled.ids) for one in calls)
+    return EpisodeRecord(**{**known, **fields}, calls=len(calls), tokens=tokens, record=calls)
+
+
+BRANCHED = episode(
+    call(0, None, "start", "Lyon", ".", "<|end|>"),
+    call(1, 0, "clean", "Nice", ",", " of", " course", logprob=-1.0, cut=True),
+    call(2, 1, "clean", "Metz", logprob=-3.0),
+    call(3, 0, "clean", "Brest", "", "é", logprob=-6.0),
+    call(4, None, "fork", "Pau", "<|end|>"),
+)
+
+
+def drawn(record: EpisodeRecord, **how: Any) -> str:
+    console = Console(width=100, record=True, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
+    console.print(episode_screen(record, **how))
+    return console.export_text()
+
+
+def test_a_conversation_stays_on_its_depth_and_what_branches_off_is_set_in() -> None:
+    assert [(view.index, view.depth) for view in call_views(BRANCHED)] == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0)]
+
+
+def test_a_call_counts_all_the_engine_saw() -> None:
+    views = {view.index: view for view in call_views(BRANCHED)}
+    assert views[2].prompt == 6 + 3 + 6 + 4 + 6
+    total = sums(call_views(BRANCHED))
+    assert (total.calls, total.new, total.sampled) == (5, 30, 13)
+    assert total.mean_logprob == pytest.approx((3 * -0.05 + 4 * -1.0 - 3.0 + 3 * -6.0 + 2 * -0.05) / 13)
+
+
+@pytest.mark.parametrize(("logprob", "level"), [(0.0, 0), (0.3, 0), (-0.2, 1), (-1.0, 2), (-4.0, 3), (-40.0, 4)])
+def test_levels_are_of_probabilities(logprob: float, level: int) -> None:
+    assert level_of(logprob) == level
+
+
+def test_nothing_in_a_token_moves_the_cursor_or_hides() -> None:
+    assert shown("a\x1b[31m\u202eb\x7f\t") == "a␛[31m<U+202E>b␡␉"
+    hostile = episode(call(0, None, "start", "\x1b]0;title\x07", "x"), task_id="[red]\x1b[2J", owner="\u202eme")
+    seen = drawn(hostile)
+    assert "\x1b" not in seen
+    assert "[red]␛[2J" in seen
+
+
+def test_the_screen_shows_branches_cuts_sums_and_a_legend() -> None:
+    seen = drawn(BRANCHED)
+    for words in (
+        "episode e-1",
+        "call 3 after 0",
+        "fork",
+        "cut short",
+        "Name a town.↵",
+        "Brest·é",
+        "90 % and more",
+        "-3.000",
+    ):
+        assert words in seen, words
+
+
+def test_a_long_context_is_shortened_unless_all_is_asked_for() -> None:
+    words = tuple(f"w{number} " for number in range(1000))
+    long = CallRecord(index=0, parent=None, drift="start", context=span(*words), sampled=span())
+    assert "760 tokens more (--full shows them)" in drawn(episode(long))
+    assert "w500" not in drawn(episode(long))
+    assert "w500" in drawn(episode(long), full=True)
+
+
+def test_without_texts_there_are_ids_and_the_reason() -> None:
+    bare = CallRecord(
+        index=0,
+        parent=None,
+        drift="start",
+        context=TokenSpan(ids=(7, 8), texts=()),
+        sampled=TokenSpan(ids=(9,), texts=(), logprobs=(-0.1,), versions=(0,)),
+    )
+    assert "ids only" in drawn(episode(bare))
+    assert "7 8" in drawn(episode(bare))
+    assert "Ids only" in episode_page(episode(bare))
+
+
+def test_the_page_escapes_what_a_model_says() -> None:
+    page = episode_page(episode(call(0, None, "start", "<script>alert(1)</script>", '"><b>')))
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;alert(1)" in page
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)")
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1200, "light")])
+def test_the_page_needs_nothing_but_itself_fits_and_tells_of_a_token(tmp_path: Path, width: int, scheme: Any) -> None:
+    from playwright.sync_api import sync_playwright
+
+    path = tmp_path / "episode.html"
+    path.write_text(episode_page(BRANCHED))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
+        noticed: list[str] = []
+        page.on("request", lambda request: noticed.append(request.url))
+        page.on("pageerror", lambda error: noticed.append(str(error)))
+        page.goto(path.as_uri())
+        assert noticed == [path.as_uri()]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator("#call-2 .sampled i").first.hover()
+        assert page.locator("#told").inner_text() == '"Metz"   id 100   log-prob -3.0000   policy version 3'
+        browser.close()
+
+
+@pytest.fixture
+def lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
+    """A server of this installation, in a thread, with one open episode of one call."""
+    loop, done, ready = asyncio.new_event_loop(), asyncio.Event(), Future[tuple[SwarmProcess, dict[str, Any]]]()
+
+    async def serve() -> None:
+        async with serving(tmp_path / "served") as served:
+            lease = await served.begin("town")
+            assert (await served.chat(lease, "between 1 and 9")).status == 200
+            ready.set_result(
+                (
+                    SwarmProcess(served.url, os.getpid(), served.admin, tmp_path, served.server.keys.role("client")),
+                    lease,
+                )
+            )
+            await done.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        server, begun = ready.result(20)
+        monkeypatch.setattr("research.servers.running.find_swarm", lambda _: server)
+        yield begun
+    finally:
+        loop.call_soon_threadsafe(done.set)
+        thread.join()
+        loop.close()
+
+
+def test_an_episode_is_listed_inspected_and_exported(ajet: Ajet, lease: dict[str, Any], tmp_path: Path) -> None:
+    name = lease["episode_id"]
+    assert name in ajet("swarm", "episodes").out
+    assert json.loads(ajet("swarm", "episodes", "--json").out)["episodes"][0]["id"] == name
+    assert "between 1 and 9" in ajet("swarm", "inspect", name).out
+    record = EpisodeRecord.model_validate_json(ajet("swarm", "inspect", name, "--json").out)
+    assert (record.id, record.calls) == (name, 1)
+    page = tmp_path / "episode.html"
+    assert str(page) in ajet("swarm", "inspect", name, "--html", str(page)).out
+    assert name in page.read_text()
+    trace = tmp_path / "trace.jsonl"
+    told = json.loads(ajet("swarm", "export", "--all", "--to", str(trace), "--json").out)
+    assert (told["bytes"] > 0, told["episodes"], told["pruned"]) == (True, 1, 0)
+    (turn,) = json.loads(trace.read_text())["turns"]
+    assert tuple(turn["completion_token_ids"]) == record.record[0].sampled.ids
+
+
+def test_wrong_input_is_one_line_and_code_2(ajet: Ajet, lease: dict[str, Any], tmp_path: Path) -> None:
+    unknown = ajet("swarm", "inspect", "nobody")
+    assert (unknown.code, "GET /episodes" in unknown.line) == (2, True)
+    for arguments in ([], ["--all", "--episode", "e"]):
+        ended = ajet("swarm", "export", "--to", str(tmp_path / "x"), *arguments)
+        assert (ended.code, "one of --episode ID and --all" in ended.line) == (2, True)
+    nowhere = ajet("swarm", "export", "--all", "--to", str(tmp_path / "no" / "folder"))
+    assert (nowhere.code, "could not read or write" in nowhere.line) == (2, True)
+    gone = ajet("swarm", "export", "--episode", "nobody", "--to", str(tmp_path / "x"))
+    assert (gone.code, (tmp_path / "x").exists()) == (2, False)
+
+
+def test_without_a_server_one_line_says_how_to_start_one(ajet: Ajet) -> None:
+    for arguments in (["episodes"], ["inspect", "e"], ["export", "--all", "--to", "x"]):
+        ended = ajet("swarm", *arguments)
+        assert (ended.code, "ajet swarm start" in ended.line) == (2, True)
+
+
+def test_the_screen_says_what_a_call_earned_and_whose_it_is() -> None:
+    told = call(0, None, "start", "Lyon").model_copy(update={"reward": 0.25, "agent": "solver\x1b"})
+    assert "solver␛   reward 0.25" in drawn(episode(told))
+    assert "reward 0.25" not in drawn(episode(call(0, None, "start", "Lyon")))

@@ -1,0 +1,285 @@
+"""Several servers of one installation, and those of others, as `ajet swarm` starts, finds, lists and commands them."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from research.installation.home import Home
+from research.installation.server_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
+from research.servers.names import BadServer, checked, servers
+from research.servers.running import NoSwarm, reached
+from swarm.client import SwarmClient
+from swarm.errors import InvalidRequest, Unreachable
+from swarm.wire import ServerState
+from tests.research.cli.conftest import Ajet
+
+JOB = {"backend": "fake", "steps": 3, "episodes_per_step": 4, "group_size": 2, "environment": "arith"}
+
+
+@pytest.fixture(autouse=True)
+def _ends_what_a_test_started(home: Path) -> Iterator[None]:
+    yield
+    for _, process in servers(Home(home, "")):
+        if process is not None:
+            stop_swarm(process)
+
+
+@pytest.fixture
+def far(tmp_path: Path) -> Iterator[SwarmProcess]:
+    """A server of another installation."""
+    found = start_swarm(tmp_path / "far" / "swarm", models=tmp_path / "far" / "models", port=0)
+    yield found
+    stop_swarm(found)
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> str:
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps(JOB))
+    return str(path)
+
+
+def test_several_servers_run_in_one_installation_each_with_its_own_job(ajet: Ajet, home: Path, job: str) -> None:
+    for options in ((), ("--name", "speaker"), ("--name", "listener-2")):
+        started = ajet("swarm", "start", *options, "--port", "0", "--job", job, "--json")
+        assert started.code == 0, started.err
+    rows = json.loads(ajet("swarm", "list", "--json").out)
+    assert [row["name"] for row in rows] == [None, "listener-2", "speaker"]
+    assert {row["state"] for row in rows} == {"ROLLING"}
+    assert len({row["url"] for row in rows}) == 3
+    assert "listener-2" in ajet("swarm", "list").out
+    assert json.loads(ajet("swarm", "status", "--server", "speaker", "--json").out)["url"] == rows[2]["url"]
+    with SwarmClient.from_home("speaker", home=home) as client:
+        assert client.status().state is ServerState.ROLLING
+    assert ajet("swarm", "stop", "--server", "speaker").code == 0
+    again = {row["name"]: row["state"] for row in json.loads(ajet("swarm", "list", "--json").out)}
+    assert again == {None: "ROLLING", "listener-2": "ROLLING", "speaker": "down"}
+    gone = ajet("swarm", "status", "--server", "speaker")
+    assert gone.code == 2
+    assert "start it with `ajet swarm start --name speaker`" in gone.line
+
+
+def test_a_laptop_commands_a_server_of_another_installation(
+    ajet: Ajet, far: SwarmProcess, job: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tokenless = ajet("swarm", "status", "--server", far.url)
+    assert tokenless.code == 2
+    assert "AJET_TOKEN" in tokenless.line
+    monkeypatch.setenv("AJET_TOKEN", far.admin_token)
+    assert ajet("swarm", "start", "--server", far.url, "--job", job).code == 0
+    monkeypatch.setenv("AJET_SERVER", far.url)
+    status = json.loads(ajet("swarm", "status", "--json").out)
+    assert (status["state"], status["pid"]) == ("ROLLING", None)
+    with SwarmClient.from_environment() as client:
+        assert client.status().state is ServerState.ROLLING
+    assert ajet("swarm", "episodes").code == 0
+    assert json.loads(ajet("swarm", "shares", "--json").out) == {"changed": False, "streams": []}
+    ended = ajet("swarm", "stop")
+    assert "its process there goes on" in ended.out
+    assert json.loads(ajet("swarm", "status", "--json").out)["state"] == "OFFLINE"
+    assert psutil.pid_exists(far.pid)
+
+
+def test_a_wrong_key_and_an_address_where_nobody_is_are_one_line(
+    ajet: Ajet, far: SwarmProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AJET_TOKEN", "no key of anybody")
+    wrong = ajet("swarm", "status", "--server", far.url)
+    assert wrong.code == 2
+    assert "AJET_TOKEN" in wrong.line
+    assert "no key of anybody" not in wrong.line
+    played = ajet("client", "run", "--server", far.url)
+    assert played.code == 2
+    assert "AJET_TOKEN" in played.line
+    nobody = ajet("swarm", "status", "--server", "http://127.0.0.1:9")
+    assert nobody.code == 2
+    assert "127.0.0.1:9" in nobody.line
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://", "http://127.0.0.1:99999", "http://127.0.0.1:0", "ftp://trainer", "http://a/?b", "http://[::1", "a:b"],
+)
+def test_what_is_no_address_is_refused_in_a_line(ajet: Ajet, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
+    monkeypatch.setenv("AJET_TOKEN", "t" * 40)
+    refused = ajet("swarm", "stop", "--server", address)
+    assert refused.code == 2
+    assert "expected an address like http://127.0.0.1:8700" in refused.line
+
+
+def test_a_password_in_an_address_is_refused_and_not_shown(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AJET_TOKEN", "t" * 40)
+    refused = ajet("swarm", "status", "--server", "http://me:hunter2@127.0.0.1:9")
+    assert refused.code == 2
+    assert "with the key in AJET_TOKEN" in refused.line
+    assert "hunter2" not in refused.line
+
+
+def test_an_empty_name_does_not_mean_the_server_without_one(ajet: Ajet, home: Path) -> None:
+    """As an unset variable of a script gives it: `ajet swarm stop --server "$NAME"`."""
+    here = start_swarm(home / "swarm", models=home / "models", port=0)
+    refused = ajet("swarm", "stop", "--server", "")
+    assert refused.code == 2
+    assert "expected the name of a server" in refused.line
+    assert find_swarm(here.folder) == here
+
+
+@pytest.mark.parametrize("name", ["../out", "Speaker", "a b", "-x", "x-", "", "a" * 65, "a/b"])
+def test_a_name_that_could_be_no_folder_is_refused(name: str) -> None:
+    with pytest.raises(BadServer, match="expected the name of a server"):
+        checked(name)
+
+
+def test_an_address_beyond_loopback_needs_a_key_of_one_s_own(ajet: Ajet, home: Path, tmp_path: Path) -> None:
+    refused = ajet("swarm", "start", "--host", "0.0.0.0", "--port", "0")
+    assert refused.code == 2
+    assert "expected --token-file FILE" in refused.line
+    assert find_swarm(home / "swarm") is None
+    file = tmp_path / "token"
+    file.write_text("k" * 40)
+    file.chmod(0o600)
+    assert ajet("swarm", "start", "--host", "0.0.0.0", "--port", "0", "--token-file", str(file)).code == 0
+    known = find_swarm(home / "swarm")
+    assert known is not None
+    with SwarmClient(known.url.replace("0.0.0.0", "127.0.0.1"), "k" * 40) as client:
+        assert client.status().state is ServerState.OFFLINE
+
+
+def test_a_server_is_started_again_as_it_was_and_its_store_is_shown_to_nobody(
+    ajet: Ajet, home: Path, tmp_path: Path
+) -> None:
+    store = f"sqlite:///{tmp_path / 'elsewhere-secret.db'}"
+    assert ajet("swarm", "start", "--port", "0", "--store", store, "--peer", "http://127.0.0.1:7").code == 0
+    first = find_swarm(home / "swarm")
+    assert first is not None
+    assert (tmp_path / "elsewhere-secret.db").exists()
+    command = " ".join(psutil.Process(first.pid).cmdline())
+    assert "secret" not in command
+    assert "http://127.0.0.1:7" in command
+    assert "elsewhere-secret" not in (home / "swarm" / "server.log").read_text()
+    kept = home / "swarm" / "start.json"
+    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    other = ajet("swarm", "start", "--store", f"sqlite:///{tmp_path / 'other.db'}")
+    assert other.code == 2
+    assert "stop it first (`ajet swarm stop`)" in other.line
+    assert ajet("swarm", "stop").code == 0
+    (home / "swarm" / "store.sqlite3").unlink(missing_ok=True)
+    assert ajet("swarm", "start", "--port", "0").code == 0
+    assert not (home / "swarm" / "store.sqlite3").exists(), "it writes where it did before"
+
+
+def test_keys_are_printed_alone_by_role(ajet: Ajet, home: Path) -> None:
+    assert ajet("swarm", "start", "--name", "a", "--port", "0").code == 0
+    keys = json.loads((home / "swarms" / "a" / "tokens.json").read_text())
+    for role in ("admin", "client", "viewer"):
+        assert ajet("swarm", "token", "--name", "a", "--role", role).out.strip() == keys[role]
+    assert ajet("swarm", "token").code == 2
+
+
+def test_what_is_asked_for_comes_before_the_environment_and_that_before_what_runs_here(
+    home: Path, far: SwarmProcess
+) -> None:
+    here = start_swarm(home / "swarm", models=home / "models", port=0)
+    known = {"AJET_SERVER": far.url, "AJET_TOKEN": "t" * 9}
+    place = Home(home, "")
+    assert reached(None, environ={}, home=place).url == here.url
+    assert reached(None, environ=known, home=place).token == "t" * 9
+    own = reached(here.url, environ=known, home=place, role="client")
+    assert own.token == here.client_token
+    with pytest.raises(BadServer, match="expected an address like"):
+        reached("localhost:8700", environ=known, home=place)
+    with pytest.raises(NoSwarm, match="no swarm server called ghost runs here"):
+        reached("ghost", environ=known, home=place)
+
+
+def test_a_client_finds_no_server_where_none_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(Unreachable, match="ajet swarm start --name ghost"):
+        SwarmClient.from_home("ghost", home=tmp_path)
+    monkeypatch.delenv("AJET_SERVER", raising=False)
+    monkeypatch.setenv("AJET_TOKEN", "t")
+    with pytest.raises(InvalidRequest, match="found no AJET_SERVER"):
+        SwarmClient.from_environment()
+    assert "AJET_TOKEN" in os.environ
+
+
+def test_what_an_earlier_version_started_is_found_stopped_and_started_again(ajet: Ajet, home: Path, job: str) -> None:
+    """It wrote no `start.json`, and its server may run while the command line is updated."""
+    earlier = start_swarm(home / "swarm", models=home / "models", port=0)
+    assert ajet("swarm", "start", "--port", "0", "--job", job).code == 0
+    assert find_swarm(home / "swarm") == earlier
+    store = home / "swarm" / "store.sqlite3"
+    assert store.exists()
+    assert ajet("swarm", "stop").code == 0
+    assert ajet("swarm", "start", "--port", "0").code == 0
+    assert not (home / "swarms").exists()
+    now = find_swarm(home / "swarm")
+    assert now is not None
+    with SwarmClient(now.url, earlier.client_token) as client:  # the keys that clients have hold on
+        assert client.status().job_digest is not None
+
+
+def test_keys_are_in_no_list_of_processes_no_log_and_no_status(
+    ajet: Ajet, home: Path, tmp_path: Path, job: str
+) -> None:
+    file = tmp_path / "token"
+    file.write_text("s3cret-" * 6)
+    file.chmod(0o600)
+    started = ajet("swarm", "start", "--name", "a", "--port", "0", "--token-file", str(file), "--job", job)
+    assert started.code == 0
+    process = find_swarm(home / "swarms" / "a")
+    assert process is not None
+    told = [
+        started.out + started.err,
+        ajet("swarm", "status", "--server", "a", "--json").out,
+        ajet("swarm", "list", "--json").out,
+        " ".join(psutil.Process(process.pid).cmdline()),
+        process.folder.joinpath("server.log").read_text(),
+    ]
+    keys = [*json.loads((process.folder / "tokens.json").read_text()).values(), "s3cret-" * 6]
+    assert all(told)
+    assert not [key for key in keys for text in told if key in text]
+    assert stat.S_IMODE((process.folder / "tokens.json").stat().st_mode) == 0o600
+
+
+def test_a_store_s_password_is_shown_nowhere_where_it_cannot_be_opened(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AJET_SWARM_STORE", "postgresql+psycopg://me:hunter2@127.0.0.1:9/ajet")
+    refused = ajet("swarm", "start", "--name", "a", "--port", "0")
+    assert refused.code == 2
+    assert "me:***@127.0.0.1:9" in refused.line
+    assert "hunter2" not in refused.line
+    assert not [path for path in home.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("text", ['{"host": ', '{"host": "127.0.0.1"}', "[]"])
+def test_a_broken_record_of_the_last_start_is_said_in_a_line(ajet: Ajet, home: Path, text: str) -> None:
+    kept = home / "swarms" / "a" / "start.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(text)
+    refused = ajet("swarm", "start", "--name", "a", "--port", "0")
+    assert refused.code == 2
+    assert f"expected in {kept} how the server was started last" in refused.line
+
+
+def test_two_starts_of_one_name_at_once_end_with_one_server(home: Path) -> None:
+    """Whichever comes second finds what the first started."""
+    command = [sys.executable, "-m", "research", "swarm", "start", "--name", "twice", "--port", "0", "--json"]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    ended = [process.communicate(timeout=120) for process in both]
+    assert [process.returncode for process in both] == [0, 0], ended
+    urls = {json.loads(out)["url"] for out, _ in ended}
+    running = find_swarm(home / "swarms" / "twice")
+    assert running is not None
+    assert urls == {running.url}
+    serving = [each for each in psutil.process_iter(["cmdline"]) if str(running.folder) in (each.info["cmdline"] or [])]
+    assert [each.pid for each in serving] == [running.pid]

@@ -1,0 +1,131 @@
+"""`ajet swarm shares`: who gets and has got what, and new shares while a real server trains."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.cli.swarm.shares import BadShares, described, require_same, shares_of
+from research.installation.server_process import SwarmProcess, start_swarm, stop_swarm
+from swarm.client import NamedTask, SwarmClient
+from swarm.job import Job
+from swarm.wire import ServerState, Status, StreamStatus
+from tests.research.cli.conftest import Ajet
+
+JOB = {
+    "backend": "fake",
+    "environment": "arith",
+    "steps": 3,
+    "episodes_per_step": 8,
+    "group_size": 2,
+    "streams": {"math": 2, "web": 2},
+}
+
+
+def stream(name: str, share: float | None = 0.5, **fields: Any) -> StreamStatus:
+    return StreamStatus(name=name, share=share, cursor=3, groups_open=1, groups_trained=2, **fields)
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[SwarmProcess]:
+    found = start_swarm(home / "swarm", models=home / "models", port=0, idle=True)
+    with SwarmClient(found.url, found.admin_token) as client:
+        client.ensure_training(Job.model_validate(JOB))
+    yield found
+    stop_swarm(found)
+
+
+def test_shares_are_shown_with_what_was_trained_and_changed_while_training(ajet: Ajet, server: SwarmProcess) -> None:
+    with SwarmClient(server.url, server.admin_token) as client:
+        for name in ("math", "web"):
+            for _ in range(4):
+                episode = client.begin(NamedTask(name), stream=name, wait_s=5)
+                episode.chat([{"role": "user", "content": "hi"}])
+                episode.end(1.0 if name == "math" else 0.0)
+        deadline = time.monotonic() + 20
+        while client.status().step == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    shown = ajet("swarm", "shares")
+    assert shown.code == 0
+    assert [line.split()[:7] for line in shown.out.splitlines()[1:]] == [
+        ["math", "50.0%", "2", "2", "0", "2", "2"],
+        ["web", "50.0%", "2", "2", "0", "2", "2"],
+    ]
+    changed = json.loads(ajet("swarm", "shares", "math=3", "web=1", "--json").out)
+    assert changed["changed"]
+    assert [(row["name"], row["share"], row["groups_per_batch"]) for row in changed["streams"]] == [
+        ("math", 0.75, 3),
+        ("web", 0.25, 1),
+    ]
+    assert [row["reward"] for row in changed["streams"]] == [1.0, 0.0]
+    for words, said in ((["mth=1", "web=1"], "found 'mth'"), (["math=1"], "found none for web")):
+        refused = ajet("swarm", "shares", *words)
+        assert refused.code == 2
+        assert said in refused.line
+    replaced = json.loads(ajet("swarm", "shares", "math=1", "chess=1", "--replace", "--json").out)
+    assert {row["name"]: row["share"] for row in replaced["streams"]} == {"math": 0.5, "chess": 0.5, "web": None}
+
+
+def test_a_client_of_a_stream_without_a_share_is_told_which_there_are(ajet: Ajet, server: SwarmProcess) -> None:
+    for words in ((), ("--stream", "mth")):
+        refused = ajet("client", "run", "--environment", "arith", *words)
+        assert refused.code == 2
+        assert "expected --stream to be one that has a share (math, web)" in refused.line
+
+
+def test_without_a_server_or_with_its_engine_off_there_are_no_shares(ajet: Ajet, home: Path) -> None:
+    refused = ajet("swarm", "shares")
+    assert refused.code == 2
+    assert "ajet swarm start" in refused.line
+    idle = start_swarm(home / "swarm", models=home / "models", port=0)
+    try:
+        refused = ajet("swarm", "shares", "a=1")
+        assert refused.code != 0
+        assert "the engine is off" in refused.line
+    finally:
+        stop_swarm(idle)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["math"], "NAME=SHARE; found 'math'"),
+        (["=1"], "NAME=SHARE"),
+        (["a=1", "a=2"], "found two for 'a'"),
+        (["a="], "above 0 as the share of 'a'; found ''"),
+        *[([f"a={bad}"], "above 0") for bad in ("0", "-1", "nan", "inf", "1e999", "x", "1,5")],
+    ],
+)
+def test_shares_that_mean_nothing_are_refused_in_one_line(words: list[str], said: str) -> None:
+    with pytest.raises(BadShares, match=said) as refused:
+        shares_of(words)
+    assert "\n" not in str(refused.value)
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(1e-9, 1e9)))
+def test_shares_are_read_as_they_are_written_whatever_the_names(shares: dict[str, float]) -> None:
+    assert shares_of([f"{name}={share}" for name, share in shares.items()]) == shares
+
+
+def test_streams_without_shares_are_those_that_played() -> None:
+    require_same({"a": 1.0}, ())
+    with pytest.raises(BadShares, match="found none for b"):
+        require_same({"a": 1.0}, (stream("a", None), stream("b", None)))
+
+
+def test_a_missing_stream_has_its_share_and_gets_nothing_now() -> None:
+    status = Status(state=ServerState.ROLLING)
+    rows = described((stream("a", 0.4), stream("b", 0.3), stream("c", 0.3, missing=True)), status, Job())
+    assert [(row["share"], row["missing"], row["groups_per_batch"]) for row in rows] == [
+        (0.4, False, pytest.approx(16 * 4 / 7, abs=1e-5)),
+        (0.3, False, pytest.approx(16 * 3 / 7, abs=1e-5)),
+        (0.3, True, 0),
+    ]

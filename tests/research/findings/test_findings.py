@@ -1,0 +1,204 @@
+"""What is known: every verdict that stands with its conditions, found by words, held against one another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.findings import collected
+from research.findings.collected import FILE, known_findings
+from research.findings.for_planners import HomeFindings
+from research.findings.known import FindingConditions, KnownFinding
+from research.findings.reading import findings_of
+from research.findings.search import contradictions, find
+from research.installation.home import Home
+from studies import EventLog
+from tests.research.calibrated import Came, write_study
+from tests.research.in_rounds import InRounds
+from tests.studies.synthetic import Synthetic
+
+HERE = FindingConditions(
+    environment="guess", model="tiny", model_key="m1", metric="hidden:hidden/success", metric_name="hidden success",
+    job="j1", fields={},
+)  # fmt: skip
+FOUND = KnownFinding(
+    study="s", round=1, hypothesis="h1", phase="confirm", claim="Whether group_size = 16 raises the hidden success.",
+    variable="group_size", control=4, treatment=16, verdict="supported", estimate=0.1, low=0.05, high=0.15, level=0.95,
+    n_control=5, n_treatment=5, exploratory=False, lock="l", conditions=HERE,
+)  # fmt: skip
+
+
+def known(**changes: Any) -> KnownFinding:
+    where = {name: changes.pop(name) for name in list(changes) if name in FindingConditions.model_fields}
+    return FOUND.model_copy(update={**changes, "conditions": HERE.model_copy(update=where)})
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+
+
+@pytest.fixture
+def log(home: Home) -> Iterator[EventLog]:
+    with closing(EventLog(home.database)) as log:
+        yield log
+
+
+def test_each_round_of_a_study_is_a_finding_with_its_conditions(tmp_path: Path) -> None:
+    first, second = findings_of(InRounds(tmp_path).two_rounds(epochs=2), tmp_path)
+    assert (first.name, second.name) == ("s-synthetic/1/h1", "s-synthetic/2/r2h1")
+    assert first.claim == "Whether group_size = 16 raises the hidden success, compared with group_size = 4, in guess."
+    assert (first.verdict, first.n_control, first.n_treatment, first.conditions.environment) == (
+        "supported", 5, 5, "guess",
+    )  # fmt: skip
+    assert first.level is not None
+    assert first.level > 0.95, "a round of several has a part of the level"
+    assert first.low is not None
+    assert first.estimate is not None
+    assert 0 < first.low < first.estimate
+    assert first.lock != second.lock
+    assert first.conditions.job == second.conditions.job, "the field that is compared is no condition of it"
+    assert first.conditions.fields == second.conditions.fields == {"epochs": 2}
+
+
+def test_a_claim_that_waits_for_its_verdict_is_no_finding_and_an_invalid_one_is(log: EventLog, home: Home) -> None:
+    write_study(
+        log, "a", Came(0.5, "supported"), Came(0.5, None), Came(0.5, "equivalent", 0.0), Came(0.5, "invalid", None)
+    )
+    assert [(each.hypothesis, each.verdict) for each in known_findings(home, log).findings] == [
+        ("h1", "does not follow"), ("h3", "does not follow"), ("h4", "does not follow"),
+    ]  # fmt: skip
+    assert all(each.doubt and each.estimate is each.low is None for each in known_findings(home, log).findings)
+
+
+def test_a_verdict_whose_files_changed_is_named_and_has_no_numbers(tmp_path: Path) -> None:
+    study = InRounds(tmp_path)
+    state = study.two_rounds()
+    next(tmp_path.glob(f"runs/{next(iter(state.runs))}/evaluation.json")).unlink()
+    first, second = findings_of(state, tmp_path)
+    assert first.verdict == "supported"
+    assert (second.verdict, second.estimate, second.low, second.level) == ("does not follow", None, None, None)
+    assert "cannot be read" in second.doubt
+
+
+def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    study = InRounds.of(home)
+    other = Synthetic(home.study("other"), study="other")
+    other.log.close()
+    other.log = study.log
+    study.two_rounds()
+    other.whole()
+    read: list[str] = []
+    anew = collected._read_anew
+    monkeypatch.setattr(collected, "_read_anew", lambda *given: read.append(given[2]) or anew(*given))
+    found = known_findings(home, study.log)
+    assert sorted(each.name for each in found.findings) == ["other/1/h1", "s-synthetic/1/h1", "s-synthetic/2/r2h1"]
+    assert known_findings(home, study.log) == found
+    assert sorted(read) == ["other", "s-synthetic"]
+    study.begin_next()
+    (other.folder / "design.lock").write_text("{}")
+    again = known_findings(home, study.log)
+    assert len(read) == 4
+    assert {each.name: each.verdict for each in again.findings}["other/1/h1"] == "does not follow"
+    (home.path / FILE).unlink()
+    assert known_findings(home, study.log) == again, "what is kept is what would be computed"
+
+
+def test_a_log_that_cannot_be_read_is_named_and_hides_no_other(home: Home) -> None:
+    study = InRounds.of(home)
+    study.two_rounds()
+    other = Synthetic(home.study("other"), study="other")
+    other.log.close()
+    other.log = study.log
+    other.whole()
+    with study.log.transaction("write") as connection:
+        connection.exec_driver_sql("UPDATE events SET hash = 'x' WHERE study = 'other' AND seq > 5")
+    for _ in range(2):
+        found = known_findings(home, study.log)
+        assert {each.study for each in found.findings} == {"s-synthetic"}
+        assert list(found.left_out) == ["other"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [(), ("group",), ("group_size",), ("GROUP", "size"), ("supp",), ("guess", "tiny"), ("16",), ("hidden success",),
+     ("s/1/h1",), ("rollouts per prompt",)],
+)  # fmt: skip
+def test_words_name_what_has_all_of_them(words: tuple[str, ...]) -> None:
+    assert find([FOUND], words) == (FOUND,)
+
+
+@pytest.mark.parametrize("words", [("roup",), ("refuted",), ("group", "arith"), ("6",), ("learning rate",)])
+def test_words_of_something_else_name_nothing(words: tuple[str, ...]) -> None:
+    assert find([FOUND], words) == ()
+
+
+def test_a_contradiction_is_flagged_with_the_conditions_in_which_its_sides_differ() -> None:
+    lower = known(
+        study="t", verdict="refuted", estimate=-0.1, low=-0.2, high=-0.05, environment="arith", fields={"epochs": 2}
+    )
+    (found,) = contradictions([FOUND, lower])
+    assert (found.one, found.other) == ((FOUND,), (lower,))
+    assert found.differ == ("environment: guess against arith", "epochs: usual against 2")
+    (found,) = contradictions([FOUND, known(verdict="refuted", estimate=-0.1, low=-0.2, high=-0.05)])
+    assert found.differ == ()
+    (found,) = contradictions([FOUND, known(verdict="refuted", estimate=-0.1, model_key="m2")])
+    assert found.differ == ("model or backend: m1 against m2",)
+
+
+def test_the_same_found_from_the_other_side_is_no_contradiction() -> None:
+    turned = known(control=16, treatment=4, verdict="refuted", estimate=-0.1, low=-0.15, high=-0.05)
+    assert contradictions([FOUND, turned]) == ()
+    assert len(contradictions([FOUND, known(control=16, treatment=4)])) == 1
+
+
+def test_an_equivalence_contradicts_a_difference_only_where_their_intervals_are_apart() -> None:
+    same = known(verdict="equivalent", estimate=0.0, low=-0.04, high=0.04)
+    assert len(contradictions([FOUND, same])) == 1
+    assert contradictions([FOUND, known(verdict="equivalent", estimate=0.03, low=0.0, high=0.06)]) == ()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"treatment": 32}, {"variable": "epochs"}, {"metric": "hidden:hidden/success_gain"}, {"verdict": "inconclusive"},
+     {"verdict": "invalid"}, {"verdict": "does not follow", "estimate": None}],
+)  # fmt: skip
+def test_what_is_about_something_else_or_says_nothing_contradicts_nothing(changes: dict[str, Any]) -> None:
+    lower = known(**{"verdict": "refuted", "estimate": -0.1, "low": -0.2, "high": -0.05, **changes})
+    assert contradictions([FOUND, lower]) == ()
+
+
+@given(st.lists(st.tuples(st.sampled_from([(4, 16), (16, 4)]), st.floats(0.01, 1), st.booleans()), max_size=12))
+def test_findings_that_all_say_the_same_never_contradict(made: list[tuple[tuple[int, int], float, bool]]) -> None:
+    findings = [
+        known(
+            control=control, treatment=treatment, verdict="supported" if claimed else "refuted",
+            estimate=size if treatment == 16 else -size,
+        )
+        for (control, treatment), size, claimed in made
+    ]  # fmt: skip
+    assert contradictions(findings) == ()
+
+
+def test_many_findings_on_one_question_are_one_contradiction() -> None:
+    many = [known(study=f"s{number}", environment=f"e{number % 7}") for number in range(3000)]
+    many += [known(study=f"t{number}", verdict="refuted", estimate=-0.1) for number in range(3000)]
+    assert len(find(many, ("group", "refuted"))) == 3000
+    (found,) = contradictions(many)
+    assert found.differ == ("environment: " + " or ".join(f"e{number}" for number in range(7)) + " against guess",)
+
+
+def test_a_planner_finds_what_other_studies_found_and_not_its_own(home: Home, log: EventLog) -> None:
+    InRounds.of(home, "one").two_rounds()
+    InRounds.of(home, "two").two_rounds()
+    found = HomeFindings(home, log, "two").find("Does a larger group size help on guess?", 8)
+    assert {entry.id.split("/")[0] for entry in found} == {"one"}
+    assert any("supported" in entry.text and "group_size = 16" in entry.text for entry in found)
+    assert HomeFindings(home, log, "two").find("xylophone", 8) == ()
+    assert len(HomeFindings(home, log, "three").find("", 3)) == 3

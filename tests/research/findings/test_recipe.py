@@ -1,0 +1,195 @@
+"""A recipe holds what was confirmed and nothing else, and says what was never confirmed together."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.findings.recipe import Recipe, recipe_of
+from research.installation.base_job import base_settings
+from studies import EventType, StudyState, judge_hypothesis
+from studies.records.design import Arm
+from swarm.job import Job
+from tests.research.in_rounds import InRounds
+from tests.studies.synthetic import Synthetic, base_job, hypothesis
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> InRounds:
+    study = InRounds(tmp_path)
+    study.means |= {"group_size=4": 0.52, "group_size=16": 0.66, "group_size=32": 0.80}
+    study.create()
+    return study
+
+
+def asked(study: InRounds, variable: str, control: Any, treatment: Any, gain: float, **changes: Any) -> None:
+    """Ask and answer a round about any field: the treatment is better by `gain`."""
+    arms = tuple(Arm(name=f"{variable}={value}", overrides={variable: value}) for value in (control, treatment))
+    study.means |= {arms[0].name: 0.5, arms[1].name: 0.5 + gain}
+    number = study.state().round
+    claim = hypothesis("h1" if number == 1 else f"r{number}h1", treatment, control=control, variable=variable)
+    study.ask(**{"hypotheses": (claim,), "arms": arms, "control_arm": arms[0].name, **changes})
+    study.answer()
+
+
+def told(study: Synthetic) -> Recipe:
+    return recipe_of(study.state(), study.folder)
+
+
+def job(recipe: Recipe) -> Job:
+    """Return the job that a server takes the recipe for."""
+    return Job.model_validate(recipe.job)
+
+
+def base(state: StudyState, **changes: Any) -> Job:
+    design = state.rounds[0].design
+    assert design is not None
+    return Job.recorded({**design.base_job, **changes})
+
+
+def test_the_newest_of_a_chain_is_taken_with_its_evidence(tmp_path: Path) -> None:
+    study = InRounds(tmp_path)
+    state = study.two_rounds(steps=30, epochs=2)
+    found = told(study)
+    assert job(found).same(base(state, group_size=32))
+    assert (found.job["environment"], found.job["group_size"], found.job["epochs"]) == ("guess", 32, 2)
+    assert not {"seed", "tracking", "evaluate_after"} & found.job.keys()
+    (value,) = found.confirmed
+    assert (value.fields, value.over, value.finding.name) == (
+        {"group_size": 32},
+        {"group_size": 16},
+        "s-synthetic/2/r2h1",
+    )
+    assert value.finding.lock == state.design_hash
+    assert (found.apart, found.notes) == ((), ())
+
+
+def test_a_study_of_one_round_has_a_recipe(tmp_path: Path) -> None:
+    study = Synthetic(tmp_path)
+    state = study.whole()
+    assert job(told(study)).same(base(state, group_size=16))
+
+
+def test_where_the_treatment_is_worse_the_control_is_what_was_confirmed(study: InRounds) -> None:
+    study.ask(16, 4)
+    study.answer()
+    (value,) = told(study).confirmed
+    assert (value.fields, value.over, value.finding.verdict) == ({"group_size": 16}, {"group_size": 4}, "refuted")
+
+
+def test_where_nothing_was_confirmed_it_says_so_and_is_the_job_under_all_arms(study: InRounds) -> None:
+    study.means = {"group_size=4": 0.52, "group_size=16": 0.53}
+    study.ask()
+    study.answer()
+    found = told(study)
+    assert job(found).same(base(study.state()))
+    assert found.confirmed == ()
+    assert found.notes == ("nothing was confirmed in guess; this is the job under all arms",)
+
+
+def test_before_a_lock_it_is_the_job_that_was_given(tmp_path: Path) -> None:
+    study, given = Synthetic(tmp_path), Job(steps=7, environment="arith")
+    study.create(settings={"budget_s": 900.0, "max_runs": None, "parallel": 2, **base_settings(given)})
+    found = told(study)
+    assert job(found).same(given)
+    assert "no design was locked" in found.notes[0]
+
+
+def test_values_of_two_rounds_are_together_where_the_later_one_held_the_earlier(study: InRounds) -> None:
+    study.ask()
+    study.answer()
+    study.begin_next()
+    asked(study, "epochs", 1, 2, 0.2, base_job=base_job(group_size=16))
+    found = told(study)
+    assert job(found).same(base(study.state(), group_size=16, epochs=2))
+    assert (found.confirmed[0].held_by, found.confirmed[0].not_held_by, found.apart) == ((2,), (), ())
+
+
+def test_values_that_were_never_confirmed_together_are_said_to_be_so(study: InRounds) -> None:
+    study.ask()
+    study.answer()
+    study.begin_next()
+    asked(study, "epochs", 1, 2, 0.2)
+    found = told(study)
+    assert job(found).same(base(study.state(), group_size=16, epochs=2))
+    assert (found.confirmed[0].held_by, found.confirmed[0].not_held_by) == ((), (2,))
+    assert found.apart == ("group_size = 16 (round 1) and epochs = 2 (round 2) were never confirmed together",)
+
+
+def test_rounds_that_contradict_each_other_leave_the_value_alone(study: InRounds) -> None:
+    study.ask()
+    study.answer()
+    study.begin_next()
+    asked(study, "group_size", 4, 16, -0.2)
+    found = told(study)
+    assert job(found).same(base(study.state()))
+    assert "contradicts an earlier round; neither value is taken for it" in found.notes[1]
+
+
+def test_a_value_that_was_compared_with_another_one_than_the_best_so_far_is_left_out(study: InRounds) -> None:
+    study.ask()
+    study.answer()
+    study.begin_next()
+    asked(study, "group_size", 4, 32, 0.2)
+    found = told(study)
+    assert found.job["group_size"] == 16
+    assert found.notes[0].endswith("left out, as group_size = 16 was not compared with it")
+
+
+def test_what_was_found_elsewhere_is_told_and_no_part(study: InRounds) -> None:
+    study.ask()
+    study.answer()
+    study.begin_next()
+    asked(study, "epochs", 1, 2, 0.2, environment="arith", base_job=base_job(group_size=16, environment="arith"))
+    found = told(study)
+    assert (found.job["environment"], found.job.get("epochs")) == ("guess", None)
+    (note,) = found.notes
+    assert note.startswith("epochs = 2 against epochs = 1, round 2, r2h1 supported +0.")
+    assert note.endswith("in arith by hidden success, and no part of the recipe")
+
+
+def test_a_default_that_was_not_compared_is_named(study: InRounds) -> None:
+    study.ask(16, 32)
+    study.answer()
+    found = told(study)
+    assert found.job["group_size"] == 32
+    assert found.notes == ("group_size = 4, as the job under all arms has it, was not compared with group_size = 32",)
+
+
+def test_a_verdict_that_does_not_follow_confirms_nothing(study: InRounds) -> None:
+    study.ask()
+    study.answer()
+    (study.folder / "design.lock").write_text("{}")
+    found = told(study)
+    assert (found.confirmed, job(found).same(base(study.state()))) == ((), True)
+
+
+def test_values_that_no_job_can_have_together_are_not_put_together(study: InRounds) -> None:
+    study.ask()
+    study.answer()
+    study.begin_next()
+    asked(study, "episodes_per_step", 128, 136, 0.2)
+    found = told(study)
+    assert job(found).same(base(study.state(), group_size=16))
+    assert found.notes == ("episodes_per_step = 136 is left out: no job can have it beside group_size = 16",)
+
+
+def test_a_claim_that_an_amendment_made_exploratory_confirms_nothing(study: InRounds) -> None:
+    study.ask()
+    for spec in study.plan():
+        study.run(spec)
+    state = study.state()
+    verdict = judge_hypothesis(state, "h1", look=1).model_copy(update={"exploratory": True})
+    study.append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
+    assert told(study).confirmed == ()
+
+
+def test_what_is_asked_again_and_not_shown_again_is_taken_back(study: InRounds) -> None:
+    asked(study, "epochs", 1, 2, 0.3)
+    study.begin_next()
+    asked(study, "epochs", 1, 2, 0.0)
+    found = told(study)
+    assert found.confirmed == ()
+    assert any("not shown again" in note for note in found.notes)

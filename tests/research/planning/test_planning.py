@@ -1,0 +1,441 @@
+"""From a topic to a lock: turns taken once, A/A runs where nothing is known, and no model that is waited for after."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.design.compiler import CompiledDesign, DesignCompiler
+from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
+from research.installation.home import Home
+from research.noise.bank import NoiseBank
+from research.planner.digest import Digest
+from research.planner.looks import TakenLook
+from research.planner.protocol import Check, PlannerTurn
+from research.planner.quoted import Quoted
+from research.planning.planning import Planning, arm_facts
+from research.proposals.actions import Action, AskUser, Note, Propose, ProposeDesign, ProposedHypothesis
+from research.rule_planner.planner import RulesPlanner
+from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
+from studies.records.design import Hypothesis, Metric
+from studies.records.design_parts import Noise
+from studies.records.planner_words import PlannerWords
+from studies.records.run_specs import noise_spec
+from swarm.job import Job
+from tests.research.bench import Cut, CutLog
+from tests.research.calibrated import Came, verdict_on
+from tests.research.fakes import BASE, PRICING, ManualClock, ScriptedPlanner, create_study
+from tests.studies.raw import append
+
+STUDY = "s1"
+EMPTY = NoiseBank()
+
+
+class Knows(NoiseBank):
+    """Stands for a bank with twenty degrees of freedom about anything."""
+
+    sd = 0.02
+
+    def find(self, environment: str, job: Job, metric: Metric) -> Noise:
+        return Noise(sd=self.sd, df=20, episodes=metric.episodes, basis="made up")
+
+    def why_not(self, environment: str, job: Job, metric: Metric) -> None:
+        return None
+
+
+class Loud(Knows):
+    """Stands for a bank that has seen more noise than any study could see through."""
+
+    sd = 0.45
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    with closing(EventLog(home.database, clock=ManualClock())) as log:
+        create_study(log, STUDY)
+    return home
+
+
+@pytest.fixture
+def log(home: Home) -> Iterator[EventLog]:
+    with closing(EventLog(home.database)) as log:
+        yield log
+
+
+def state_of(log: EventLog) -> StudyState:
+    return fold(log.read(STUDY))
+
+
+def types_of(log: EventLog) -> list[str]:
+    return [event.type.value for event in log.read(STUDY)][1:]
+
+
+def planning(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY) -> Planning:
+    record = StudyLog(log, STUDY)
+    record.state()
+    return Planning(home, log, record, planner, lambda: PRICING, BASE, noise_bank=lambda log: bank)
+
+
+def plan(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY) -> StudyState:
+    planning(home, log, planner, bank).plan(state_of(log), lambda: 600.0)
+    return state_of(log)
+
+
+def test_a_known_noise_leads_straight_to_the_lock(home: Home, log: EventLog) -> None:
+    state = plan(home, log, ScriptedPlanner(), Knows())
+    assert types_of(log) == [
+        "planner.acted", "hypothesis.proposed", "planner.acted", "design.locked",
+    ]  # fmt: skip
+    assert state.design is not None
+    assert state.design.noise == Knows().find("guess", BASE, state.design.metric)
+
+
+def test_a_design_is_evaluated_once(home: Home, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated: list[ProposeDesign] = []
+    compile_design = DesignCompiler.compile
+
+    def noted(self: DesignCompiler, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
+        evaluated.append(proposal)
+        return compile_design(self, hypotheses, proposal)
+
+    monkeypatch.setattr(DesignCompiler, "compile", noted)
+    assert plan(home, log, RulesPlanner(), Knows()).design is not None
+    turn = json.loads((home.study(STUDY) / "planning" / "design.json").read_text())
+    assert evaluated.count(ProposeDesign.model_validate(turn["action"])) == 1
+
+
+def test_an_unknown_noise_leads_to_aa_runs_of_the_controls_job_and_no_lock(home: Home, log: EventLog) -> None:
+    state = plan(home, log, ScriptedPlanner())
+    assert types_of(log)[-1] == "noise.planned"
+    assert state.design is None
+    assert state.noise_plan is not None
+    assert state.noise_plan.job["group_size"] == 8, "the control's value"
+    assert state.noise_seconds > 0
+
+
+def test_after_the_aa_runs_the_design_is_locked_on_fresh_seeds_without_asking_again(home: Home, log: EventLog) -> None:
+    planner = ScriptedPlanner()
+    plan(home, log, planner)
+    state = plan(home, log, planner, Knows())
+    assert planner.asked == ["propose", "design"]
+    assert state.design is not None
+    assert state.noise_plan is not None
+    assert not set(state.design.seeds) & set(state.noise_plan.seeds)
+
+
+def test_a_turn_that_another_controller_took_meanwhile_is_not_overwritten(home: Home, log: EventLog) -> None:
+    class Overtaken(ScriptedPlanner):
+        """Is so slow that another controller takes over and locks the design meanwhile."""
+
+        kept = b""
+
+        def act(self, digest: Digest, check: Check) -> PlannerTurn:
+            turn = super().act(digest, check)
+            plan(home, log, ScriptedPlanner(), Knows())
+            self.kept = (home.study(STUDY) / "planning" / "propose.json").read_bytes()
+            return turn
+
+    planner = Overtaken()
+    with pytest.raises(HeadMoved):
+        plan(home, log, planner, Knows())
+    assert (home.study(STUDY) / "planning" / "propose.json").read_bytes() == planner.kept
+
+
+def test_turns_whose_files_were_exchanged_are_refused_in_one_line(home: Home, log: EventLog) -> None:
+    plan(home, log, ScriptedPlanner())
+    folder = home.study(STUDY) / "planning"
+    shutil.copy(folder / "design.json", folder / "propose.json")
+    with pytest.raises(HomeError, match="found 'design' where Propose belongs"):
+        plan(home, log, ScriptedPlanner())
+
+
+def test_the_design_is_priced_by_what_the_aa_runs_took(home: Home, log: EventLog) -> None:
+    """They were priced at 10 s and take 50; so does, as far as is known, every other job of this study."""
+    noise = plan(home, log, ScriptedPlanner())
+    assert noise.noise_plan is not None
+    assert noise.noise_hash is not None
+    for seed, seconds in zip(noise.noise_plan.seeds, (40.0, 50.0, 900.0), strict=False):
+        spec = noise_spec(STUDY, noise.noise_plan, noise.noise_hash, seed)
+        run = {"run_id": spec.run_id}
+        append(log, STUDY, EventType.RUN_PLANNED, {**run, "spec": spec.model_dump(mode="json")})
+        append(log, STUDY, EventType.ATTEMPT_LAUNCHED, {**run, "attempt": 1, "name": spec.run_id})
+        ended = {"attempt": 1, "status": "finished", "code": "ok", "reason": "", "seconds": seconds}
+        append(log, STUDY, EventType.ATTEMPT_ENDED, {**run, **ended})
+    state = plan(home, log, ScriptedPlanner(), Knows())
+    assert state.design is not None
+    assert state.design.price.seconds_per_run == 50.0
+    assert "as this study's A/A runs took" in state.design.price.basis
+
+
+def test_aa_runs_that_tell_nothing_end_the_study_in_one_line(home: Home, log: EventLog) -> None:
+    plan(home, log, ScriptedPlanner())
+    with pytest.raises(DesignRefused, match="expected A/A runs that show the noise") as caught:
+        plan(home, log, ScriptedPlanner())
+    assert "\n" not in caught.value.message
+    assert "found 0 of 0 measured, of guess" in caught.value.message
+    assert types_of(log).count("noise.planned") == 1
+
+
+def test_a_study_whose_aa_runs_were_planned_before_the_machinery_was_checked_goes_on(home: Home, log: EventLog) -> None:
+    before = plan(home, log, ScriptedPlanner())
+    assert before.noise_plan is not None
+    assert before.noise_plan.plumbing is None
+    assert plan(home, log, ScriptedPlanner(), Knows(checked=frozenset())).design is not None
+
+
+def test_a_learning_rate_of_0_that_was_asked_for_and_not_seen_ends_the_study(home: Home, log: EventLog) -> None:
+    first = plan(home, log, ScriptedPlanner(), NoiseBank(checked=frozenset()))
+    assert first.noise_plan is not None
+    assert first.noise_plan.plumbing is not None
+    with pytest.raises(DesignRefused, match="a training with a learning rate of 0 that changes nothing"):
+        plan(home, log, ScriptedPlanner(), Knows(checked=frozenset()))
+
+
+class Listening(ScriptedPlanner):
+    """Keeps the digests it is shown."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[Digest] = []
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        self.shown.append(digest)
+        return super().act(digest, check)
+
+
+def test_a_design_that_the_noise_drowns_is_asked_for_once_more_with_the_reason(home: Home, log: EventLog) -> None:
+    planner = Listening()
+    plan(home, log, planner)
+    with pytest.raises(PlannerFailed, match="gave an action that is refused"):
+        plan(home, log, planner, Loud())
+    assert planner.asked == ["propose", "design", "design"]
+    assert planner.shown[1].rejected is None
+    assert "0.45" in str(planner.shown[2].rejected)
+    assert planner.shown[2].noise["guess"].sd == Loud.sd
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("cut", range(5))
+def test_a_controller_killed_at_any_event_asks_for_no_turn_twice(home: Home, cut: int, written: bool) -> None:
+    planner = ScriptedPlanner()
+    with closing(CutLog(home.database, ManualClock(), cut, written=written)) as log:
+        try:
+            plan(home, log, planner)
+            plan(home, log, planner, Knows())
+        except Cut:
+            pass
+        else:
+            raise AssertionError("there are five events and more")
+    with closing(EventLog(home.database)) as log:
+        state = plan(home, log, planner, Knows()) if state_of(log).design is None else state_of(log)
+        assert planner.asked == ["propose", "design"]
+        assert state.design is not None
+        assert [act.action for act in state.planner_acts] == ["propose", "design"]
+        assert len(state.hypotheses) == 1
+
+
+class Thoughtful(ScriptedPlanner):
+    """Writes down a note and a question beside its proposal, and looks at a price before."""
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        turn = super().act(digest, check)
+        if digest.stage != "propose":
+            return turn
+        wish = {"variable": "group_size", "control": 8, "treatments": [16], "environment": "guess"}
+        look = TakenLook("price", wish, str(digest.may_look.answer("price", wish)))
+        return replace(turn, asides=(Note(text="An idea."), AskUser(text="Which?")), looks=(look,))
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("cut", range(4))
+def test_a_controller_killed_among_notes_writes_each_down_once(home: Home, cut: int, written: bool) -> None:
+    planner = Thoughtful()
+    with closing(CutLog(home.database, ManualClock(), cut, written=written)) as log, pytest.raises(Cut):
+        plan(home, log, planner, Knows())
+    with closing(EventLog(home.database)) as log:
+        state = plan(home, log, planner, Knows()) if state_of(log).design is None else state_of(log)
+    assert planner.asked == ["propose", "design"]
+    assert [(note.kind, note.text) for note in state.notebook] == [("note", "An idea."), ("ask", "Which?")]
+    assert [act.action for act in state.planner_acts] == ["propose", "design"]
+    [look] = state.planner_acts[0].looks
+    turn = json.loads((home.study(STUDY) / "planning" / "propose.json").read_text())
+    assert [kept["name"] for kept in turn["looks"]] == [look["name"]] == ["price"]
+    assert look["sha256"] == hashlib.sha256(turn["looks"][0]["answer"].encode()).hexdigest()
+
+
+def test_a_planner_is_shown_what_earlier_studies_found(home: Home, log: EventLog) -> None:
+    class Found:
+        def find(self, words: str, most: int) -> list[Quoted]:
+            return [Quoted("f1", f"Of {words!r} much is known.")]
+
+    planner, record = Listening(), StudyLog(log, STUDY)
+    record.state()
+    bank = Knows()
+    planning = Planning(
+        home, log, record, planner, lambda: PRICING, BASE, noise_bank=lambda log: bank, findings=Found()
+    )
+    planning.plan(state_of(log), lambda: 600.0)
+    [found] = planner.shown[0].facts()["findings_of_earlier_studies_quoted"]
+    assert found == {"id": "f1", "text": "Of 'Does a larger group help?' much is known."}
+    assert planner.shown[0].may_look.answer("findings", {"words": "groups"})["quoted"][0]["id"] == "f1"
+
+
+def test_who_saw_plays_of_hidden_tasks_proposes_no_reward_function(home: Home, log: EventLog) -> None:
+    seen = {"name": "episodes", "arguments": {}, "sha256": "0" * 64, "characters": 9}
+    turn = {"action": "propose", "tries": 1, "tokens": {}, "rejected": [], "note": "", "turn": "1/propose/7"}
+    append(log, STUDY, EventType.PLANNER_ACTED, {**turn, "looks": [seen]})
+
+    class Coding(Listening):
+        def act(self, digest: Digest, check: Check) -> PlannerTurn:
+            self.shown.append(digest)
+            coded = ProposedHypothesis(
+                mechanism="Denser.", variable="reward", control="built-in", treatment="dense", direction="increase",
+                predicted_low=0.0, predicted_high=0.3, probability=0.5,
+                code="def reward(task, messages, outcome):\n    return 1.0\n",
+            )  # fmt: skip
+            return PlannerTurn(Propose(hypotheses=(coded,)))
+
+    planner = Coding()
+    with pytest.raises(PlannerFailed, match="could hold their answers"):
+        plan(home, log, planner, Knows())
+    assert planner.shown[0].plays_seen
+    assert not planner.shown[0].code_allowed
+
+
+class Cautious(ScriptedPlanner):
+    """States what would matter, what would refute it, when to give it up and what it fears."""
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        if digest.stage != "propose":
+            return super().act(digest, check)
+        stated = ProposedHypothesis(
+            statement="A larger group helps.", mechanism="Less noise.", variable="group_size", control=8, treatment=16,
+            direction="increase", predicted_low=0.0, predicted_high=0.6, probability=0.7, smallest_effect=0.05,
+            falsifier="It does not.", kill_if="hi < 0.05", confounds=("the weather",),
+        )  # fmt: skip
+        return PlannerTurn(Propose(hypotheses=(stated,)))
+
+
+def test_what_a_planner_states_is_locked_word_for_word(home: Home, log: EventLog) -> None:
+    design = plan(home, log, Cautious(), Knows()).design
+    assert design is not None
+    (claim,) = design.hypotheses
+    assert (claim.smallest_effect, claim.falsifier, claim.kill_if) == (0.05, "It does not.", "hi < 0.05")
+    assert "the weather" in claim.confounds
+    assert design.promise is not None
+    assert design.promise.effect == 0.05
+
+
+class Searching:
+    """The rule planner on a question for the best."""
+
+    name, model = "rules", None
+
+    def __init__(self, screened: bool = True) -> None:
+        self.screened = screened
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        asked = Digest(
+            "What is the best learning rate and group size?", digest.seconds_left, 10.0, 2, search=digest.search
+        )
+        turn = RulesPlanner().act(asked, check if self.screened else lambda action: None)
+        if isinstance(turn.action, ProposeDesign) and not self.screened:
+            return PlannerTurn(turn.action.model_copy(update={"screen": None}))
+        return turn
+
+
+def test_a_search_locks_a_screen_and_announces_no_claim(home: Home, log: EventLog) -> None:
+    state = plan(home, log, Searching(), Knows())
+    assert EventType.HYPOTHESIS_PROPOSED.value not in types_of(log)
+    assert state.locked_design is not None
+    assert state.locked_design.screen is not None
+    assert state.locked_design.screen.prediction is not None
+
+
+def test_a_search_without_a_screen_is_refused(home: Home, log: EventLog) -> None:
+    with pytest.raises(PlannerFailed, match="expected a screen, as a search was proposed"):
+        plan(home, log, Searching(screened=False), Knows())
+    assert state_of(log).design is None
+
+
+class Silent(ScriptedPlanner):
+    """Fails where it is asked to conclude."""
+
+    def __init__(self, error: ResearchError) -> None:
+        super().__init__()
+        self.error = error
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        if digest.stage == "conclude":
+            raise self.error
+        return super().act(digest, check)
+
+
+@pytest.mark.parametrize("error", [PlannerFailed("no answer"), DesignRefused("no"), ResearchError("any")])
+def test_a_locked_study_concludes_without_a_planner_that_fails(
+    home: Home, log: EventLog, error: ResearchError, judged: Callable[..., StudyState]
+) -> None:
+    assert planning(home, log, Silent(error)).conclusion(judged(), 100.0) is None
+
+
+def test_a_study_without_verdicts_asks_nobody_to_conclude(home: Home, log: EventLog) -> None:
+    planner = ScriptedPlanner()
+    state = plan(home, log, planner, Knows())
+    assert planning(home, log, planner).conclusion(state, 100.0) is None
+    assert planner.asked == ["propose", "design"]
+
+
+@pytest.fixture
+def judged(home: Home, log: EventLog) -> Callable[..., StudyState]:
+    """A study with a verdict that a linter warned of, and notes of its user."""
+
+    def make() -> StudyState:
+        design = plan(home, log, ScriptedPlanner(), Knows()).design
+        assert design is not None
+        verdict = verdict_on(design.hypotheses[0].id, Came(0.7, "equivalent"))
+        warned = verdict.model_copy(update={"violations": ("hardware: other machines",)})
+        append(log, STUDY, EventType.VERDICT_COMPUTED, warned.model_dump(mode="json"))
+        note = {"kind": "note", "reason": "\x1b[31mthe fan was loud\x1b[0m"}
+        append(log, STUDY, EventType.DESIGN_AMENDED, {"amendment": note}, actor="user")
+        return state_of(log)
+
+    return make
+
+
+def test_a_conclusion_is_asked_for_with_arms_warnings_verdicts_and_quoted_notes(
+    home: Home, log: EventLog, judged: Callable[..., StudyState]
+) -> None:
+    planner, state = Listening(), judged()
+    said = planning(home, log, planner).conclusion(state, 100.0)
+    assert said == PlannerWords(by="scripted", text="The question is answered.", unfounded=())
+    (digest,) = planner.shown
+    facts = digest.facts()
+    assert facts["verdicts"][0]["verdict"] == "equivalent"
+    assert facts["linter_warnings"] == ["hardware: other machines"]
+    assert [note["text"] for note in facts["user_notes_quoted"]] == ["the fan was loud"]
+    assert [arm["name"] for arm in facts["arms"]] == [arm.name for arm in arm_facts(state)]
+    assert facts["budget"]["seconds_left"] == 100
+    assert planning(home, log, planner).conclusion(state_of(log), 50.0) == said
+    assert len(planner.shown) == 1, "the written turn is used again"
+
+
+def test_an_action_of_another_stage_is_refused(home: Home, log: EventLog) -> None:
+    class Eager(ScriptedPlanner):
+        """Answers everything with a design."""
+
+        def act(self, digest: Digest, check: Check) -> PlannerTurn:
+            action: Action = ProposeDesign(environment="guess")
+            assert "expected the action 'propose' now" in str(check(action))
+            return PlannerTurn(action)
+
+    with pytest.raises(PlannerFailed, match="expected the action 'propose' now"):
+        plan(home, log, Eager(), Knows())

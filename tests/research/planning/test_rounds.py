@@ -1,0 +1,355 @@
+"""An inquiry of several rounds, flown by the shipped loop on simulated training: chained locks, levels, fresh seeds."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simlab.flights.flight import Desk, Flight, FlightResult, fly
+from simlab.flights.killing import fly_killed
+from simlab.worlds.world import MainEffect, Planted
+
+from research.errors import PlannerFailed
+from research.planner.digest import Digest
+from research.planner.protocol import Check, PlannerTurn
+from research.proposals.actions import Conclude
+from research.rule_planner.planner import RulesPlanner
+from research.scheduling.steps import ASK_RULE
+from studies import EventType, StudyState, fold
+from studies.inquiry.ledger import weights
+from studies.log.event import Event, composed
+from studies.records.design import Design
+from studies.records.design_parts import RoundPlace
+from studies.records.errors import LogCorrupt, ReportError
+from studies.report.parts.evidence import Evidence
+from swarm.job import Job, tunables
+
+FIELDS = [name for name, mark in tunables().items() if name != "steps" and not isinstance(mark.ladder[0], str)]
+TOPIC = "learning rate 3e-3 vs 1e-2 on arith"
+
+
+def world(effect: float = 0.2) -> Planted:
+    job = Job()
+    usual = {name: tunables()[name].usual for name in FIELDS}
+    return Planted(
+        seed=5,
+        knobs={name: tunables()[name].ladder for name in FIELDS},
+        base={name: usual[name] if getattr(job, name) is None else getattr(job, name) for name in FIELDS},
+        effects=(MainEffect("learning_rate", {0.01: effect}),),
+        centre=0.5,
+        seed_sd=0.03,
+        steps=8,
+    )
+
+
+def flight(rounds: int | None = 2, **changes: Any) -> Flight:
+    return Flight("inquiry-1", TOPIC, changes.pop("world", world()), asks={"rounds": rounds}, **changes)
+
+
+@cache
+def flown() -> FlightResult:
+    return fly(flight(3))
+
+
+def claims(state: StudyState) -> list[tuple[int, str, str, str]]:
+    return [
+        (entry.round, verdict.hypothesis, verdict.verdict, locked(entry).environment)
+        for entry in state.rounds
+        for verdict in entry.verdicts
+    ]
+
+
+def locked(state: StudyState) -> Design:
+    assert state.design is not None
+    return state.design
+
+
+def place(state: StudyState) -> RoundPlace:
+    found = locked(state).inquiry
+    assert found is not None
+    return found
+
+
+def test_each_round_is_locked_on_the_lock_of_the_one_before_and_on_what_the_ledgers_give_it() -> None:
+    state = flown().state
+    assert (flown().refused, state.status, state.round, state.most_rounds) == (None, "concluded", 3, 3)
+    places = [place(entry) for entry in state.rounds]
+    assert [found.number for found in places] == [1, 2, 3]
+    assert [found.previous for found in places] == ["", *(entry.design_hash for entry in state.rounds_before)]
+    shares = weights(3)
+    assert places[0].difference == pytest.approx(0.05 * shares[0])
+    assert [entry.verdicts[0].verdict for entry in state.rounds_before] == ["supported", "supported"]
+    assert places[1].difference == pytest.approx(0.05 * (shares[0] + shares[1]))  # handed on by a claim
+    assert places[1].equivalence == pytest.approx(0.05 * shares[1])  # the other ledger has nothing to hand on
+
+
+def test_every_round_runs_on_seeds_of_its_own_and_every_name_is_used_once() -> None:
+    state = flown().state
+    seeds = [{run.spec.seed for run in entry.runs.values()} for entry in state.rounds]
+    assert sum(map(len, seeds)) == len(set().union(*seeds))
+    names = [hypothesis.id for entry in state.rounds for hypothesis in entry.hypotheses]
+    assert names == ["h1", "r2h1", "r3h1"]
+    assert not flown().duplicates
+    assert Counter(run.status for run in state.every_run.values()).keys() <= {"collected"}
+
+
+def test_a_question_follows_what_the_last_round_found() -> None:
+    state = flown().state
+    first, second, _ = map(locked, state.rounds)
+    assert second.environment != first.environment  # a finding is tried elsewhere
+    assert "tried in" in state.rounds[1].why_asked
+
+
+def test_nothing_found_widens_the_ladder_and_then_moves_to_the_next_field() -> None:
+    result = fly(flight(3, world=world(0.0)))
+    _, second, third = map(locked, result.state.rounds)
+    [wider], [other] = second.hypotheses, third.hypotheses
+    ladder = tunables()["learning_rate"].ladder
+    assert (wider.variable, wider.control, wider.treatment) == ("learning_rate", ladder[0], ladder[-1])
+    assert other.variable != "learning_rate"
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_controller_killed_around_the_turn_of_a_round_changes_no_verdict(written: bool) -> None:
+    whole = fold(events())
+    turn = begun_at() - 2  # the first event is nobody's append
+    for at in range(turn - 3, turn + 5):
+        result = fly_killed(flight(2), at, written=written)
+        assert result is not None
+        assert claims(result.state) == claims(whole), (at, written)
+        assert not result.duplicates
+        turns = [act.turn for act in result.state.planner_acts]
+        assert len(set(turns)) == len(turns)
+
+
+def test_the_number_of_rounds_follows_from_the_budget_where_nobody_says_it() -> None:
+    rich, poor = fly(flight(None, budget_s=40 * 3600.0)), fly(flight(None, budget_s=300.0))
+    assert rich.state.most_rounds == 4
+    assert poor.refused is None
+    assert poor.state.most_rounds == 1
+    assert locked(poor.state).alpha == 0.05  # one round keeps all of the level
+
+
+def test_an_inquiry_ends_where_the_budget_carries_no_further_question() -> None:
+    result = fly(flight(4, budget_s=600.0))
+    state = result.state
+    assert (result.refused, state.status) == (None, "concluded")
+    assert state.round < 4
+    [said] = [decision.reason for decision in state.decisions if decision.rule == ASK_RULE]
+    assert said.startswith("no further question could be had within level and budget")
+
+
+class _Silent(RulesPlanner):
+    """Answers in the first round alone, as a model whose endpoint is gone later."""
+
+    name = "llm"
+    model = "silent"
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        if digest.inquiry is not None or digest.stage == "conclude":
+            raise PlannerFailed("expected an answer; found none")
+        return super().act(digest, check)
+
+
+class _Content(_Silent):
+    """Sees nothing more to ask."""
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        if digest.inquiry is not None:
+            return PlannerTurn(Conclude(reason="That is all I wanted to know."))
+        return RulesPlanner.act(self, digest, check)
+
+
+def test_where_no_model_answers_the_rules_ask_on() -> None:
+    state = fly(flight(2, planner=lambda clock: _Silent())).state
+    assert (state.status, state.round) == ("concluded", 2)
+
+
+def test_a_planner_that_sees_nothing_more_to_ask_ends_the_inquiry_in_its_words() -> None:
+    state = fly(flight(3, planner=lambda clock: _Content())).state
+    assert (state.status, state.round, state.most_rounds) == ("concluded", 1, 3)
+    [said] = [decision.reason for decision in state.decisions if decision.rule == ASK_RULE]
+    assert "That is all I wanted to know." in said
+
+
+@cache
+def events() -> tuple[Event, ...]:
+    """Return the log of an inquiry of two rounds."""
+    seen: list[Event] = []
+
+    def look(desk: Desk) -> None:
+        seen[:] = desk.log.read(desk.state.id)
+
+    fly(flight(2, hand=look))
+    return tuple(seen)
+
+
+def begun_at() -> int:
+    """Return the number of the event that begins the second round."""
+    return next(event.seq for event in events() if event.type is EventType.ROUND_BEGUN)
+
+
+def followed(before: Sequence[Event], kind: EventType, payload: Mapping[str, Any]) -> StudyState:
+    """Return the state after one more event."""
+    at = datetime.fromisoformat(before[-1].ts)
+    return fold([*before, composed(before[-1].study, kind, payload, after=before[-1], actor="system", at=at)])
+
+
+def test_a_log_folds_at_every_event_and_keeps_the_rounds_that_are_over() -> None:
+    turn = begun_at()
+    before, after = fold(events()[: turn - 1]), fold(events()[:turn])
+    assert (before.round, after.round) == (1, 2)
+    assert after.rounds_before[0].verdicts == before.verdicts
+    assert (after.design, after.runs, after.verdicts, after.hypotheses) == (None, {}, (), ())
+    assert after.every_run == before.runs
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"number": 3}, "expected round 2 of 2"),
+        ({"previous": "0" * 64}, "expected a round after the lock"),
+    ],
+)
+def test_a_round_that_is_no_link_of_the_chain_is_refused(change: dict[str, Any], said: str) -> None:
+    turn = events()[begun_at() - 1]
+    with pytest.raises(LogCorrupt, match=said):
+        followed(events()[: turn.seq - 1], turn.type, {**turn.payload, **change})
+
+
+def test_a_round_is_not_begun_while_a_claim_is_open() -> None:
+    early = next(event.seq for event in events() if event.type is EventType.DESIGN_LOCKED)
+    turn = events()[begun_at() - 1]
+    with pytest.raises(LogCorrupt, match="h1 open"):
+        followed(events()[:early], turn.type, turn.payload)
+
+
+def test_a_lock_that_spends_more_than_its_round_has_is_refused() -> None:
+    last = [event for event in events() if event.type is EventType.DESIGN_LOCKED][-1]
+    design = locked(fold(events()[: last.seq]))
+    assert design.inquiry is not None
+    greedy = design.model_copy(update={"inquiry": design.inquiry.model_copy(update={"equivalence": 0.05})})
+    payload = {"design": greedy.model_dump(mode="json"), "hash": greedy.hash(), "file": "design-2.lock"}
+    with pytest.raises(LogCorrupt, match="is not what the ledgers give it"):
+        followed(events()[: last.seq - 1], EventType.DESIGN_LOCKED, payload)
+
+
+def test_a_round_that_comes_to_no_lock_is_given_up_and_the_one_before_stands() -> None:
+    state = followed(events()[: begun_at()], EventType.STUDY_CONCLUDED, {"reason": "no lock"})
+    assert (state.status, state.round, len(state.given_up)) == ("concluded", 1, 1)
+    assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
+
+
+def cut_short(desk: Desk, left_s: float, made: int) -> bool:
+    """Leave so little of the budget once so many A/A runs of the second round are measured; return whether it was."""
+    over = sum(run.status == "collected" for run in desk.state.runs.values())
+    if desk.state.round == 1 or desk.state.design is not None or desk.state.noise_plan is None or over < made:
+        return False
+    amendment = {"kind": "budget", "value": desk.state.worked_s + left_s, "reason": "no more time"}
+    desk.write(EventType.DESIGN_AMENDED, {"amendment": amendment})
+    return True
+
+
+def test_a_budget_that_ends_in_the_aa_runs_of_a_later_round_leaves_a_report_and_then_a_conclusion() -> None:
+    done: list[str] = []
+
+    def hand(desk: Desk) -> None:
+        if not done and cut_short(desk, 1.0, 1):
+            done.append("cut")
+        elif done == ["cut"] and desk.state.stopped_reason is not None:
+            assert desk.state.report is not None
+            done.append("resumed")
+            desk.write(EventType.STUDY_RESUMED, {})
+
+    state = fly(flight(2, hand=hand, look_s=5.0, report=True)).state
+    assert done == ["cut", "resumed"]
+    assert (state.status, state.round, len(state.given_up)) == ("concluded", 1, 1)
+    assert str(state.concluded_reason).startswith("round 2 came to no lock, and nothing was tested in it: ")
+    assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
+
+
+class _GivesUp(_Silent):
+    """Asks, and sees nothing to design once what it asked cannot be had."""
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        if digest.rejected is not None:
+            return PlannerTurn(Conclude(reason="Then there is nothing more."))
+        return RulesPlanner.act(self, digest, check)
+
+
+def test_a_planner_that_ends_a_later_round_after_its_aa_runs_has_not_declined_the_topic() -> None:
+    done: list[bool] = []
+
+    def hand(desk: Desk) -> None:
+        if not done and cut_short(desk, 30.0, 5):
+            done.append(True)
+
+    state = fly(flight(2, hand=hand, look_s=5.0, planner=lambda clock: _GivesUp())).state
+    assert done
+    assert (state.status, state.declined, len(state.given_up)) == ("concluded", False, 1)
+    assert str(state.concluded_reason).startswith("round 2 came to no lock, and nothing was tested in it: ")
+    assert state.said is not None
+    assert state.said.text == "Then there is nothing more."
+
+
+def test_a_late_copy_of_an_earlier_round_s_run_is_kept_with_it() -> None:
+    begun = events()[: begun_at()]
+    name, run = next(iter(fold(begun).every_run.items()))
+    payload = {"run_id": name, "attempt": run.attempts[-1].number, "url": "http://here/1", "standing": "same"}
+    state = followed(begun, EventType.ATTEMPT_COPIED, payload)
+    assert state.every_run[name].attempts[-1].standing == "same"
+    assert state.rounds_before[0].runs[name].attempts[-1].url == "http://here/1"
+
+
+def test_a_budget_that_is_raised_in_a_later_round_holds_for_the_study() -> None:
+    raised: list[bool] = []
+
+    def raise_it(desk: Desk) -> None:
+        if desk.state.round == 2 and not raised:
+            raised.append(True)
+            amendment = {"kind": "budget", "value": 80 * 3600.0, "reason": "there is time"}
+            desk.write(EventType.DESIGN_AMENDED, {"amendment": amendment})
+
+    state = fly(flight(2, hand=raise_it, look_s=30.0)).state
+    assert raised
+    assert (state.status, state.budget_s) == ("concluded", 80 * 3600.0)
+
+
+def test_a_lock_on_seeds_of_an_earlier_round_is_refused() -> None:
+    last = [event for event in events() if event.type is EventType.DESIGN_LOCKED][-1]
+    state = fold(events()[: last.seq])
+    used, own = locked(state.rounds_before[0]).seeds, locked(state).seeds
+    again = locked(state).model_copy(update={"seeds": (used[0], *own[1:])})
+    payload = {"design": again.model_dump(mode="json"), "hash": again.hash(), "file": "design-2.lock"}
+    with pytest.raises(LogCorrupt, match="seeds of an earlier round"):
+        followed(events()[: last.seq - 1], EventType.DESIGN_LOCKED, payload)
+
+
+class _Watched(RulesPlanner):
+    """The rules, and what they were shown."""
+
+    def __init__(self) -> None:
+        self.shown: list[Digest] = []
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        self.shown.append(digest)
+        return super().act(digest, check)
+
+
+def test_a_round_whose_files_are_not_readable_can_be_asked_on_about_and_the_planner_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def gone(state: StudyState, folder: Path) -> Evidence:
+        raise ReportError("expected the evaluation of run r1; found none")
+
+    monkeypatch.setattr("research.planning.planning.gather", gone)
+    planner = _Watched()
+    landed = fly(flight(2, planner=lambda clock: planner))
+    assert (landed.refused, landed.state.round) == (None, 2)
+    told = [entry for digest in planner.shown if digest.inquiry for entry in digest.inquiry.rounds[0].beside]
+    assert "its files could not be read again: expected the evaluation of run r1; found none" in told

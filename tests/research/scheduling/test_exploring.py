@@ -1,0 +1,189 @@
+"""An exploration between rounds: single runs on search tasks that feed no claim and draw on no ledger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from simlab.flights.flight import Desk, Flight, FlightResult, fly
+from simlab.flights.killing import fly_killed
+from simlab.worlds.world import MainEffect, Planted
+
+from research.planner.digest import Digest
+from research.planner.protocol import Check, PlannerTurn
+from research.proposals.actions import Constant, Explore, Tried
+from research.rule_planner.planner import RulesPlanner
+from studies import EventType, StudyState
+from studies.inquiry.exploration import Exploration
+from studies.log.event import Event
+from studies.records.design import Arm
+from studies.records.errors import EventRefused
+from studies.records.run_specs import screen_metric
+from swarm.job import Job, tunables
+
+FIELDS = [name for name, mark in tunables().items() if name != "steps" and not isinstance(mark.ladder[0], str)]
+
+
+def flight(**changes: Any) -> Flight:
+    job = Job()
+    usual = {name: tunables()[name].usual for name in FIELDS}
+    world = Planted(
+        seed=5, knobs={name: tunables()[name].ladder for name in FIELDS},
+        base={name: usual[name] if getattr(job, name) is None else getattr(job, name) for name in FIELDS},
+        effects=(MainEffect("learning_rate", {0.01: 0.2}),), centre=0.5, seed_sd=0.03, steps=8,
+    )  # fmt: skip
+    return Flight("explored-1", "learning rate 3e-3 vs 1e-2 on arith", world, asks={"rounds": 2}, **changes)
+
+
+def plan_of(state: StudyState, seed: int = 77) -> Exploration:
+    assert state.design is not None
+    arms = (Arm(name="group_size=2", overrides={"group_size": 2}), Arm(name="as-it-is", overrides={}))
+    return Exploration(
+        why="to see", environment=state.design.environment, base_job={**state.design.base_job, "steps": 3},
+        arms=arms, seed=seed, metric=screen_metric(state.design.metric),
+    )  # fmt: skip
+
+
+def payload(plan: Exploration) -> dict[str, Any]:
+    return {"plan": plan.model_dump(mode="json"), "hash": plan.hash(), "seconds_per_run": 20.0, "turn": "2/propose/1"}
+
+
+WISH = Explore(
+    environment="arith", steps=3, why="to see",
+    tried=(Tried(settings=(Constant(field="group_size", value=2),)), Tried()),
+)  # fmt: skip
+
+
+class Explorer(RulesPlanner):
+    """Explores once before it asks the second round's question."""
+
+    def __init__(self, wish: Explore = WISH, times: int = 1) -> None:
+        self.wish = wish
+        self.times = times
+        self.refused: list[str] = []
+        self.told: list[Any] = []
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        if digest.inquiry is None or digest.stage != "propose":
+            return super().act(digest, check)
+        self.told.append(digest.inquiry.facts().get("explorations", []))
+        if digest.inquiry.explored >= self.times:
+            return super().act(digest, check)
+        if (wrong := check(self.wish)) is not None:
+            self.refused.append(wrong.message)
+            return super().act(digest, check)
+        return PlannerTurn(self.wish)
+
+
+def explored(planner: Explorer | None = None) -> tuple[FlightResult, Explorer]:
+    chosen = planner or Explorer()
+    return fly(flight(planner=lambda clock: chosen)), chosen
+
+
+def test_an_exploration_is_run_once_each_and_no_verdict_or_level_follows_from_it() -> None:
+    result, planner = explored()
+    state = result.state
+    assert (state.status, result.refused) == ("concluded", None)
+    runs = [run for run in state.every_run.values() if run.spec.phase == "explore"]
+    assert sorted(run.spec.arm for run in runs) == ["as-it-is", "group_size=2"]
+    assert {run.status for run in runs} == {"collected"}
+    assert {run.spec.metric.split for run in runs} == {"search"}
+    plain = fly(flight()).state
+    for mine, other in zip(state.rounds, plain.rounds, strict=False):
+        assert mine.ledgers == other.ledgers
+    first = [verdict.inputs_sha256 for verdict in state.rounds[0].verdicts]
+    assert first == [verdict.inputs_sha256 for verdict in plain.rounds[0].verdicts]
+
+    [shown] = planner.told[-1]
+    scores = shown["single_runs_on_search_tasks_which_claim_nothing"]
+    assert [entry["tried"] for entry in scores] == ["group_size=2", "as-it-is"]
+    assert all(0 < entry["success"] < 1 for entry in scores)
+
+
+def test_three_explorations_come_before_a_question_at_most() -> None:
+    result, planner = explored(Explorer(times=9))
+    assert len({run.spec.seed for run in result.state.every_run.values() if run.spec.phase == "explore"}) == 3
+    assert "at most 3 explorations" in planner.refused[0]
+    assert (result.state.status, result.state.round) == ("concluded", 2)
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        (WISH.model_copy(update={"environment": "chess"}), "expected an environment among"),
+        (
+            WISH.model_copy(update={"tried": (Tried(settings=(Constant(field="group_size", value=0),)),)}),
+            "group_size",
+        ),
+        (
+            WISH.model_copy(update={"tried": (Tried(settings=(Constant(field="seed", value=1),)),)}),
+            "seeds are drawn by the harness",
+        ),
+    ],
+)
+def test_a_wish_that_cannot_be_had_is_refused_with_the_reason(wish: Explore, said: str) -> None:
+    result, planner = explored(Explorer(wish))
+    assert said in planner.refused[0]
+    assert not [run for run in result.state.every_run.values() if run.spec.phase == "explore"]
+
+
+def test_an_exploration_takes_a_quarter_of_the_time_that_is_left_at_most() -> None:
+    six = tuple(Tried(settings=(Constant(field="group_size", value=size),)) for size in (2, 4, 8, 16, 32, 64))
+    planner = Explorer(WISH.model_copy(update={"steps": 8, "tried": six}))
+    fly(flight(planner=lambda clock: planner, budget_s=400.0))
+    assert "at most a quarter" in planner.refused[0]
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_a_controller_killed_around_an_exploration_makes_it_once(written: bool) -> None:
+    events: list[Event] = []
+
+    def look(desk: Desk) -> None:
+        events[:] = desk.log.read(desk.state.id)
+
+    whole = fly(flight(planner=lambda clock: Explorer(), hand=look)).state
+    at = next(event.seq for event in events if event.type is EventType.EXPLORATION_PLANNED) - 2
+    for place in range(at - 1, at + 4):
+        result = fly_killed(flight(planner=lambda clock: Explorer()), place, written=written)
+        assert result is not None
+        assert not result.duplicates
+        assert [v.verdict for v in result.state.verdicts] == [v.verdict for v in whole.verdicts]
+        assert len([run for run in result.state.every_run.values() if run.spec.phase == "explore"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"hash": "0" * 64}, "the exploration's hash is"),
+        ({"plan": "hidden"}, "scored on search tasks"),
+    ],
+)
+def test_an_exploration_that_could_pass_for_evidence_is_refused(change: dict[str, Any], said: str) -> None:
+    refused: list[str] = []
+
+    def hand(desk: Desk) -> None:
+        if desk.state.design is None or refused:
+            return
+        plan = plan_of(desk.state)
+        if change.get("plan") == "hidden":
+            plan = plan.model_copy(update={"metric": desk.state.design.metric})
+        with pytest.raises(EventRefused) as error:
+            desk.write(EventType.EXPLORATION_PLANNED, payload(plan) | ({} if "plan" in change else change))
+        refused.append(str(error.value))
+
+    fly(replace(flight(hand=hand), asks={"rounds": 1}))
+    assert said in refused[0]
+
+
+def test_an_exploration_is_not_planned_while_a_claim_is_open() -> None:
+    refused: list[str] = []
+
+    def hand(desk: Desk) -> None:
+        if desk.state.design is not None and not desk.state.verdicts and not refused:
+            with pytest.raises(EventRefused) as error:
+                desk.write(EventType.EXPLORATION_PLANNED, payload(plan_of(desk.state)))
+            refused.append(str(error.value))
+
+    fly(replace(flight(hand=hand, look_s=5.0), asks={"rounds": 1}))
+    assert "claims are open" in refused[0]

@@ -1,0 +1,67 @@
+"""A real worker whose server dies and loses its database, beside a study that trains and one that waits."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.research.serving.conftest import ASKED, TOPIC, Pages, stop, trainings, wait_for
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def pages(served: Pages) -> Pages:
+    served.serve("--limit", "1")
+    return served
+
+
+def lose_database(pages: Pages) -> None:
+    """Kill the server and remove its database before the worker starts it again."""
+    assert pages.worker is not None
+    pages.worker.send_signal(signal.SIGSTOP)  # looks after the server, and is to come too late
+    pages.kill_server()
+    for file in pages.home.prefect.glob("prefect.db*"):
+        file.unlink()
+    pages.worker.send_signal(signal.SIGCONT)
+
+
+def given(pages: Pages) -> str:
+    """Hand a new study over from a terminal; the worker, which drives another, has no place for it."""
+    done = pages.ajet("research", TOPIC, "--budget", "30m", "--effect", "0.3", "--detach")
+    assert done.returncode == 0, done.stderr
+    return pages.studies()[0]
+
+
+def test_a_study_that_trains_is_shown_again_and_one_that_waits_is_handed_over_again(pages: Pages) -> None:
+    pages.begin("ajet-research", **ASKED)
+    wait_for(lambda: bool(pages.studies()) and bool(trainings(pages.study())))
+    training = pages.study().id
+    kept = {process.pid for process in trainings(pages.study())}
+    waiting = given(pages)
+    (run,) = pages.runs_of(waiting)
+
+    lose_database(pages)
+    wait_for(lambda: pages.serves() and bool(pages.runs_of(training)) and bool(pages.runs_of(waiting)))
+    (shown,), (again,) = pages.runs_of(training), pages.runs_of(waiting)
+    pages.until(shown.id, "Running")
+    assert again.id != run.id
+    assert pages.shown(again.id) in ("Scheduled", "Late")
+    assert kept <= {process.pid for process in trainings(pages.study(training))}
+    assert [one.name for one in pages.client.read_work_pools()] == [pages.place]
+    assert len(pages.client.read_deployments()) == 2
+
+    pages.press(shown.id, "cancel")  # which the new flow run can do too, and makes room for the one that waits
+    pages.until(shown.id, "Cancelled")
+    assert pages.study(training).stopped_reason == "cancelled in the Prefect UI"
+    pages.until(again.id, "Running")
+    wait_for(lambda: bool(trainings(pages.study(waiting))))
+    assert [one.id for one in pages.runs_of(waiting)] == [again.id]
+
+    cancelled = given(pages)
+    (run,) = pages.runs_of(cancelled)
+    pages.press(run.id, "cancel")  # before it began: that is a stop, and no reason to hand it over once more
+    wait_for(lambda: pages.study(cancelled).stopped_reason == "cancelled in the Prefect UI")
+    assert [one.id for one in pages.runs_of(cancelled)] == [run.id]
+    stop(pages, waiting)

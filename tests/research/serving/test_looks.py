@@ -1,0 +1,141 @@
+"""What a worker does in a look, where its server moves and where one study cannot be handed over."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, cast
+from uuid import UUID
+
+import pytest
+
+from research.installation.home import Home
+from research.orchestration import PrefectServer
+from sandboxes import SandboxError
+
+if TYPE_CHECKING:
+    from research.serving.pools import ServedPool
+    from research.serving.worker import StudyWorker
+
+pytestmark = pytest.mark.usefixtures("client")
+
+
+@pytest.fixture
+def looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
+    """A worker of an installation whose server answers at an address, and is told nothing."""
+    from research.serving import worker
+
+    @contextmanager
+    def connected(api: str) -> Iterator[None]:
+        yield None
+
+    monkeypatch.setattr(worker, "ensure_server", lambda folder: PrefectServer("http://here:1", reused=True))
+    monkeypatch.setattr(worker, "connect", connected)
+    monkeypatch.setattr(worker, "register", lambda *told: None)
+    monkeypatch.setattr(worker, "TakenInVain", lambda home: SimpleNamespace(put_back=lambda client: None))
+    home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    pool = cast("ServedPool", SimpleNamespace(sittings=list))
+    return worker.StudyWorker(home, pool, 1, lambda line: None, lambda line: None)
+
+
+def test_a_worker_whose_server_came_back_elsewhere_begins_anew(
+    looking: StudyWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from research.serving import worker
+
+    done: list[str] = []
+    alive = cast("Any", SimpleNamespace(poll=lambda: None, pid=0))
+    monkeypatch.setattr(looking, "_process", alive)
+    monkeypatch.setattr(looking, "_end", lambda: done.append("ended"))
+    monkeypatch.setattr(looking, "_start", lambda: done.append(f"started at {looking.server.api}"))
+    looking._look()
+    assert done == []
+    monkeypatch.setattr(worker, "ensure_server", lambda folder: PrefectServer("http://here:2", reused=False))
+    looking._look()
+    assert done == ["ended", "started at http://here:2/api"]
+
+
+def test_a_study_that_cannot_be_handed_over_keeps_no_other_from_it(
+    looking: StudyWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[str] = []
+
+    def hand_over(client: object, study: str) -> None:
+        tried.append(study)
+        if study == "first":
+            raise OSError("its folder cannot be read")
+
+    monkeypatch.setattr(looking, "_hand_over", hand_over)
+    monkeypatch.setattr(looking, "_orphans", SimpleNamespace(found=lambda: ["first", "second"]))
+    with pytest.raises(OSError, match="its folder"):
+        looking._hand_over_all()
+    assert tried == ["first", "second"]
+
+
+def test_nothing_is_handed_over_on_a_full_disk(looking: StudyWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process could not even begin, so that all tries of a study would be gone within minutes."""
+    from research.installation import disk
+
+    tried: list[str] = []
+    monkeypatch.setattr(looking, "_hand_over", lambda client, study: tried.append(study))
+    monkeypatch.setattr(looking, "_orphans", SimpleNamespace(found=lambda: ["left"]))
+    with monkeypatch.context() as full:
+        full.setattr(disk, "room", lambda folder: 0)
+        with pytest.raises(SandboxError, match="Free some space"):
+            looking._hand_over_all()
+    assert tried == []
+    looking._hand_over_all()
+    assert tried == ["left"]
+
+
+def test_what_lasts_is_said_once_and_its_end_once(looking: StudyWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def hand_over_all() -> None:
+        raise SandboxError("no room")
+
+    monkeypatch.setattr(looking, "_start", lambda: None)
+    monkeypatch.setattr(looking, "_warn", said.append)
+    with monkeypatch.context() as full:
+        full.setattr(looking, "_hand_over_all", hand_over_all)
+        for _ in range(3):
+            looking._try(looking._look)
+    assert said == ["the worker waits (SandboxError: no room)"]
+    looking._try(looking._look)
+    looking._try(looking._look)
+    assert said[1:] == ["the worker goes on"]
+
+
+def test_a_line_that_a_full_disk_does_not_take_ends_no_worker(looking: StudyWorker) -> None:
+    from research.serving.worker import StudyWorker
+
+    def full(line: str) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def fail() -> None:
+        raise SandboxError("no room")
+
+    StudyWorker(looking._home, looking._pool, 1, full, full)._try(fail)
+
+
+def test_a_flow_run_that_is_tried_again_can_be_cancelled_again(
+    looking: StudyWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from research.serving import worker
+
+    run, told = UUID(int=1), list[UUID]()
+    running: list[UUID] = [run]
+    pool = SimpleNamespace(sittings=lambda: list(running), cancel=told.append)
+    monkeypatch.setattr(looking, "_pool", pool)
+    monkeypatch.setattr(worker, "cancelling", lambda client, fresh: fresh)
+    looking._cancel()
+    looking._cancel()
+    assert told == [run]
+    running.clear()
+    looking._cancel()
+    running.append(run)
+    looking._cancel()
+    assert told == [run, run]

@@ -1,0 +1,236 @@
+"""What a flow run does to a study that somebody stopped or paused: only a person's own wish undoes it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import pytest
+
+from research.installation.home import Home
+from research.orchestration.reconcile import SessionEnd
+from research.orchestration.server import PrefectServer
+from research.requests import begin_study
+from research.serving.orphans import Orphans
+from research.serving.parameters import ResearchParameters
+from research.study.one_controller import controlling
+from research.study.session import StudyRequest
+from research.study.stop import request_pause, request_stop
+from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
+from studies.log.fold import SERVED, WORKED
+from studies.log.leases import ControllerLeases, Holder
+
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
+STUDY = "group-size-abcd"
+PLACE = "somewhere"
+DROVE = SessionEnd("left", "it was driven")
+
+Sits = Callable[..., SessionEnd]
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Home:
+    """An installation with a study that a worker drove and left."""
+    for name in [name for name in os.environ if name.startswith(("AJET_", "OPENAI_", "WANDB_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AJET_HOME", str(tmp_path))
+    monkeypatch.setenv("AJET_SANDBOX", "process")
+    home, form = Home.locate().prepare(), ResearchParameters(topic="group size 4 vs 8 on arith")
+    request = form.request(lambda line: None)
+    asked = StudyRequest(request.topic, "rules", None, request.budget_s, None, form.command(), served=True)
+    with closing(EventLog(home.database)) as log:
+        begin_study(home, log, STUDY, asked)
+        ControllerLeases(log).take(STUDY, Holder.here(home.path)).give_back()
+    return home
+
+
+@pytest.fixture
+def log(home: Home) -> Iterator[EventLog]:
+    with closing(EventLog(home.database)) as log:
+        yield log
+
+
+@pytest.fixture
+def sits(home: Home, log: EventLog, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Sits:
+    """Have a process sit for a flow run with a key, as `hand_over` makes it, up to where the study is driven."""
+    from research.orchestration.deployments import hand_over
+    from research.orchestration.flow_run import FlowRun
+    from research.serving import sitting
+
+    monkeypatch.setattr(sitting.Sitting, "_drive", lambda self, study, *rest: DROVE)
+    monkeypatch.setattr(sitting, "LOOK_S", 0.01)
+
+    def sit(key: str) -> SessionEnd:
+        return sitting.Sitting(home, log, FlowRun(client, hand_over(client, PLACE, STUDY, key).id)).work()
+
+    return sit
+
+
+def state(log: EventLog) -> StudyState:
+    return fold(log.read(STUDY))
+
+
+def taking_up(log: EventLog) -> str:
+    """Return a key as the worker makes it for what it found left."""
+    home = Home.locate()
+    (left,) = Orphans(log, home, Holder.here(home.path)).found()
+    return f"{left.id}/{left.head_hash}/{uuid4().hex[:8]}"
+
+
+def asking() -> str:
+    """Return a key as `ajet study resume --detach` makes it."""
+    return f"{STUDY}/{uuid4().hex[:16]}"
+
+
+def test_a_study_that_was_left_is_taken_up(log: EventLog, sits: Sits) -> None:
+    assert sits(taking_up(log)) == DROVE
+    assert (state(log).served, state(log).resumed_count) == (True, 1)
+
+
+def test_a_stop_while_a_taking_up_waits_for_its_turn_stays(home: Home, log: EventLog, sits: Sits) -> None:
+    key = taking_up(log)
+    assert request_stop(home, log, STUDY)
+    assert sits(key).how == "cancelled"
+    assert state(log).stopped_reason == "stopped by the user"
+    assert sits(asking()) == DROVE, "a person's wish goes on"
+    assert state(log).stopped_reason is None
+
+
+@pytest.mark.parametrize("halt", ["stop", "pause"])
+def test_a_wish_that_waits_undoes_nothing_that_came_after_it(
+    home: Home, log: EventLog, sits: Sits, client: SyncPrefectClient, halt: str
+) -> None:
+    from research.orchestration.deployments import hand_over
+
+    hand_over(client, PLACE, STUDY, key := asking())
+    assert request_stop(home, log, STUDY) if halt == "stop" else request_pause(log, STUDY, "lunch")
+    assert sits(key).how == ("cancelled" if halt == "stop" else DROVE.how)
+    assert (state(log).stopped_reason or state(log).paused_reason) is not None
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_pause_outlasts_the_worker(log: EventLog, sits: Sits, before: bool) -> None:
+    key = None if before else taking_up(log)
+    request_pause(log, STUDY, "lunch")
+    assert sits(key or taking_up(log)) == DROVE, "what runs is looked after"
+    assert state(log).paused_reason == "lunch"
+    assert sits(asking()) == DROVE
+    assert state(log).paused_reason is None
+
+
+def test_a_second_taking_up_lifts_no_pause_of_the_first(home: Home, log: EventLog, sits: Sits) -> None:
+    key = taking_up(log)
+    with controlling(home, log, STUDY, print):
+        request_pause(log, STUDY, "lunch")
+        assert sits(key).how == "concluded"
+        assert state(log).paused_reason == "lunch"
+        assert sits(asking()).how == "concluded"
+        assert state(log).paused_reason is None
+
+
+def test_a_study_that_a_terminal_took_meanwhile_is_the_terminals(log: EventLog, sits: Sits) -> None:
+    key, begun = taking_up(log), {"command": ["ajet", "study", "resume"], WORKED: 0.0, SERVED: False}
+    StudyLog(log, STUDY).change(lambda state: (EventType.STUDY_RESUMED, begun))
+    assert sits(key).how == "cancelled"
+    assert not state(log).served
+    assert sits(asking()) == DROVE
+    assert state(log).served
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_retry_of_a_flow_run_goes_on_with_a_study_that_was_stopped_since(
+    home: Home, log: EventLog, sits: Sits, client: SyncPrefectClient, asked: bool
+) -> None:
+    from prefect.client.schemas.objects import State, StateType
+
+    from research.orchestration.deployments import hand_over
+
+    run = hand_over(client, PLACE, STUDY, key := asking() if asked else taking_up(log)).id
+    assert request_stop(home, log, STUDY)
+    assert sits(key).how == "cancelled"
+    client.set_flow_run_state(run, State(type=StateType.CANCELLED), force=True)
+    client.set_flow_run_state(run, State(type=StateType.SCHEDULED, name="AwaitingRetry"))  # as Prefect's page does
+    assert sits(key) == DROVE
+    assert state(log).stopped_reason is None
+
+
+def test_a_study_that_is_still_being_stopped_goes_on_once_it_was(home: Home, log: EventLog, sits: Sits) -> None:
+    ended = threading.Event()
+
+    def stop() -> None:
+        with closing(EventLog(home.database)) as own, controlling(home, own, STUDY, print):
+            request_stop(home, own, STUDY)
+            stopping.set()
+            ended.wait(60.0)
+
+    stopping = threading.Event()
+    controller = threading.Thread(target=stop)
+    controller.start()
+    assert stopping.wait(60.0)
+    threading.Timer(0.3, ended.set).start()
+    assert sits(asking()) == DROVE
+    controller.join()
+    assert state(log).stopped_reason is None
+
+
+def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
+    home: Home, log: EventLog, sits: Sits, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from research.orchestration.deployments import hand_over
+    from research.orchestration.flow_run import FlowRun
+    from research.serving import sitting
+
+    opened = list[str]()
+
+    def away_at_first(url: str) -> EventLog:
+        opened.append(url)
+        if len(opened) == 1:
+            raise StoreError("the database starts again")
+        return EventLog(url)
+
+    monkeypatch.setattr(sitting, "PAUSE_S", 0.0)
+    monkeypatch.setattr(sitting, "EventLog", away_at_first)
+    flow_run = FlowRun(client, hand_over(client, PLACE, STUDY, asking()).id)
+    assert sitting._worked(home, flow_run) == DROVE
+    monkeypatch.setattr(sitting, "PATIENCE_S", -1.0)
+    opened.clear()
+    assert sitting._worked(home, flow_run) == SessionEnd("failed", "the database starts again")
+
+
+def test_a_stop_that_takes_too_long_is_said(
+    home: Home, log: EventLog, sits: Sits, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from research.errors import StudyBusy
+    from research.serving import sitting
+
+    monkeypatch.setattr(sitting, "STOPPING_S", 0.0)
+    with controlling(home, log, STUDY, print):
+        request_stop(home, log, STUDY)
+        with pytest.raises(StudyBusy, match="drives it"):
+            sits(asking())
+    assert state(log).stopped_reason == "stopped by the user"
+
+
+def test_a_folder_that_cannot_be_written_is_what_the_flow_run_says(
+    client: SyncPrefectClient, server: PrefectServer, tmp_path: Path
+) -> None:
+    from research.orchestration.deployments import hand_over
+
+    taken = tmp_path / "taken"
+    taken.write_text("a file has its name")
+    run = hand_over(client, PLACE, STUDY, asking()).id
+    named = {"AJET_HOME": str(taken), "PREFECT__FLOW_RUN_ID": str(run), "PREFECT_API_URL": server.api}
+    subprocess.run([sys.executable, "-m", "research.serving.sitting"], env={**os.environ, **named}, check=True)
+    found = client.read_flow_run(run).state
+    assert found is not None
+    assert found.is_crashed(), "the worker hands it over again"
+    assert "nothing was begun: expected" in str(found.message)

@@ -1,0 +1,97 @@
+"""Whether an installation has a worker: asked by any number of commands at once, and answered by the worker alone."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import psutil
+import pytest
+
+from research.errors import NoWorker, WorkerBusy
+from research.installation.home import Home
+from research.orchestration.server import record
+from research.serving import supervision
+from research.serving.containers.contained import ENVIRONMENT
+from research.serving.supervision import WORKER, require_worker, working
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+
+
+def test_only_a_worker_is_one(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervision, "ASKING_S", 0.0)
+    with pytest.raises(NoWorker, match="ajet up --work"):
+        require_worker(home)
+    with working(home):
+        require_worker(home)
+        with pytest.raises(WorkerBusy), working(home):
+            pass
+    with pytest.raises(NoWorker):
+        require_worker(home)
+
+
+def test_whoever_only_asks_is_no_worker_for_others_that_ask_nor_for_one_that_begins(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asks, flock = threading.Event(), fcntl.flock
+    begun: list[bool] = []
+
+    def asking(lock: int, how: int) -> None:
+        """Take the lock as whoever asks does; meanwhile somebody else asks, and somebody begins to work."""
+        flock(lock, how)
+        if not asks.is_set() and how & fcntl.LOCK_SH:
+            asks.set()
+            with pytest.raises(NoWorker):
+                require_worker(home)
+            worker.start()
+
+    def work() -> None:
+        with working(home):
+            begun.append(True)
+
+    worker = threading.Thread(target=work)
+    monkeypatch.setattr(fcntl, "flock", asking)
+    with pytest.raises(NoWorker):
+        require_worker(home)
+    worker.join(60.0)
+    assert begun == [True]
+
+
+def test_no_keys_stay_where_the_engine_of_the_containers_was_gone_as_the_worker_ended(home: Home) -> None:
+    keys = home.prefect / ENVIRONMENT
+    with working(home, contained=True):
+        keys.write_text("{}")
+    assert not keys.exists()
+
+
+_WORKER = """
+import signal, subprocess, sys
+sitting = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+signal.signal(signal.SIGTERM, lambda *told: (sitting.kill(), sys.exit()))
+print(sitting.pid, flush=True)
+signal.pause()
+"""
+"""Ends as Prefect's worker of type process does: asked to, it kills what it started."""
+
+
+def test_the_sittings_of_a_worker_whose_supervisor_was_killed_live_on_under_the_next(home: Home) -> None:
+    home.prefect.mkdir()
+    worker = subprocess.Popen(
+        [sys.executable, "-c", _WORKER], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )  # fmt: skip
+    assert worker.stdout is not None
+    sitting = psutil.Process(int(worker.stdout.readline()))
+    record(home.prefect / WORKER, worker.pid)
+    try:
+        with working(home):
+            worker.wait(60.0)
+            assert sitting.is_running()
+            assert sitting.status() != psutil.STATUS_ZOMBIE
+    finally:
+        sitting.kill()

@@ -1,0 +1,192 @@
+"""What consumes a study's runs and verdicts sees those of all its rounds; a study of one round is as it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from research.cli.study.shown.line import Line
+from research.cli.study.shown.looking import show
+from research.cli.study.shown.progress import screen
+from research.cli.study.shown.summary import ending, summary
+from research.design.pricing import make_pricing, observed_seconds, price_key
+from research.environments.removal import studies_with
+from research.installation.home import Home
+from research.noise.bank import NoiseBank
+from research.planners.track_record import track
+from research.study.progress import progress_of
+from research.study.progress_lines import progress_lines
+from studies import EventType, StudyState
+from studies.proof import DOES_NOT_FOLLOW
+from swarm.job import Job
+from tests.research.in_rounds import MOST, WHY, InRounds
+from tests.studies.synthetic import STUDY, Synthetic
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+
+
+@pytest.fixture
+def asked_on(home: Home) -> Iterator[InRounds]:
+    found = InRounds.of(home)
+    with closing(found.log):
+        found.two_rounds()
+        yield found
+
+
+@pytest.fixture
+def once(tmp_path: Path) -> StudyState:
+    return Synthetic(tmp_path / "once").whole()
+
+
+def printed(*what: object) -> str:
+    console = Console(width=300)
+    with console.capture() as shown:
+        console.print(*what)
+    return shown.get()
+
+
+def test_the_bank_knows_the_runs_of_all_rounds_and_of_one_that_came_to_no_lock(asked_on: InRounds) -> None:
+    asked_on.begin_next()
+    noise = {spec.run_id for spec in asked_on.noise()}
+    before = NoiseBank.of_study(asked_on.state())
+    assert asked_on.conclude().given_up
+    found = NoiseBank.of_study(asked_on.state())
+    assert noise <= {seen.run for seen in found.observations}
+    assert len(found.observations) == len(before.observations) == 22
+    assert len({seen.group for seen in found.observations}) == 5, "an arm of two rounds is two groups"
+
+
+def test_runs_of_earlier_rounds_set_prices_for_other_studies_and_for_the_next_round(asked_on: InRounds) -> None:
+    state = asked_on.state()
+    jobs = {price_key(Job.recorded(run.spec.job)) for run in state.every_run.values()}
+    assert observed_seconds(asked_on.log).keys() == jobs
+    assert observed_seconds(asked_on.log, besides=STUDY) == {}
+    listed = make_pricing(2)
+    shares = [
+        attempt.seconds / listed.judged(Job.recorded(run.spec.job), run.spec.metric)
+        for run in state.every_run.values()
+        for attempt in run.attempts
+        if attempt.seconds is not None
+    ]
+    asked_on.begin_next()
+    for found in (listed.after_noise(state), listed.after_noise(asked_on.state())):
+        assert min(shares) <= found.times <= max(shares), (
+            "what was priced before the round began is what it is locked by"
+        )
+        assert "as this study's runs so far took" in found.basis
+    assert listed.after_noise(state).times == listed.after_noise(asked_on.state()).times
+
+
+def test_a_study_of_one_round_is_priced_as_before(once: StudyState) -> None:
+    listed = make_pricing(2)
+    assert listed.after_noise(once) is listed
+
+
+def test_predictions_of_all_rounds_are_scored(asked_on: InRounds) -> None:
+    (found,) = track(asked_on.log).forecasters
+    assert (found.scores.predictions, found.studies) == (2, 1)
+
+
+def test_an_environment_is_kept_for_a_study_that_is_stopped_between_two_rounds(home: Home, asked_on: InRounds) -> None:
+    asked_on.begin_next()
+    asked_on.append(EventType.STUDY_STOPPED, reason="no planner answered")
+    assert list(studies_with("guess", home, asked_on.log)) == [STUDY]
+
+
+def test_progress_counts_all_rounds_and_never_falls(home: Home) -> None:
+    study = InRounds.of(home)
+    study.create()
+    seen = [progress_of(study.state())]
+
+    def look() -> None:
+        seen.append(progress_of(study.state()))
+
+    study.ask()
+    look()
+    for spec in study.plan():
+        study.run(spec)
+        look()
+    study.judge()
+    study.begin_next()
+    look()
+    assert str(seen[-1]) == f"round 2 of at most {MOST}: planning"
+    made = list(study.noise())
+    look()
+    assert str(seen[-1]) == f"round 2 of at most {MOST}: 2 of 2 A/A runs done, the design comes after them"
+    study.ask(16, 32)
+    look()
+    assert str(seen[-1]) == f"round 2 of at most {MOST}: 12 of at most 22 runs done in all rounds so far"
+    study.answer()
+    study.conclude()
+    look()
+    assert str(seen[-1]) == "22 runs done in 2 rounds, concluded"
+    shares = [now.percent for now in seen]
+    assert shares == sorted(shares)
+    assert shares.count(100.0) == 1
+    assert len(made) == 2
+
+
+def test_progress_lines_tell_every_round_by_keys_of_its_own(asked_on: InRounds) -> None:
+    told = list(progress_lines(asked_on.state()))
+    lines = [line for _, line in told]
+    assert f"round 2 of at most {MOST}: {WHY}" in lines
+    assert sum(line.startswith("design locked") for line in lines) == 2
+    assert any(line.endswith(f", round 2 of at most {MOST}") for line in lines)
+    assert [line.partition(" ")[0] for line in lines if " supported at" in line or " supported:" in line] == [
+        "h1",
+        "r2h1",
+    ]
+    assert len({key for key, _ in told}) == len(told)
+    asked_on.begin_next()
+    assert dict(told).items() <= dict(progress_lines(asked_on.state())).items(), "what was told stays as it was"
+
+
+def test_lines_and_progress_of_one_round_name_no_round(once: StudyState, tmp_path: Path) -> None:
+    folder = tmp_path / "once"
+    told = [*(line for _, line in progress_lines(once)), str(progress_of(once)), *Line(once, folder).row()[:4]]
+    told.append(printed(ending(once, folder), screen(once, 0.0, lambda run: {})))
+    assert not [line for line in told if "round" in line]
+    assert not {"round", "most_rounds"} & summary(once, folder).keys()
+    assert not any("round" in verdict for verdict in summary(once, folder)["verdicts"])
+
+
+def test_a_list_says_which_round_of_how_many_and_holds_the_verdicts_of_all(asked_on: InRounds) -> None:
+    line = Line(asked_on.state(), asked_on.folder)
+    assert line.row()[1:4] == (f"judged (round 2/{MOST})", "20/20", "supported | supported")
+    told = line.summary()
+    assert (told["round"], told["most_rounds"], told["runs"]["collected"]) == (2, MOST, 20)
+    assert [(entry["round"], entry["hypothesis"]) for entry in told["verdicts"]] == [(1, "h1"), (2, "r2h1")]
+    assert {"design.lock", "design-2.lock"} <= set(line.checked())
+    assert len(line.checked()) == 22
+
+
+def test_a_verdict_of_an_earlier_round_whose_files_changed_is_doubted_everywhere(asked_on: InRounds) -> None:
+    (asked_on.folder / "design.lock").write_text("{}")
+    state = asked_on.state()
+    assert Line(state, asked_on.folder).row()[3] == f"{DOES_NOT_FOLLOW} | supported"
+    assert [entry["verdict"] for entry in summary(state, asked_on.folder)["verdicts"]] == [DOES_NOT_FOLLOW, "supported"]
+    assert f"round 1, h1: {DOES_NOT_FOLLOW}" in printed(ending(state, asked_on.folder))
+
+
+def test_show_tells_each_round(
+    asked_on: InRounds, home: Home, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AJET_HOME", str(home.path))
+    show(STUDY, json=True)
+    told = json.loads(capsys.readouterr().out)
+    assert [entry["why_asked"] for entry in told["rounds"]] == ["", WHY]
+    assert [entry["hypotheses"][0]["id"] for entry in told["rounds"]] == ["h1", "r2h1"]
+    assert [run["round"] for run in told["run_table"]] == [1] * 10 + [2] * 10
+    shown = printed(ending(asked_on.state(), asked_on.folder), screen(asked_on.state(), 0.0, lambda run: {}))
+    assert "round 1, h1: " in shown
+    assert f"round 2 of at most {MOST}" in shown
+    assert "tested in round 1  Whether group_size = 16" in shown
+    assert "tested in round 2  Whether group_size = 32" in shown

@@ -1,0 +1,183 @@
+"""A study of several rounds is proven round by round: whatever of an earlier round is changed, `verify` names it."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies import EventType, ExportError, StudyState
+from studies.proof import export, exported, verify
+from studies.proof.findings import Findings
+from studies.proof.rounds import check_rounds
+from studies.records.base import canonical
+from studies.records.design import Design
+from tests.studies.asked_on import STUDY, Inquiry
+from tests.studies.proof.forging import Row, payload_of, rehashed, rehashed_with_report, with_other_byte, with_payload
+
+Change = Callable[[Any], Any]
+
+
+@pytest.fixture
+def copied(told: Inquiry, tmp_path: Path) -> Inquiry:
+    """The inquiry with its report in a folder that may be changed."""
+    return replace(told, folder=Path(shutil.copytree(told.folder, tmp_path / "copied")))
+
+
+def places(inquiry: Inquiry, rows: list[Row] | None = None) -> str:
+    return "\n".join(str(drift) for drift in inquiry.verified(rows).drifts)
+
+
+def numbered(rows: list[Row], kind: EventType, occurrence: int = 1) -> int:
+    """Return the place of an event of a type, the first one or a later one."""
+    return [place for place, row in enumerate(rows) if row["type"] == kind][occurrence - 1]
+
+
+def with_change(rows: list[Row], place: int, change: Change) -> list[Row]:
+    changed = with_payload(rows[place], change(payload_of(rows[place])))
+    return [*rows[:place], changed, *rows[place + 1 :]]
+
+
+def relocked(inquiry: Inquiry, number: int, change: Change) -> str:
+    """Return what is found of a log that ends with the lock of a round, whose design was changed in log and file."""
+    rows = inquiry.rows[: numbered(inquiry.rows, EventType.DESIGN_LOCKED, number) + 1]
+    payload = payload_of(rows[-1])
+    text = canonical(change(payload["design"]))
+    (inquiry.folder / payload["file"]).write_text(text, newline="\n")
+    forged = payload | {"design": change(payload["design"]), "hash": hashlib.sha256(text.encode()).hexdigest()}
+    for page in ("report.md", "report.html"):
+        (inquiry.folder / page).unlink()
+    return places(inquiry, rehashed([*rows[:-1], with_payload(rows[-1], forged)]))
+
+
+def test_an_inquiry_holds_in_every_round(told: Inquiry) -> None:
+    proof = told.verified(head=told.rows[-1]["hash"])
+    runs = len(told.state.every_run)
+    assert [str(drift) for drift in proof.drifts] == []
+    assert proof.told == ()
+    assert {name: proof.held[name] for name in ("lock", "link", "level", "spending", "file", "measurement")} == {
+        "lock": 3, "link": 3, "level": 3, "spending": 3, "file": 2 * runs, "measurement": 2 * runs,
+    }  # fmt: skip
+    assert proof.held["verdict"] == sum(event.type is EventType.VERDICT_COMPUTED for event in told.events)
+    assert proof.held["rebuilt file"] == proof.held["figure"] + 2
+
+
+@pytest.mark.parametrize("name", ["design.lock", "design-2.lock", "design-3.lock"])
+def test_the_lock_of_any_round_that_was_edited_or_is_gone_is_named(copied: Inquiry, name: str) -> None:
+    path = copied.folder / name
+    before = path.read_bytes()
+    path.write_bytes(with_other_byte(before, len(before) // 2))
+    assert f"{name}: the lock {name} was changed" in places(copied)
+    path.unlink()
+    assert f"{name}: the lock {name} cannot be read" in places(copied)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("kind", ["evaluation", "snapshot"])
+def test_a_file_of_an_earlier_round_that_was_edited_is_named(copied: Inquiry, number: int, kind: str) -> None:
+    run = copied.state.rounds[number - 1].runs_in("confirm")[-1]
+    assert run.collected is not None
+    path = copied.folder / run.collected[kind]["path"]
+    path.write_bytes(with_other_byte(path.read_bytes(), 40))
+    assert run.collected[kind]["path"] in places(copied)
+
+
+def test_a_figure_of_a_round_that_was_edited_is_named(copied: Inquiry) -> None:
+    path = copied.folder / "figures" / "round-2-before-after.svg"
+    path.write_bytes(with_other_byte(path.read_bytes(), 900))
+    assert "figures/round-2-before-after.svg: expected the sha256" in places(copied)
+
+
+@pytest.mark.parametrize("changes", [{"verdict": "inconclusive"}, {"level": 0.95}, {"estimate": 0.3}])
+def test_a_verdict_of_an_earlier_round_that_was_changed_is_named_with_all_brought_into_line(
+    copied: Inquiry, changes: dict[str, Any]
+) -> None:
+    rows = copied.rows
+    place = next(n for n, row in enumerate(rows) if row["type"] == "verdict.computed")
+    found = places(copied, rehashed_with_report(with_change(rows, place, lambda old: old | changes), copied.folder))
+    assert f"verdict on h1 (event {place + 1}): " in found
+
+
+def test_an_edited_sentence_about_an_earlier_round_is_quoted_even_with_its_hash_in_the_log(copied: Inquiry) -> None:
+    page = copied.folder / "report.md"
+    text = page.read_text()
+    assert "n = 5 + 5" in text
+    page.write_text(text.replace("n = 5 + 5", "n = 9 + 9"), newline="\n")
+    assert "n = 9 + 9" in places(copied, rehashed_with_report(copied.rows, copied.folder))
+
+
+def test_a_round_that_takes_more_than_the_ledgers_give_it_is_named(copied: Inquiry) -> None:
+    def more(design: Any) -> Any:
+        return design | {"alpha": 0.05, "inquiry": design["inquiry"] | {"difference": 0.05}}
+
+    found = relocked(copied, 2, more)
+    assert "(design.locked): the lock of round 2 is not what the ledgers give it" in found
+    assert "expected the level 0.0442612 of the ledger of differences; found 0.05" in found
+
+
+def test_a_lock_that_names_another_one_before_it_is_named(copied: Inquiry) -> None:
+    found = relocked(copied, 3, lambda design: design | {"inquiry": design["inquiry"] | {"previous": "0" * 64}})
+    assert "(design.locked): the lock of round 3 does not name the lock of the round before" in found
+
+
+def test_looks_that_together_spend_more_than_the_rounds_level_are_named(copied: Inquiry) -> None:
+    def generous(design: Any) -> Any:
+        looks = [look | {"alpha": design["inquiry"]["difference"]} for look in design["looks"]]
+        assert len(looks) > 1
+        return design | {"looks": looks}
+
+    found = relocked(copied, 2, generous)
+    assert "design-2.lock, looks: look 1 has the level 0.0442612 of differences, expected " in found
+
+
+def test_a_reason_for_a_round_that_its_planner_did_not_give_is_named(copied: Inquiry) -> None:
+    rows = copied.rows
+    forged = with_change(rows, numbered(rows, EventType.ROUND_BEGUN), lambda old: old | {"why": "It was obvious."})
+    found = places(copied, rehashed_with_report(forged, copied.folder))
+    assert "round.begun, round 2: its reason is no note of the turn that asked for the round" in found
+
+
+def drifts_with(state: StudyState, change: Callable[[Design], Design]) -> list[str]:
+    """Return what is found where the present round's lock were another one."""
+    assert state.locked_design is not None
+    findings = Findings()
+    check_rounds(replace(state, locked_design=change(state.locked_design)), findings)
+    return [str(drift) for drift in findings.drifts]
+
+
+def test_levels_and_links_are_computed_once_more_whatever_the_fold_let_pass(inquiry: Inquiry) -> None:
+    def with_place(**changes: Any) -> Callable[[Design], Design]:
+        return lambda design: design.model_copy(update={"inquiry": design.inquiry.model_copy(update=changes)})  # type: ignore[union-attr]  # it has a place
+
+    assert drifts_with(inquiry.state, with_place()) == []
+    level, spending = drifts_with(inquiry.state, with_place(equivalence=0.0057))
+    assert level.startswith("design-3.lock, inquiry: expected the level 0.00573876 of the ledger of equivalences")
+    assert spending.startswith("design-3.lock, looks: look 1 has the level ")
+    (link,) = drifts_with(inquiry.state, with_place(previous="f" * 64))
+    assert link.startswith("design-3.lock, inquiry: it names the lock ffffffffffff before it, expected ")
+
+
+def test_an_export_takes_every_round_along_and_verifies_elsewhere(told: Inquiry, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    names = export(STUDY, told.rows, told.folder, away)
+    assert {"design.lock", "design-2.lock", "design-3.lock", "figures/round-1-predictions.svg"} <= set(names)
+    assert sum(name.startswith("runs/") for name in names) == 2 * len(told.state.every_run)
+    assert "- `design-2.lock`, `design-3.lock`: those of later rounds" in (away / "README.md").read_text()
+    study, rows, broken = exported(away)
+    assert (broken, verify(study, rows, away).drifts) == ([], ())
+    (away / "design-2.lock").unlink()
+    assert "design-2.lock" in "".join(str(drift) for drift in verify(study, rows, away).drifts)
+
+
+def test_an_export_in_which_a_later_lock_is_a_link_is_not_read(told: Inquiry, tmp_path: Path) -> None:
+    away = tmp_path / "away"
+    export(STUDY, told.rows, told.folder, away)
+    (away / "design-2.lock").unlink()
+    (away / "design-2.lock").symlink_to(told.folder / "design-2.lock")
+    with pytest.raises(ExportError, match=r"design-2\.lock, which is none"):
+        exported(away)

@@ -1,0 +1,127 @@
+"""Weighted sums of means: Welch's test is one of them, the level holds at few runs, and power is what is then seen."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from studies.records.design import trend_weights
+from studies.records.design_parts import Look
+from studies.statistics.comparison import welch
+from studies.statistics.contrast import contrast, error_of
+from studies.statistics.equivalence import equivalent, two_one_sided
+from studies.statistics.power import PowerDesign, power
+from tests.lazily import lazy
+
+stats = lazy("scipy.stats")
+CROSSED = (1.0, -1.0, -1.0, 1.0)
+STUDIES = 4000
+VALUES = st.lists(st.floats(-5, 5).map(lambda value: round(value, 3)), min_size=2, max_size=6)
+
+
+@given(VALUES, VALUES)
+def test_welchs_test_is_the_contrast_of_two_arms(a: list[float], b: list[float]) -> None:
+    found = contrast([a, b], (-1, 1))
+    if len(set(a)) == len(set(b)) == 1:
+        assert found is None
+        return
+    assert found is not None
+    other = welch(a, b)
+    for name in ("estimate", "error", "df", "p"):
+        assert math.isclose(getattr(found, name), getattr(other, name), rel_tol=1e-9, abs_tol=1e-12)
+    assert (found.n_control, found.n_treatment) == (len(a), len(b))
+
+
+@given(st.lists(VALUES, min_size=4, max_size=4), st.floats(-3, 3), st.floats(-3, 3))
+def test_an_interaction_does_not_see_what_either_field_does_by_itself(
+    arms: list[list[float]], first: float, second: float
+) -> None:
+    found = contrast(arms, CROSSED)
+    shifts = (0.0, first, second, first + second)
+    moved = contrast([[v + by for v in values] for values, by in zip(arms, shifts, strict=True)], CROSSED)
+    if found is None or moved is None:
+        assert found is moved
+        return
+    assert math.isclose(found.estimate, moved.estimate, abs_tol=1e-9)
+    assert math.isclose(found.error, moved.error, rel_tol=1e-6, abs_tol=1e-9)
+
+
+def test_degrees_of_freedom_are_satterthwaites() -> None:
+    """Worked by hand: v = (2, 0.5, 0.5, 8) / 3 has df = 2 * 11^2 / (4 + 0.25 + 0.25 + 64)."""
+    spreads = (2.0, 0.5, 0.5, 8.0)
+    arms = [[-math.sqrt(v), 0.0, math.sqrt(v)] for v in spreads]
+    found = contrast(arms, CROSSED)
+    assert found is not None
+    assert math.isclose(found.error**2, 11 / 3)
+    assert math.isclose(found.df, 2 * 11**2 / (4 + 0.25 + 0.25 + 64))
+
+
+@pytest.mark.parametrize(("arms", "told"), [([[1.0, 2.0]] * 3, "a weight for each"), ([[1.0]] * 4, "2 values")])
+def test_what_is_no_contrast_is_refused(arms: list[list[float]], told: str) -> None:
+    with pytest.raises(ValueError, match=told):
+        contrast(arms, CROSSED)
+
+
+@pytest.mark.parametrize("spreads", [(1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 4.0), (0.3, 1.0, 2.0, 0.3)])
+@pytest.mark.parametrize("seeds", [3, 5])
+def test_the_level_holds_at_few_runs_and_unlike_noise(spreads: tuple[float, ...], seeds: int) -> None:
+    """At a true rate of 5.5 % more claims than this come up once in a thousand times."""
+    rng = random.Random(11)
+    claims = 0
+    for _ in range(STUDIES):
+        found = contrast([[rng.gauss(0, sd) for _ in range(seeds)] for sd in spreads], CROSSED)
+        assert found is not None
+        claims += found.p <= 0.05
+    assert claims <= stats.binom.ppf(0.999, STUDIES, 0.055)
+    assert claims >= stats.binom.ppf(0.001, STUDIES, 0.02)
+
+
+def test_equivalence_holds_its_level_at_the_margin() -> None:
+    rng = random.Random(12)
+    wrong = 0
+    for _ in range(STUDIES):
+        arms = [[rng.gauss(mean, 1) for _ in range(5)] for mean in (0, 0, 0, 3)]  # the truth is on the margin
+        found = contrast(arms, CROSSED)
+        assert found is not None
+        wrong += equivalent(two_one_sided(found, 3.0, 0.05))
+    assert 0 < wrong <= stats.binom.ppf(0.999, STUDIES, 0.055)
+
+
+@pytest.mark.parametrize("weights", [CROSSED, (-1.0, 1.0), trend_weights([1, 2, 4, 8]), trend_weights([0, 1, 10])])
+@pytest.mark.parametrize("seeds", [3, 6])
+def test_power_is_what_is_seen(weights: tuple[float, ...], seeds: int) -> None:
+    rng = random.Random(13)
+    effect = 3 * error_of(weights, seeds)
+    shift = effect / math.fsum(weight * weight for weight in weights)
+    seen = 0
+    for _ in range(STUDIES // 2):
+        found = contrast([[rng.gauss(shift * weight, 1) for _ in range(seeds)] for weight in weights], weights)
+        assert found is not None
+        seen += found.p <= 0.05 and found.estimate > 0
+    shape = PowerDesign("contrast", (Look(seeds=seeds, alpha=0.05),), arms=len(weights), weights=weights)
+    assert abs(seen / (STUDIES // 2) - power(shape, effect, 1.0)) < 0.035
+
+
+def test_of_two_arms_power_is_that_of_welchs_test() -> None:
+    looks = (Look(seeds=5, alpha=0.05),)
+    two = PowerDesign("contrast", looks, weights=(-1.0, 1.0))
+    assert abs(power(two, 2.0, 1.0) - power(PowerDesign("welch", looks), 2.0, 1.0)) < 0.005
+
+
+@given(st.lists(st.floats(0.001, 100), min_size=3, max_size=5, unique=True), st.floats(-2, 2))
+def test_a_straight_line_rises_by_what_its_trend_says(values: list[float], slope: float) -> None:
+    values.sort()
+    weights = trend_weights(values)
+    assert math.isclose(math.fsum(weights), 0, abs_tol=1e-9)
+    line = [slope * math.log(value) for value in values]
+    rise = math.fsum(weight * y for weight, y in zip(weights, line, strict=True))
+    assert math.isclose(rise, line[-1] - line[0], abs_tol=1e-6)
+
+
+def test_a_ladder_from_zero_is_told_by_its_ranks() -> None:
+    assert trend_weights([0.0, 0.01, 0.1]) == pytest.approx((-1, 0, 1))
+    assert trend_weights([1, 2, 4, 8]) == pytest.approx((-0.9, -0.3, 0.3, 0.9))

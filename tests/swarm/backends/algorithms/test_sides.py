@@ -1,0 +1,110 @@
+"""Which side moved, by what each says of the same tokens: over made-up log-probs, for there is no model here."""
+
+from __future__ import annotations
+
+import re
+import threading
+
+import pytest
+import torch
+from torch import Tensor
+
+from swarm.backends.algorithms.policy_difference import MIN_TOKENS, MismatchGuard
+from swarm.backends.algorithms.rows import Row
+from swarm.backends.algorithms.sides import Disputed, ReplicaSaid, disputed, distance, side, told
+from swarm.backends.protocols import BackendError
+
+IDS = torch.arange(6)
+PLACES = torch.tensor([1, 2, 4])
+TRUTH = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
+
+
+def third(ids: Tensor, temperature: float) -> Tensor:
+    """The truth at temperature 1, and at another one what the row's own sides are measured at."""
+    assert torch.equal(ids, IDS)
+    return TRUTH / temperature
+
+
+def said(engine: float, learner: float, **how: object) -> str:
+    truth = TRUTH[PLACES]
+    return side([Disputed(IDS, PLACES, truth + engine, truth - learner)], third, 1.0, 1.1, "float32", **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("engine", "learner", "word"),
+    [
+        (0.5, 0.01, "The engine moved: .*engine is 1.649 away and the learner 1.01"),
+        (0.01, 0.5, "The learner moved: .*engine is 1.01 away and the learner 1.649"),
+        (0.5, 0.5, "Both moved"),
+        (0.09, 0.09, "Neither moved: .*float32 rounds: mismatch_limit is too small"),
+        (float("nan"), 0.0, "The engine moved"),
+        (0.01, 0.01, "The learner moved: .*only 1.02 apart: its forward of the update is not"),
+    ],
+)
+def test_the_side_that_is_far_from_the_third_opinion_moved(engine: float, learner: float, word: str) -> None:
+    found = said(engine, learner)
+    assert re.match(word, found), found
+    assert "\n" not in found
+
+
+def test_the_replica_that_is_off_or_serves_an_older_version_is_named() -> None:
+    truth, off = TRUTH[PLACES], TRUTH[PLACES] + 0.5
+    replicas = {
+        0: ReplicaSaid(7, [truth]),
+        1: ReplicaSaid(7, [off]),
+        2: ReplicaSaid(6, [truth[:2]]),
+        3: ReplicaSaid(refused="its process ended"),
+    }
+    found = said(0.5, 0.0, replicas=lambda rows: replicas, version=7)
+    assert "It is replica 1, 2: replica 0 is 1 away now; replica 1 is 1.649 away now; " in found
+    assert "replica 2 is 1 away now, and serves version 6 in place of 7; " in found
+    assert found.endswith("replica 3 could not be asked (its process ended).")
+    one = said(0.5, 0.0, replicas=lambda rows: {0: replicas[0]}, version=7)
+    assert "No replica that was asked is off now" in one
+    assert "No replica serves" in said(0.5, 0.0, replicas=lambda rows: {}, version=7)
+
+
+def test_replicas_are_held_to_temperature_1_and_the_sides_to_the_job_s() -> None:
+    rows = [Disputed(IDS, PLACES, (TRUTH / 2)[PLACES] + 0.5, (TRUTH / 2)[PLACES])]
+    replicas = {0: ReplicaSaid(0, [TRUTH[PLACES]])}
+    found = side(rows, third, 2.0, 1.1, "float32", lambda rows: replicas)
+    assert "The engine moved" in found
+    assert "replica 0 is 1 away now" in found
+
+
+def test_replicas_are_not_asked_where_the_engine_did_not_move() -> None:
+    def never(rows: object) -> dict[int, ReplicaSaid]:
+        raise AssertionError
+
+    assert "The learner moved" in said(0.0, 0.5, replicas=never)
+
+
+def row(gap: float, versions: list[int]) -> tuple[Row, Tensor]:
+    rollout = torch.tensor([-1.0, -2.0, -3.0])
+    return Row(0, "g", IDS[:5], PLACES, IDS[PLACES + 1], rollout, torch.tensor(versions)), rollout + gap
+
+
+def test_the_rows_that_differ_most_are_disputed_by_the_tokens_of_the_version_alone() -> None:
+    rows = [row(0.1 * number, [3, 3, 2]) for number in range(6)]
+    found = disputed([*rows, row(9.0, [2, 2, 2])], version=3)
+    assert [round(distance([each.engine], [each.learner]), 3) for each in found] == [1.649, 1.492, 1.35, 1.221]
+    assert [each.places.tolist() for each in found] == [[1, 2]] * 4
+    assert found[0].ids.tolist() == [0, 1, 2, 3]
+
+
+def test_what_fails_or_hangs_meanwhile_is_said_behind_the_guard_s_own_words() -> None:
+    guard = MismatchGuard(1.1)
+    guard.restore(2)
+
+    def failing() -> str:
+        raise OSError("the model's folder\nis gone")
+
+    with pytest.raises(BackendError, match=r"disagree.*is not known: OSError: the model's folder is gone\.$"):
+        guard.check(1.2, MIN_TOKENS, failing)
+    held = threading.Event()
+    try:
+        assert told(lambda: str(held.wait(30)), 0.05) == (
+            "Which side moved is not known: no third opinion came within 0.05 s."
+        )
+    finally:
+        held.set()

@@ -1,0 +1,187 @@
+"""Requests of one replica: versions of their parts, how they end, and what new weights do to them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.backends.protocols import Chunk, Sampling
+from swarm.backends.verl.generating import segments as segments_module
+from swarm.backends.verl.generating.segments import Outbox, Piece, Segments, finish_of, rest_of
+from swarm.backends.verl.generating.spec import Order, ReplicaDied
+
+
+class FakeStream:
+    """Counts upwards from the last id, a step a `tick`; it remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[tuple[int, ...], Sampling, str]] = []
+        self.ticks = asyncio.Semaphore(0)
+        self.aborted: set[str] = set()
+        self.deaf = False
+        self.short = 0
+
+    async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
+        self.asked.append((tuple(ids), sampling, salt))
+        last = ids[-1]
+        for step in range(1, sampling.max_tokens + 1 - self.short):
+            while self.ticks.locked():
+                if name in self.aborted:
+                    return
+                await asyncio.sleep(0)
+            await self.ticks.acquire()
+            yield Piece((last + step,), (-0.5,))
+            if last + step in sampling.stop_ids:
+                return
+
+    async def abort(self, names: Sequence[str]) -> None:
+        if not self.deaf:
+            self.aborted.update(names)
+
+    def tick(self, count: int) -> None:
+        for _ in range(count):
+            self.ticks.release()
+
+
+def order(limit: int = 12, stop_ids: tuple[int, ...] = (), seed: int | None = None) -> Order:
+    return Order(1, (10, 20), Sampling(max_tokens=limit, stop_ids=stop_ids, seed=seed), limit)
+
+
+async def until_finished(segments: Segments) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    async with asyncio.timeout(10):
+        while not chunks or chunks[-1].finish is None:
+            await segments.outbox.wait(1)
+            chunks += [each.chunk for each in segments.outbox.take() if each.chunk]
+    return chunks
+
+
+async def until_ids(segments: Segments, count: int) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    async with asyncio.timeout(10):
+        while sum(len(chunk.ids) for chunk in chunks) < count:
+            await segments.outbox.wait(1)
+            chunks += [each.chunk for each in segments.outbox.take() if each.chunk]
+    return chunks
+
+
+async def test_what_new_weights_catch_goes_on_under_them_from_where_it_was() -> None:
+    stream = FakeStream()
+    segments = Segments(stream)
+    segments.begin(order(seed=5))
+    stream.tick(4)
+    before = await until_ids(segments, 4)
+    await segments.pause()
+    segments.resume(3)
+    stream.tick(6)
+    after = await until_finished(segments)
+    assert [chunk.version for chunk in before] == [0] * len(before)
+    assert {chunk.version for chunk in after} == {3}
+    assert [token for chunk in before + after for token in chunk.ids] == list(range(21, 31))
+    assert after[-1].finish == "length"
+    (_, first, old), (ids, second, new) = stream.asked
+    assert (old, new) == ("0", "3"), "caches of two versions are told apart"
+    assert ids == (10, 20, 21, 22, 23, 24)
+    assert second.max_tokens == 6
+    assert first.seed != second.seed, "the same random numbers would be used twice"
+
+
+async def test_nothing_begins_while_it_is_paused() -> None:
+    stream = FakeStream()
+    segments = Segments(stream)
+    await segments.pause()
+    segments.begin(order())
+    stream.tick(20)
+    await segments.outbox.wait(0.05)
+    assert segments.outbox.take() == []
+    assert stream.asked == []
+    segments.resume(1)
+    assert {chunk.version for chunk in await until_finished(segments)} == {1}
+
+
+async def test_what_does_not_stop_is_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(segments_module, "STILL_S", 0.2)
+    stream = FakeStream()
+    segments = Segments(stream)
+    segments.begin(order())
+    stream.deaf = True
+    stream.tick(1)
+    await until_ids(segments, 1)
+    with pytest.raises(ReplicaDied, match="1 requests did not stop"):
+        await segments.pause()
+    segments.cancel([1])
+
+
+async def test_a_stop_id_ends_an_answer_and_what_was_cancelled_is_gone() -> None:
+    stream = FakeStream()
+    segments = Segments(stream)
+    segments.begin(order(stop_ids=(22,)))
+    stream.tick(9)
+    chunks = await until_finished(segments)
+    assert [token for chunk in chunks for token in chunk.ids] == [21, 22]
+    assert chunks[-1].finish == "stop"
+    stream.ticks = asyncio.Semaphore(0)
+    segments.begin(order())
+    stream.tick(1)
+    await until_ids(segments, 1)
+    segments.cancel([1])
+    async with asyncio.timeout(5):
+        while segments.count:  # noqa: ASYNC110 - nothing tells when it is so
+            await asyncio.sleep(0)
+    assert segments.outbox.take() == []
+
+
+async def test_an_answer_that_ends_for_no_reason_is_lost_and_says_so() -> None:
+    stream = FakeStream()
+    stream.short = 2
+    segments = Segments(stream)
+    segments.begin(order())
+    stream.tick(20)
+    async with asyncio.timeout(5):
+        while not (lost := [each.lost for each in segments.outbox.take() if each.lost]):
+            await segments.outbox.wait(1)
+    assert "ended the answer early, after 8 ids" in lost[0]
+
+
+@given(st.lists(st.integers(0, 5), max_size=8), st.integers(3, 9), st.sets(st.integers(0, 5)))
+def test_an_end_is_told_by_the_ids_alone(answer: list[int], limit: int, stops: set[int]) -> None:
+    asked = order(limit, tuple(stops))
+    finish = finish_of(asked, [10, 20, *answer])
+    if answer and answer[-1] in stops:
+        assert finish == "stop"
+    else:
+        assert finish == ("length" if len(answer) + 2 >= limit else None)
+
+
+def test_a_seed_gives_other_random_numbers_to_each_part_and_the_same_again() -> None:
+    seeds = [rest_of(order(seed=1), 2, part).seed for part in range(3)]
+    assert len(set(seeds)) == 3
+    assert seeds[0] == rest_of(order(seed=1), 5, 0).seed
+    assert rest_of(order(), 2, 1).seed is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans())))
+def test_an_outbox_gives_each_token_once_in_order_and_one_version_a_chunk(
+    steps: list[tuple[int, int, bool]],
+) -> None:
+    async def run() -> None:
+        outbox, put, got = Outbox(), dict[int, list[tuple[int, int]]](), dict[int, list[tuple[int, int]]]()
+
+        def take() -> None:
+            for each in outbox.take():
+                assert each.chunk is not None
+                got.setdefault(each.key, []).extend((token, each.chunk.version) for token in each.chunk.ids)
+
+        for number, (key, version, taken) in enumerate(steps):
+            outbox.add(key, version, Piece((number,), (-1.0,)), None)
+            put.setdefault(key, []).append((number, version))
+            if taken:
+                take()
+        take()
+        assert got == put
+
+    asyncio.run(run())

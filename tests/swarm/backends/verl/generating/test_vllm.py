@@ -1,0 +1,227 @@
+"""Real replicas: vLLM on this machine's CPU, in actors of Ray, held to plain forwards of the same weights."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import pytest_asyncio
+
+from swarm.backends.protocols import BackendError, Chunk, GenerationRequest, RequestLost, Sampling
+from swarm.backends.verl.generating.actor import RayReplica
+from swarm.backends.verl.generating.engine import VllmEngine
+from swarm.backends.verl.generating.making import make_engine
+from swarm.backends.verl.generating.spec import ReplicaSpec
+from tests.swarm.backends.local.models import save_folder as save_narrow_heads
+from tests.swarm.backends.verl.generating.models import (
+    VOCABULARY,
+    buckets_of,
+    distributions,
+    forced,
+    greedy,
+    make_model,
+    save_folder,
+)
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
+OPTIONS = {"num_cpus": 0}
+PROMPT = (1, 2, 3, 9)
+
+
+class Served:
+    """An engine of two replicas, and the model whose weights it serves."""
+
+    def __init__(self, engine: VllmEngine, model: Any, *, tied: bool) -> None:
+        self.engine, self.model, self.tied = engine, model, tied
+
+    async def ask(self, prompt: Sequence[int], sampling: Sampling, session: str = "") -> list[Chunk]:
+        async with asyncio.timeout(120):
+            return [chunk async for chunk in self.engine.generate(GenerationRequest("r", prompt, sampling, session))]
+
+    async def publish(self, seed: int) -> Any:
+        """Serve other weights; return the model that has them."""
+        import ray
+
+        older, self.model = self.model, make_model(seed, tied=self.tied)
+        buckets = [ray.put(bucket) for bucket in buckets_of(self.model)]
+        await asyncio.to_thread(self.engine.publish, self.engine.version + 1, buckets)
+        return older
+
+    async def alike(self, prompt: Sequence[int] = PROMPT) -> None:
+        """Hold an answer of each replica to a plain forward."""
+        for session in ("even", "odd"):
+            asked = await self.ask(prompt, Sampling(max_tokens=6, temperature=0), session)
+            assert ids(asked) == greedy(self.model, prompt, 6)
+            assert {chunk.version for chunk in asked} == {self.engine.version}
+
+
+def ids(chunks: Sequence[Chunk]) -> list[int]:
+    return [token for chunk in chunks for token in chunk.ids]
+
+
+def logprobs(chunks: Sequence[Chunk]) -> list[float]:
+    return [value for chunk in chunks for value in chunk.logprobs]
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=["untied", "tied"])
+async def served(request: pytest.FixtureRequest, ray_here: None, tmp_path_factory: Any) -> AsyncIterator[Served]:
+    tied = request.param == "tied"
+    folder = save_folder(tmp_path_factory.mktemp("models") / request.param, tied=tied)
+    engine = make_engine(ReplicaSpec(str(folder), 128, 8, 1 << 28, seed=3), 2, OPTIONS)
+    await engine.start()
+    yield Served(engine, make_model(tied=tied), tied=tied)
+    await engine.stop()
+
+
+async def test_greedy_answers_are_a_plain_loop_s(served: Served) -> None:
+    for length in (1, 31, 32, 33, 90):
+        await served.alike([(7 * place) % VOCABULARY for place in range(length)])
+
+
+async def test_logprobs_are_a_teacher_forced_forward_s(served: Served) -> None:
+    temperatures = [1.0, 0.6, 1.3]
+    asked = await asyncio.gather(
+        *(served.ask([number, 5], Sampling(max_tokens=20, temperature=temperatures[number % 3])) for number in range(9))
+    )
+    for number, chunks in enumerate(asked):
+        expected = forced(served.model, [number, 5], ids(chunks), temperatures[number % 3])
+        assert logprobs(chunks) == pytest.approx(expected, abs=1e-4)
+
+
+async def test_cuts_are_in_the_logprobs_and_the_likeliest_ids_are_told(served: Served) -> None:
+    asked = await served.ask(PROMPT, Sampling(max_tokens=4, temperature=0.7, top_k=2, top_logprobs=4))
+    given = list(PROMPT)
+    places = [place for chunk in asked for place in chunk.top]
+    for token, logprob, place in zip(ids(asked), logprobs(asked), places, strict=True):
+        values, likeliest = distributions(served.model, given, 0.7)[-1].topk(2)
+        left = dict(zip(likeliest.tolist(), values.log_softmax(-1).tolist(), strict=True))
+        assert logprob == pytest.approx(left[token], abs=1e-4)
+        assert dict(place) == pytest.approx(left, abs=1e-4)
+        given.append(token)
+
+
+async def test_ids_that_vllm_pads_its_vocabulary_with_have_no_mass(served: Served) -> None:
+    for temperature in (0.0, 1.0, 2.0):
+        rule = Sampling(max_tokens=3, temperature=temperature, top_logprobs=VOCABULARY + 64)
+        for place in (place for chunk in await served.ask(PROMPT, rule) for place in chunk.top):
+            assert sorted(token for token, _ in place) == list(range(VOCABULARY))
+            assert sum(math.exp(value) for _, value in place) == pytest.approx(1.0, abs=1e-4)
+
+
+async def test_ends_are_counted_here(served: Served) -> None:
+    full = await served.ask([5] * 120, Sampling(max_tokens=99))
+    assert (len(ids(full)), full[-1].finish) == (8, "length")
+    free = await served.ask(PROMPT, Sampling(max_tokens=6, temperature=0))
+    stop = ids(free)[3]
+    held = await served.ask(PROMPT, Sampling(max_tokens=6, temperature=0, stop_ids=(250, stop)))
+    assert ids(held) == ids(free)[: ids(free).index(stop) + 1]
+    assert held[-1].finish == "stop"
+
+
+async def test_a_seed_fixes_an_answer_on_either_replica_and_none_varies(served: Served) -> None:
+    asked = [await served.ask(PROMPT, Sampling(max_tokens=8, seed=5), session) for session in ("a", "b", "a")]
+    assert ids(asked[0]) == ids(asked[1]) == ids(asked[2])
+    free = await asyncio.gather(*(served.ask(PROMPT, Sampling(max_tokens=8, temperature=2.0)) for _ in range(6)))
+    assert len({tuple(ids(chunks)) for chunks in free}) == 6
+
+
+async def test_new_weights_answer_and_nothing_of_the_older_ones_is_used(served: Served) -> None:
+    opening = [(3 * place) % VOCABULARY for place in range(96)]
+    await served.alike(opening)
+    for seed in (11, 12):
+        older = await served.publish(seed)
+        assert greedy(older, opening, 6) != greedy(served.model, opening, 6)
+        await served.alike(opening)
+        asked = await served.ask(opening, Sampling(max_tokens=8))
+        assert logprobs(asked) == pytest.approx(forced(served.model, opening, ids(asked)), abs=1e-4)
+
+
+async def test_what_an_update_catches_goes_on_under_the_new_weights(served: Served) -> None:
+    versions = (served.engine.version, served.engine.version + 1)
+    rule = Sampling(max_tokens=110, seed=1)
+    asked = [asyncio.ensure_future(served.ask([number, 4], rule)) for number in range(6)]
+    async with aclosing(served.engine.generate(GenerationRequest("r", [6, 4], rule))) as first:
+        opened = [await anext(first)]
+        older = await served.publish(20 + versions[1])
+        found = [[*opened, *[chunk async for chunk in first]], *await asyncio.gather(*asked)]
+    caught = 0
+    for number, chunks in zip((6, *range(6)), found, strict=True):
+        prompt, answer = [number, 4], ids(chunks)
+        given = sum(len(chunk.ids) for chunk in chunks if chunk.version == versions[0])
+        assert [chunk.version for chunk in chunks] == sorted(chunk.version for chunk in chunks)
+        assert len(answer) == 110
+        assert chunks[-1].finish == "length"
+        caught += 0 < given < 110
+        before, after = forced(older, prompt, answer), forced(served.model, prompt, answer)
+        assert logprobs(chunks) == pytest.approx(before[:given] + after[given:], abs=1e-4)
+    assert caught
+
+
+async def test_what_is_cancelled_frees_its_replica(served: Served) -> None:
+    for number in range(12):
+        rule = Sampling(max_tokens=120)
+        async with aclosing(served.engine.generate(GenerationRequest("g", [number], rule))) as chunks:
+            await anext(chunks)
+    async with asyncio.timeout(30):
+        while any([await open_in(life.handle) for life in served.engine._serving().values()]):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    await served.alike()
+
+
+async def open_in(handle: Any) -> int:
+    found = await handle.health()
+    return int(found["open"])
+
+
+@pytest.mark.parametrize("victim", ["actor", "vllm"])
+async def test_a_killed_replica_loses_its_own_requests_alone_and_comes_back(served: Served, victim: str) -> None:
+    """Its worker is halted first, so that what it was asked is open for certain when it dies."""
+    await served.publish(30)
+    doomed: Any = served.engine._serving()[0].handle
+    actor = psutil.Process((await doomed.health())["pid"])
+    family = [actor, *actor.children(recursive=True)]
+    worker = max(family[1:], key=lambda process: process.memory_info().rss)
+    worker.suspend()
+    asked = [asyncio.ensure_future(served.ask([5, number], Sampling(max_tokens=120))) for number in range(2)]
+    done, _ = await asyncio.wait(asked, timeout=120, return_when=asyncio.FIRST_COMPLETED)
+    assert [each.result()[-1].finish for each in done] == ["length"], "the other replica does not answer meanwhile"
+    (actor if victim == "actor" else worker).kill()
+    ends = await asyncio.gather(*asked, return_exceptions=True)
+    lost = sum(isinstance(end, RequestLost) for end in ends)
+    assert lost == 1
+    await served.ask(PROMPT, Sampling(max_tokens=3))
+    async with asyncio.timeout(300):
+        while len(served.engine._serving()) < 2:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    await served.alike()
+    assert served.engine.failure() is None
+    _, alive = await asyncio.to_thread(psutil.wait_procs, family, 30)
+    assert not alive, "what was killed left processes behind"
+
+
+async def test_what_cannot_be_booted_says_why(ray_here: None, tmp_path: Path) -> None:
+    folder = save_folder(tmp_path / "whole")
+    bare = tmp_path / "bare"
+    bare.mkdir()
+    (bare / "config.json").write_text((folder / "config.json").read_text())
+    strange = tmp_path / "strange"
+    save_folder(strange)
+    config = (strange / "config.json").read_text()
+    (strange / "config.json").write_text(config.replace("Qwen3ForCausalLM", "OracleForCausalLM"))
+    for place, context, said in (
+        (folder, 240, "kv_cache_bytes of at least .* max_context 240 takes, found 65536"),
+        (bare, 64, "expected weights .* found none"),
+        (strange, 64, "architecture that vLLM .* serves, found OracleForCausalLM"),
+        (folder, 4096, "max_context of at most 256.*found 4096"),
+        (save_narrow_heads(tmp_path / "narrow"), 64, "heads of 32, .* found 8"),
+    ):
+        replica = RayReplica(ReplicaSpec(str(place), context, 2, 1 << 16), 0, 0, OPTIONS)
+        with pytest.raises(BackendError, match=said):
+            await replica.boot()
+        replica.kill()

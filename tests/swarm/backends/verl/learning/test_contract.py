@@ -1,0 +1,174 @@
+"""Rows as verl's batches, and the loss over them: nothing lost, nothing that depends on how they are dealt and cut."""
+
+from __future__ import annotations
+
+import pickle
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from swarm.backends.algorithms.metrics import UpdateSums
+from swarm.backends.algorithms.objective import Objective
+from swarm.backends.algorithms.rows import Row, flat_tokens, train_rows
+from swarm.backends.algorithms.weighting import token_weights
+from swarm.backends.protocols import TrainEpisode, TrainRow
+from swarm.job import Job
+
+pytest.importorskip("tensordict", reason="tensordict comes with verl, which is not installed here")
+from swarm.backends.verl.learning.contract import batch_tokens, sampled, verl_batch
+from swarm.backends.verl.learning.dealing import Deal
+from swarm.backends.verl.learning.loss import SharedLoss
+
+_VOCABULARY = 11
+_CPU = torch.device("cpu")
+_JOBS: list[dict[str, Any]] = [
+    {},
+    {"algorithm": "dr_grpo", "entropy_coef": 0.1},
+    {"algorithm": "gspo", "rollout_correction": "off", "clip_ratio": 0.05},
+    {"kl_coef": 0.2, "loss_weighting": "token", "rollout_correction": "mask"},
+    {"epochs": 2, "max_staleness": 1, "clip_ratio": 0.05},
+]
+
+
+def _row(rng: random.Random) -> TrainRow:
+    """A conversation of one to three turns."""
+    ids: list[int] = []
+    sampled: list[int] = []
+    for _ in range(rng.randint(1, 3)):
+        given, drawn = rng.randint(1, 5), rng.randint(1, 4)
+        ids += [rng.randrange(_VOCABULARY) for _ in range(given + drawn)]
+        sampled += [0] * given + [1] * drawn
+    logprobs = [rng.uniform(-4, -1) if flag else 0.0 for flag in sampled]
+    return TrainRow(tuple(ids), tuple(sampled), tuple(logprobs), tuple(rng.randint(0, 2) if s else -1 for s in sampled))
+
+
+def _rows(seed: int, job: Job) -> tuple[list[Row], list[float], list[float]]:
+    """Rows of six episodes, with their advantages and token weights."""
+    rng = random.Random(seed)
+    made = [TrainEpisode(str(i), "g", 0.0, tuple(_row(rng) for _ in range(1 + i % 2)), 0.5 + i) for i in range(6)]
+    rows = train_rows(made)
+    counts = [sum(len(row.targets) for row in own) for own in rows]
+    flat = [row for own in rows for row in own]
+    for row in flat:
+        row.reference = row.rollout - 0.1 if job.kl_coef else None
+        row.proximal = row.rollout + 0.1 if job.epochs > 1 else None
+    return flat, [rng.gauss(0, 1) for _ in made], token_weights(job, counts, [each.weight for each in made])
+
+
+def _output(table: Tensor, batch: Any) -> dict[str, Tensor]:
+    """What verl's engine says of a batch under a model whose logits depend on the last id alone."""
+    ids, offsets = batch["input_ids"].values(), batch["input_ids"].offsets()
+    every = table[ids].log_softmax(-1)
+    values = {"log_probs": every.gather(-1, ids.roll(-1)[:, None])[:, 0], "entropy": -(every.exp() * every).sum(-1)}
+    return {name: torch.nested.nested_tensor_from_jagged(value, offsets) for name, value in values.items()}
+
+
+def _table() -> Tensor:
+    return torch.randn(_VOCABULARY, _VOCABULARY, generator=torch.Generator().manual_seed(0)).requires_grad_()
+
+
+def _straight(job: Job, rows: list[Row], advantages: list[float], weights: list[float]) -> tuple[Tensor, UpdateSums]:
+    """The gradient and the sums of the objective over all tokens at once, from the whole vocabulary's log-probs."""
+    table, tokens, sums = _table(), flat_tokens(rows, advantages, weights, _CPU), UpdateSums(2, job.correction_cap)
+    given = torch.cat([row.ids[row.places] for row in rows])
+    known = [row.reference for row in rows if row.reference is not None]
+    reference = torch.cat(known) if known else None
+    loss = Objective(job).loss(table[given].log_softmax(-1), tokens, reference, sums)
+    return torch.autograd.grad(loss, table)[0], sums
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_every_sampled_token_is_there_once_with_all_that_it_carries(seed: int) -> None:
+    rows, advantages, weights = _rows(seed, Job(epochs=2))
+    found, _ = batch_tokens(verl_batch(rows, advantages, weights, padding=seed))
+    expected = flat_tokens(rows, advantages, weights, _CPU)
+    for name in ("targets", "rollout", "versions", "proximal", "advantages", "weights", "episodes"):
+        assert torch.equal(getattr(found, name), getattr(expected, name)), name
+
+
+def test_a_row_s_prompt_ends_before_its_first_sampled_token_and_later_prompts_are_masked() -> None:
+    row = TrainRow((5, 6, 7, 8, 9, 4), (0, 0, 1, 1, 0, 1), (0, 0, -1, -2, 0, -3), (-1, -1, 0, 0, -1, 1))
+    (own,) = train_rows([TrainEpisode("a", "g", 0.0, (row,))])
+    batch = verl_batch(own, [0.5], [0.25], padding=1)
+    read = {name: [part.tolist() for part in batch[name].unbind()] for name in batch.keys()}  # noqa: SIM118
+    assert read["input_ids"] == [[5, 6, 7, 8, 9, 4], [0, 0]]
+    assert read["position_ids"] == [[0, 1, 2, 3, 4, 5], [0, 1]]
+    assert read["prompts"] == [[5, 6], [0]]
+    assert read["responses"] == [[7, 8, 9, 4], [0]]
+    assert read["response_mask"] == [[1, 1, 0, 1], [0]]
+    assert read["loss_mask"] == [[0, 0, 1, 1, 0, 1], [0, 0]]
+    assert read["advantages"] == [[0.5, 0.5, 0, 0.5], [0]]
+    assert read["token_weights"] == [[0.25, 0.25, 0, 0.25], [0]]
+    assert read["rollout_log_probs"] == [[-1, -2, 0, -3], [0]]
+    assert read["versions"] == [[0, 0, 0, 1], [0]]
+
+
+def test_an_output_of_the_model_is_read_where_the_token_is_predicted() -> None:
+    rows, advantages, weights = _rows(3, Job())
+    batch = verl_batch(rows, advantages, weights, padding=2)
+    places = [torch.arange(len(part)) for part in batch["input_ids"].unbind()]
+    found = sampled(torch.nested.as_nested_tensor(places, layout=torch.jagged), batch)
+    assert found.tolist() == torch.cat([row.places for row in rows]).tolist()
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("fields", _JOBS, ids=str)
+def test_ranks_and_padding_add_up_to_the_gradient_of_all_tokens_at_once(fields: dict[str, Any], world: int) -> None:
+    job = Job(**fields)
+    rows, advantages, weights = _rows(world, job)
+    expected, straight = _straight(job, rows, advantages, weights)
+    objective, tokens = Objective(job), flat_tokens(rows, advantages, weights, _CPU)
+    sequence: list[Tensor] = []
+    if objective.needs_sequences:
+        given = torch.cat([row.ids[row.places] for row in rows])
+        present = _table().detach()[given].log_softmax(-1).gather(-1, tokens.targets[:, None])[:, 0]
+        sequence = list(objective.sequences([(present, tokens)])[0].split([len(row.targets) for row in rows]))
+    gradients, sums = [], UpdateSums(2, job.correction_cap)
+    for batch in Deal(rows, world).batches(advantages, weights, sequence):
+        batch.set_non_tensor("dp_size", world)
+        table, loss = _table(), pickle.loads(pickle.dumps(SharedLoss(job, 2)))
+        share, _ = loss(_output(table, batch), batch)
+        gradients.append(torch.autograd.grad(share, table)[0])
+        sums.merge(loss.sums)
+    assert torch.allclose(torch.stack(gradients).mean(0), expected, atol=1e-6)
+    assert expected.abs().max() > 1e-3
+    sums.steps = straight.steps = 1
+    assert dict(sums.metrics()) == pytest.approx(dict(straight.metrics()), rel=1e-5, abs=1e-6)
+
+
+def test_padding_changes_no_gradient_and_no_metric() -> None:
+    job = Job(entropy_coef=0.1)
+    rows, advantages, weights = _rows(0, job)
+    found = []
+    for padding in (0, 3):
+        batch = verl_batch(rows, advantages, weights, padding=padding)
+        batch.set_non_tensor("dp_size", 1)
+        table, loss = _table(), SharedLoss(job, 2)
+        share, _ = loss(_output(table, batch), batch)
+        found.append((torch.autograd.grad(share, table)[0], dict(loss.sums.metrics())))
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1] == found[1][1]
+
+
+def test_padding_alone_has_a_gradient_of_0_so_that_its_rank_exchanges_with_the_others() -> None:
+    batch = verl_batch([], [], [], padding=2)
+    batch.set_non_tensor("dp_size", 2)
+    table = _table()
+    share, _ = SharedLoss(Job(), 0)(_output(table, batch), batch)
+    assert share.item() == 0
+    assert torch.autograd.grad(share, table)[0].abs().max() == 0
+
+
+@pytest.mark.parametrize("world", [1, 2, 4, 20])
+def test_ranks_get_as_many_rows_each_and_their_answers_come_back_in_order(world: int) -> None:
+    rows, advantages, weights = _rows(1, Job())
+    deal = Deal(rows, world)
+    batches = deal.batches(advantages, weights)
+    assert len({len(batch["input_ids"].unbind()) for batch in batches}) == 1
+    assert sum(len(part) for batch in batches for part in batch["input_ids"].unbind()) == deal.tokens
+    answers = [batch_tokens(batch)[0].targets if batch["response_mask"].values().any() else torch.zeros(0).long()
+               for batch in batches]  # fmt: skip
+    assert [part.tolist() for part in deal.gathered(answers)] == [row.targets.tolist() for row in rows]

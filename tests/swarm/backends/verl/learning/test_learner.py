@@ -1,0 +1,291 @@
+"""The cluster learner on real ranks: what the local one learns, failures within a bound, and checkpoints."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import socket
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+
+from swarm.backends.exporting.folder import write_model
+from swarm.backends.local.provenance import state_hash
+from swarm.backends.protocols import BackendError, Batch, NoRoom, NotFinite
+from swarm.backends.verl.backend import _hash_of
+from swarm.backends.verl.learning import adapter
+from swarm.backends.verl.learning.learner import VerlLearner
+from tests.swarm.backends.conformance.test_learning import PROMISED
+from tests.swarm.backends.local.batches import make_batch
+from tests.swarm.backends.verl.learning.support import Ranks, exported, job, local, plain_weights
+
+pytestmark = pytest.mark.timeout(240)
+_CLOSE = 1e-5
+
+_JOBS: list[tuple[int, dict[str, Any]]] = [
+    (1, {}),
+    (2, {}),
+    (1, {"algorithm": "dr_grpo", "entropy_coef": 0.05}),
+    (2, {"algorithm": "rloo", "kl_coef": 0.2, "epochs": 2, "minibatches": 3, "micro_batch_tokens": 48}),
+    (1, {"algorithm": "reinforce_pp", "loss_weighting": "token", "minibatches": 2, "temperature": 0.7}),
+    (2, {"algorithm": "reinforce_pp_baseline", "weight_decay": 0.1, "lr_schedule": "linear", "lr_warmup_steps": 1}),
+    (2, {"algorithm": "gspo", "minibatches": 2, "clip_ratio": 0.02, "micro_batch_tokens": 32}),
+    (1, {"algorithm": "gspo", "rollout_correction": "off", "clip_ratio": 0.02}),
+    (1, {"epochs": 2, "rollout_correction": "mask", "max_staleness": 1, "gradient_checkpointing": True}),
+    (2, {"lora_rank": 4, "kl_coef": 0.1, "learning_rate": 2e-3}),
+]
+
+
+def _weighted(batch: Batch) -> Batch:
+    """The batch with another weight for each episode, 0 among them."""
+    return replace(batch, episodes=tuple(replace(e, weight=(i % 4) / 2) for i, e in enumerate(batch.episodes)))
+
+
+def _compared(metrics: dict[str, float]) -> dict[str, float]:
+    """Metrics that do not depend on the clock or on how rows are laid out."""
+    apart = ("timing_s", "tokens", "merge", "rollouter")
+    return {name: value for name, value in metrics.items() if name.split("/")[0] not in apart}
+
+
+@pytest.mark.parametrize(("world", "fields"), _JOBS, ids=str)
+@pytest.mark.parametrize("weighted", [False, True], ids=["even", "weighted"])
+def test_a_frozen_batch_teaches_what_it_teaches_the_local_learner(
+    world: int, fields: dict[str, Any], weighted: bool, ranks: Ranks, llama: Path
+) -> None:
+    made = job(**fields)
+    policy, ours = local(made)
+    theirs = ranks.learner(llama, made, world)
+    single = made.epochs * made.minibatches == 1
+    for seed in range(2):
+        # AdamW's steps are of like size for the least gradients, too, and so carry their rounding into a few weights
+        close = _CLOSE if single and not seed else 10 * _CLOSE
+        batch = make_batch(policy, seed=seed, temperature=made.temperature, drift=0.05)
+        batch = _weighted(batch) if weighted else batch
+        expected, found = dict(ours.update(batch)), dict(theirs.update(batch))
+        assert set(found) >= PROMISED
+        assert _compared(found) == pytest.approx(_compared(expected), rel=close, abs=close)
+        plain, own = plain_weights(policy), exported(theirs)
+        assert set(own) == set(plain)
+        gaps = torch.cat([(own[name] - plain[name]).abs().flatten() for name in plain])
+        assert (gaps > close).double().mean().item() < 1e-3
+        assert not single or seed or gaps.max().item() < 2 * _CLOSE
+    assert theirs.version == ours.version == 2
+
+
+def test_untied_embeddings_are_exported_each_under_its_own_name(ranks: Ranks, qwen2: Path) -> None:
+    policy, ours = local(job(), "qwen2")
+    theirs = ranks.learner(qwen2, job(), 2)
+    batch = make_batch(policy)
+    ours.update(batch)
+    theirs.update(batch)
+    plain, own = plain_weights(policy), exported(theirs)
+    assert set(own) == set(plain)
+    assert not torch.equal(own["lm_head.weight"], own["model.embed_tokens.weight"])
+    assert max((own[name] - plain[name]).abs().max().item() for name in plain) < _CLOSE
+
+
+def test_tied_embeddings_are_exported_under_both_names(ranks: Ranks, llama: Path) -> None:
+    policy, _ = local(job())
+    theirs = ranks.learner(llama, job(), 2)
+    before = exported(theirs)
+    theirs.update(make_batch(policy))
+    own = exported(theirs)
+    assert torch.equal(own["lm_head.weight"], own["model.embed_tokens.weight"])
+    assert not torch.equal(own["lm_head.weight"], before["lm_head.weight"])
+
+
+@pytest.mark.parametrize("fields", [{"epochs": 2, "minibatches": 2}, {"lora_rank": 2}], ids=str)
+def test_a_resumed_curve_is_the_same_bit_for_bit(
+    fields: dict[str, Any], ranks: Ranks, llama: Path, tmp_path: Path
+) -> None:
+    made = job(**fields)
+    policy, _ = local(made)
+    batches = [make_batch(policy, seed=seed, drift=0.05) for seed in range(4)]
+    straight = ranks.learner(llama, made, 2)
+    for batch in batches[:2]:
+        straight.update(batch)
+    straight.save(tmp_path / "c")
+    expected = [_compared(dict(straight.update(batch))) for batch in batches[2:]]
+    weights = exported(straight)
+    resumed = ranks.learner(llama, made, 2)
+    resumed.load(tmp_path / "c")
+    assert resumed.version == 2
+    assert [_compared(dict(resumed.update(batch))) for batch in batches[2:]] == expected
+    found = exported(resumed)
+    assert all(torch.equal(found[name], weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("fields", [{}, {"lora_rank": 4}], ids=str)
+@pytest.mark.parametrize(("wrote", "reads"), [(2, 1), (1, 2)])
+def test_another_number_of_ranks_goes_on_from_a_checkpoint_and_a_folder_is_made_of_it(
+    wrote: int, reads: int, fields: dict[str, Any], ranks: Ranks, llama: Path, tmp_path: Path
+) -> None:
+    made = job(backend="verl", model={"kind": "path", "path": str(llama)}, **fields)
+    policy, _ = local(made)
+    batches = [make_batch(policy, seed=seed, drift=0.05) for seed in range(3)]
+    first = ranks.learner(llama, made, wrote)
+    for batch in batches[:2]:
+        first.update(batch)
+    first.save(tmp_path / "c")
+    saved = exported(first)
+    other = ranks.learner(llama, made, reads)
+    other.load(tmp_path / "c")
+    found = exported(other)
+    assert all(torch.equal(found[name], saved[name]) for name in saved)
+    (tmp_path / "out").mkdir()
+    write_model(made, tmp_path, tmp_path / "c", tmp_path / "out", apart=False, say=lambda _: None)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
+    assert set(loaded) == set(saved)
+    assert max((loaded[name] - saved[name]).abs().max().item() for name in saved) < 1e-7  # adapters are merged by peft
+    first.update(batches[2])
+    other.update(batches[2])
+    expected, found = exported(first), exported(other)
+    assert max((found[name] - expected[name]).abs().max().item() for name in expected) < 2 * _CLOSE
+
+
+def test_a_checkpoint_that_is_damaged_or_of_another_job_is_refused_and_changes_nothing(
+    ranks: Ranks, llama: Path, tmp_path: Path
+) -> None:
+    made = job()
+    policy, _ = local(made)
+    learner = ranks.learner(llama, made, 2)
+    learner.save(tmp_path / "c")
+    learner.update(make_batch(policy))
+    before = exported(learner)
+    shard = tmp_path / "c" / "rank-1" / "model.safetensors"
+    whole = shard.read_bytes()
+    shard.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    with pytest.raises(BackendError, match="damaged"):
+        learner.load(tmp_path / "c")
+    shard.write_bytes(whole)
+    manifest = tmp_path / "c" / "rank-0" / "manifest.json"
+    manifest.write_text(manifest.read_text() + " ")
+    with pytest.raises(BackendError, match="missing or damaged"):
+        learner.load(tmp_path / "c")
+    with pytest.raises(BackendError, match="no checkpoint"):
+        learner.load(tmp_path / "none")
+    assert learner.version == 1
+    after = exported(learner)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.parametrize("fields", [{}, {"epochs": 2}], ids=str)
+def test_what_is_not_finite_is_refused_and_leaves_everything_as_it_was(
+    fields: dict[str, Any], ranks: Ranks, llama: Path
+) -> None:
+    made = job(**fields)
+    policy, _ = local(made)
+    batch = make_batch(policy, drift=0.05)
+    infinite = replace(batch, episodes=(replace(batch.episodes[0], reward=math.inf), *batch.episodes[1:]))
+    straight = ranks.learner(llama, made, 1)
+    expected = _compared(dict(straight.update(batch)))
+    weights = exported(straight)
+    tried = ranks.learner(llama, made, 1)
+    with pytest.raises(NotFinite):
+        tried.update(infinite)
+    assert tried.version == 0
+    assert _compared(dict(tried.update(batch))) == expected
+    found = exported(tried)
+    assert all(torch.equal(found[name], weights[name]) for name in weights)
+
+
+def test_learner_and_engine_that_disagree_stop_the_training(ranks: Ranks, llama: Path) -> None:
+    made = job(mismatch_limit=1.05)
+    policy, _ = local(made)
+    learner = ranks.learner(llama, made, 1)
+    for _ in range(2):
+        policy.version = learner.version
+        learner.update(make_batch(policy, episodes=16, drift=2.0))
+    before = exported(learner)
+    policy.version = learner.version
+    with pytest.raises(BackendError, match="disagree"):
+        learner.update(make_batch(policy, episodes=16, drift=2.0))
+    after = exported(learner)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+@pytest.mark.timeout(120)
+def test_a_rank_that_is_killed_is_a_failure_with_a_reason_and_no_hang(ranks: Ranks, llama: Path) -> None:
+    made = job()
+    policy, _ = local(made)
+    learner: VerlLearner = ranks.learner(llama, made, 2)
+    batch = make_batch(policy)
+    learner.update(batch)
+    os.kill(learner.group.pids[1], signal.SIGKILL)
+    with pytest.raises(BackendError, match="rank 1 of the learner died"):
+        learner.update(batch)
+    assert learner.version == 1
+    with pytest.raises(BackendError, match="rank 1 of the learner died"):
+        learner.save(Path("never"))
+    assert not Path("never").exists()
+    learner.stop()
+    learner.stop()
+
+
+def test_too_few_processors_are_one_line_within_the_bound(
+    ranks: Ranks, llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.backends.verl.learning.group.BOOT_S", 3.0)
+    with pytest.raises(BackendError, match="fewer trainers"):
+        VerlLearner(llama, job(), trainers=1, options={"num_cpus": 64})
+
+
+@pytest.mark.parametrize(("model", "fields"), [("llama", {}), ("qwen2", {}), ("llama", {"lora_rank": 4})], ids=str)
+def test_weights_come_by_name_and_their_hash_is_that_of_all_at_once(
+    model: str, fields: dict[str, Any], ranks: Ranks, request: pytest.FixtureRequest
+) -> None:
+    learner = ranks.learner(request.getfixturevalue(model), job(**fields), 2)
+    found = exported(learner)
+    assert list(found) == sorted(found)
+    assert "lm_head.weight" in found
+    assert _hash_of(learner) == state_hash(found, zero=0)
+
+
+def test_a_full_object_store_is_no_room_and_the_ranks_go_on(ranks: Ranks, llama: Path) -> None:
+    import ray
+
+    learner = ranks.learner(llama, job(), 2)
+    rank = learner.group._actors[0]
+    ray.get(rank.__ray_call__.remote(_fill))
+    with pytest.raises(NoRoom, match=r"Ray's object store, and the disk .* no room .* free space under /tmp"):
+        learner.exported()
+    ray.get(rank.__ray_call__.remote(_empty))
+    assert exported(learner)
+    assert learner.group.died() is None
+
+
+def _fill(rank: Any) -> None:
+    import ray
+
+    from swarm.backends.verl.learning import worker
+
+    rank.put, rank.bytes = ray.put, worker.BUCKET_BYTES
+    worker.BUCKET_BYTES = 1 << 12  # several buckets: those after the one that finds no room are exchanged too
+
+    def full(_: Any) -> None:
+        raise ray.exceptions.OutOfDiskError
+
+    ray.put = full
+
+
+def _empty(rank: Any) -> None:
+    import ray
+
+    from swarm.backends.verl.learning import worker
+
+    ray.put, worker.BUCKET_BYTES = rank.put, rank.bytes
+
+
+def test_the_port_at_which_ranks_meet_is_taken_from_when_it_is_told(ranks: Ranks) -> None:
+    store = adapter.meeting("127.0.0.1", begin=True)
+    with pytest.raises(OSError, match="in use"), closing(socket.create_server(("", store.port))):
+        pass
+    joined = adapter.meeting("127.0.0.1", store.port, begin=False)
+    store.set("met", "yes")
+    assert joined.get("met") == b"yes"

@@ -1,0 +1,48 @@
+"""What the processes of a training inherit of the server's environment."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from swarm.backends.verl.processes.surroundings import allowed, forget_secrets, needed_alone
+
+SECRETS = ("AJET_TOKEN", "AJET_SERVER", "WANDB_API_KEY", "HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_URL")
+NEEDED = ("PATH", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HF_HOME", "LC_ALL",
+          "TOKENIZERS_PARALLELISM")  # fmt: skip
+ROOT = str(Path(__file__).parents[5])
+
+
+def test_what_is_needed_is_passed_and_nothing_else() -> None:
+    assert set(allowed(dict.fromkeys((*SECRETS, *NEEDED), "x"))) == set(NEEDED)
+
+
+@pytest.mark.parametrize(
+    ("path", "passed"),
+    [(f"/elsewhere:{ROOT}", ROOT), ("/elsewhere", None), ("", None)],
+    ids=["ours", "another", "none"],
+)
+def test_a_path_of_modules_says_where_this_package_is_alone(path: str, passed: str | None) -> None:
+    assert allowed({"PYTHONPATH": path}).get("PYTHONPATH") == passed
+
+
+def test_the_environment_is_as_before_once_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AJET_TOKEN", "secret")
+    monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{ROOT}")
+    before = dict(os.environ)
+    with needed_alone():
+        assert "AJET_TOKEN" not in os.environ
+        assert os.environ["PYTHONPATH"] == ROOT
+        os.environ["RAY_CLIENT_MODE"] = "0"  # as Ray itself sets some
+    assert dict(os.environ) == {**before, "RAY_CLIENT_MODE": "0"}
+    monkeypatch.delenv("RAY_CLIENT_MODE")
+
+
+def test_a_replica_forgets_ray_s_token_and_what_is_the_server_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AJET_TOKEN", "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"):
+        monkeypatch.setenv(name, "x")
+    forget_secrets()
+    assert "RAY_AUTH_MODE" in os.environ
+    assert not {"AJET_TOKEN", "RAY_AUTH_TOKEN"} & set(os.environ)

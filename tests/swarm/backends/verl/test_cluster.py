@@ -1,0 +1,84 @@
+"""What a training asks of a Ray cluster, refused in a line where it is not there; no Ray is needed for it."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import closing
+
+import pytest
+from pydantic import ValidationError
+
+from swarm.backends.protocols import BackendError
+from swarm.backends.verl import cluster as cluster_module
+from swarm.backends.verl.cluster import device_of, require_reachable
+from swarm.job import Job, PathModel, TinyModel
+from swarm.verl_fields import VerlFields
+
+
+@pytest.mark.parametrize("address", ["cluster", "cluster:", ":6379", "cluster:port"])
+def test_an_address_that_is_none_is_said(address: str) -> None:
+    with pytest.raises(BackendError, match="expected HOST:PORT") as refused:
+        require_reachable(address)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_cluster_that_does_not_answer_is_named_with_what_to_do() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+        port = listening.getsockname()[1]
+        require_reachable(f"127.0.0.1:{port}")
+    with pytest.raises(BackendError, match=f"found none that answers .*ray start --head --port {port}"):
+        require_reachable(f"127.0.0.1:{port}")
+
+
+def test_a_device_that_is_not_there_is_refused_and_no_other_taken() -> None:
+    assert device_of(Job(backend="verl", device="cpu")) == "cpu"
+    with pytest.raises(BackendError, match="found mps"):
+        device_of(Job(backend="verl", device="mps"))
+
+
+def test_the_backend_s_own_fields_are_refused_with_another_one() -> None:
+    fields = VerlFields(trainers=2, replicas=3, tensor_parallel=2)
+    assert Job(backend="verl", verl=fields).verl == fields
+    assert fields.devices == 8
+    with pytest.raises(ValidationError, match="fields of the backend verl; found the backend 'local'"):
+        Job(verl=fields)
+    with pytest.raises(ValidationError, match="`engine` chooses the local backend's"):
+        Job(backend="verl", engine="transformers")
+
+
+def test_a_job_without_such_fields_keeps_its_digest() -> None:
+    assert "verl" not in Job().value()
+    assert "verl" not in Job(backend="verl").value()
+    model = PathModel(path="models/tiny")
+    recorded = Job(backend="verl", model=model).value()
+    assert Job(backend="verl", model=model).digest() == Job.recorded(recorded).digest()
+
+
+def test_a_tiny_model_has_heads_that_the_backend_has_attention_for_and_a_recorded_one_those_it_had() -> None:
+    assert head_size(Job()) == 16
+    assert head_size(Job(backend="verl")) == 32
+    assert head_size(Job(backend="verl", model=TinyModel(head_size=16))) == 16
+    assert head_size(Job.recorded({"backend": "verl"})) == 16
+
+
+def head_size(job: Job) -> int:
+    assert isinstance(job.model, TinyModel)
+    return job.model.head_size
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, "10.0.0.1:6379"), ("10.0.0.1:6379", None), ("a:1", "b:1")])
+def test_a_second_training_of_a_process_with_another_address_is_refused(
+    first: str | None, second: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[str | None] = []
+    monkeypatch.setattr(cluster_module, "_joined", 0)
+    monkeypatch.setattr(cluster_module, "_joined_at", None)
+    monkeypatch.setattr(cluster_module, "require_reachable", lambda address: None)
+    monkeypatch.setattr(cluster_module, "_begin", lambda address, cpus: begun.append(address))
+    cluster_module._connect(first, 1)
+    cluster_module._connect(first, 1)
+    named = {None: "none, a Ray of its own"}
+    said = f"expected {named.get(first, first)}, .* found {named.get(second, second)}: end that training first"
+    with pytest.raises(BackendError, match=said):
+        cluster_module._connect(second, 1)
+    assert (begun, cluster_module._joined) == ([first], 2)

@@ -1,0 +1,100 @@
+"""Episodes are labelled by the code that played them, and servers and clients of earlier versions see nothing of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.client import AsyncSwarmClient, Episode, NamedTask
+from swarm.wire import EpisodeSummary
+from tests.swarm.server.support import Served, job, serving
+
+OLD, NEW = "0" * 64, "f" * 64
+TASKS = [NamedTask("a"), NamedTask("b")]
+HI: list[Any] = [{"role": "user", "content": "hi"}]
+
+
+async def good(episode: Episode[Any]) -> float:
+    await episode.chat(HI)
+    return 1.0
+
+
+async def test_a_label_is_kept_exported_and_counted_in_the_step_that_trained_it(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path / "s", job(steps=1, episodes_per_step=4, group_size=2)) as served,
+        AsyncSwarmClient(served.url, served.admin, code=OLD) as old,
+        AsyncSwarmClient(served.url, served.admin, code=NEW) as new,
+        AsyncSwarmClient(served.url, served.admin) as silent,
+    ):
+        begun = [await client.begin(NamedTask(task), wait_s=5) for client in (old, new) for task in "ab"]
+        shown = {one.id: one.code for one in (await old.episodes()).episodes}
+        assert shown == dict(zip([one.id for one in begun], [OLD, OLD, NEW, NEW], strict=True)), "while they are open"
+        for place, episode in enumerate(begun):
+            await good(episode)
+            await episode.end(float(place))
+        status = await served.until(finished=True)
+        assert status["metrics"]["batch/codes"] == 2
+        assert {one.code for one in (await silent.episodes()).episodes} == {OLD, NEW}
+        assert (await silent.episode(begun[0].id)).code == OLD
+        await silent.export(tmp_path / "traces.jsonl")
+    traces = [json.loads(line) for line in (tmp_path / "traces.jsonl").read_text().splitlines()]
+    assert {turn["metadata"]["code"] for trace in traces for turn in trace["turns"]} == {OLD, NEW}
+
+
+async def test_a_label_outlives_the_server(tmp_path: Path) -> None:
+    async with serving(tmp_path, job()) as served, AsyncSwarmClient(served.url, served.admin, code=OLD) as client:
+        episode = await client.begin(NamedTask("a"))
+        await good(episode)
+        await episode.end(1.0)
+    async with serving(tmp_path, job()) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        assert (await client.episode(episode.id)).code == OLD
+        (pooled,) = [sample for group in served.server.training.rollout.groups for sample in group.ended]
+        assert pooled.code == OLD, "so that the step which trains it counts it"
+
+
+async def test_no_label_is_sent_to_a_server_that_does_not_take_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path, job()) as served:
+        as_before = served.server.status
+        monkeypatch.setattr(served.server, "status", lambda: as_before().model_copy(update={"code_labels": False}))
+        async with AsyncSwarmClient(served.url, served.admin, code=OLD) as client:
+            episode = await client.begin(NamedTask("a"))
+            assert await client.give_up_open("code_changed") == 1, "without its reason"
+            assert [one.code for one in (await client.episodes()).episodes] == [None]
+        assert served.server.training.rollout.counts["drop_owner_died"] == 1
+        assert episode.id
+
+
+async def test_a_client_of_an_earlier_version_is_told_of_no_label(tmp_path: Path) -> None:
+    """It refuses answers with fields that it does not know."""
+    async with serving(tmp_path, job()) as served, AsyncSwarmClient(served.url, served.admin, code=OLD) as client:
+        episode = await client.begin(NamedTask("a"))
+        before = set(EpisodeSummary.model_fields) - {"code"}
+        (listed,) = (await told(served, "/episodes?limit=5"))["episodes"]
+        assert set(listed) == before
+        assert set(await told(served, f"/episodes/{episode.id}")) == before | {"record"}
+
+
+async def told(served: Served, path: str) -> Any:
+    return (await served.call("GET", path, served.admin)).body
+
+
+async def test_code_that_is_replaced_has_what_it_left_fenced_and_can_end_nothing(tmp_path: Path) -> None:
+    async with (
+        serving(tmp_path, job()) as served,
+        AsyncSwarmClient(served.url, served.admin, owner="keeper") as keeper,
+        AsyncSwarmClient(served.url, served.admin, owner=keeper.owner, code=OLD) as old,
+        AsyncSwarmClient(served.url, served.admin, owner="keeper", code=NEW) as new,
+    ):
+        mine, theirs = await old.begin(NamedTask("a")), await new.begin(NamedTask("a"))
+        await good(mine)
+        assert await keeper.give_up_open("code_changed") == 1
+        refused = await served.end(mine.lease.model_dump())
+        assert refused.code == "lease_lost"
+        states = {one.id: (one.state, one.reason) for one in (await new.episodes()).episodes}
+        assert states == {mine.id: ("fenced", "code_changed"), theirs.id: ("open", None)}
+        assert served.server.training.rollout.counts["drop_code_changed"] == 1

@@ -1,0 +1,179 @@
+"""Agents named by header or key, of whom the job trains some: the others' calls are context, and counted as such."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
+from openai import AsyncOpenAI
+
+from swarm.backends.protocols import TrainRow
+from swarm.client import AsyncSwarmClient, Episode, NamedTask
+from swarm.client.failures import MOST_MISPLAYS, AgentMisplays
+from swarm.errors import InvalidRequest
+from swarm.server.training.metrics import make_batch
+from tests.swarm.conformance.support import saying
+from tests.swarm.server.support import MODEL, Served, job, serving
+
+HEADER, KEY, BOTH = "header", "key", "both"
+SAYS = ("first", "second", "third", "fourth")
+TRAINS_SOLVER = job(max_tokens=50, train_agents=["solver"])
+Turns = Sequence[tuple[str, bool]]
+"""Who makes each call, and whether it goes on with the conversation or begins one."""
+
+
+@pytest.fixture
+async def served(tmp_path: Path) -> AsyncIterator[Served]:
+    async with serving(tmp_path, TRAINS_SOLVER, script=saying(*SAYS)) as running:
+        yield running
+
+
+async def ask(served: Served, lease: dict[str, Any], agent: str, way: str = KEY, **sent: Any) -> tuple[int, Any]:
+    key = lease["api_key"] + (f"/{agent}" if agent and way in (KEY, BOTH) else "")
+    headers = {"authorization": f"Bearer {key}", **({"x-ajet-agent": agent} if way in (HEADER, BOTH) else {})}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "ask"}], **sent}
+    async with served.http.post(f"{served.url}/v1/chat/completions", json=body, headers=headers) as answer:
+        return answer.status, await answer.json()
+
+
+async def converse(served: Served, lease: dict[str, Any], turns: Turns) -> None:
+    messages: list[dict[str, str]] = []
+    for agent, goes_on in turns:
+        messages = [*(messages if goes_on else []), {"role": "user", "content": "ask"}]
+        status, answer = await ask(served, lease, agent, messages=messages)
+        assert status == 200, answer
+        messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
+
+
+@pytest.mark.parametrize("way", [HEADER, KEY, BOTH])
+async def test_only_the_named_agents_calls_are_trained_however_it_is_named(served: Served, way: str) -> None:
+    leases = [await served.begin(task) for task in "ttuu"]
+    for lease in leases:
+        for agent in ("solver", "critic", ""):
+            assert (await ask(served, lease, agent, way))[0] == 200
+        assert (await served.end(lease, 1.0)).status == 200
+    status = await served.until(step=1)
+    record = (await served.call("GET", f"/episodes/{leases[0]['episode_id']}?labels=true", served.admin)).body["record"]
+    assert [(call.get("agent"), call["trained"]) for call in record] == [
+        ("solver", True),
+        ("critic", False),
+        (None, False),
+    ]
+    (batch,) = served.backend.learner.batches
+    assert {call for episode in batch.episodes for row in episode.rows for call in row.calls} <= {-1, 0}
+    assert [sum(row.sampled) for episode in batch.episodes for row in episode.rows] == [len(b"first") + 1] * 4
+    metrics = status["metrics"]
+    assert (metrics["agent/solver/calls"], metrics["calls/untrained"], metrics["num_turns/mean"]) == (4.0, 8.0, 1.0)
+    assert served.server.training.rollout.counts["calls_untrained"] == 8
+
+
+@settings(max_examples=4, deadline=None, phases=[Phase.generate])  # a server each: too slow to shrink
+@given(
+    st.lists(
+        st.lists(st.tuples(st.sampled_from(["solver", "judge", "critic", ""]), st.booleans()), min_size=1, max_size=6),
+        min_size=4,
+        max_size=8,
+    ),
+    st.booleans(),
+)
+def test_each_token_of_the_named_agents_is_trained_once_and_no_other(plays: list[Turns], merged: bool) -> None:
+    asyncio.run(played_and_trained(plays, merged))
+
+
+async def played_and_trained(plays: list[Turns], merged: bool) -> None:
+    wanted = job(max_tokens=50, train_agents=["solver", "judge"], episodes_per_step=16, group_size=16)
+    with tempfile.TemporaryDirectory() as folder:
+        async with serving(Path(folder), wanted, script=saying(*SAYS)) as served:
+            own = [(await served.begin(), turns) for turns in plays]
+            taught = {}
+            for lease, turns in own:
+                await converse(served, lease, turns)
+                trained = [agent in ("solver", "judge") for agent, _ in turns]
+                assert (await served.end(lease, 1.0)).status == (200 if any(trained) else 400)
+                record = (await served.call("GET", f"/episodes/{lease['episode_id']}?labels=true", served.admin)).body[
+                    "record"
+                ]
+                assert [call["trained"] for call in record] == trained
+                if any(trained):
+                    taught[lease["episode_id"]] = Counter(
+                        {call["index"]: len(call["sampled"]["ids"]) for call in record if call["trained"]}
+                    )
+            samples = [sample for group in served.server.training.rollout.groups for sample in group.ended]
+            learned = {one.episode_id: one for one in make_batch(1, samples, merged=merged).episodes}
+            assert {name: calls_of(one.rows) for name, one in learned.items()} == taught
+
+
+def calls_of(rows: Sequence[TrainRow]) -> Counter[int]:
+    """Return how many tokens of each call the rows train."""
+    return Counter(call for row in rows for call, mark in zip(row.calls, row.sampled, strict=True) if mark)
+
+
+async def test_an_agent_that_is_not_trained_is_sampled_as_it_likes(served: Served) -> None:
+    lease = await served.begin()
+    assert (await ask(served, lease, "solver", temperature=0))[0] == 400
+    assert (await ask(served, lease, "critic", temperature=0))[0] == 200
+
+
+async def test_an_episode_without_a_call_of_those_that_are_trained_is_refused_and_stays_open(served: Served) -> None:
+    """A name that is wrong would have the training wait for ever."""
+    lease = await served.begin()
+    await ask(served, lease, "Solver")
+    for verb in ("end", "prepare"):
+        answer = await served.verb(lease, verb, {"reward": 1.0})
+        assert (answer.status, answer.body["error"]["param"]) == (400, "train_agents")
+        assert "(`train_agents`: 'solver'); found calls of 'Solver'" in answer.message
+    await ask(served, lease, "solver")
+    assert (await served.end(lease)).status == 200
+
+
+async def test_an_evaluation_has_any_agents(served: Served) -> None:
+    lease = await served.begin("t", kind="eval")
+    await ask(served, lease, "critic")
+    assert (await served.end(lease)).status == 200
+    assert served.server.training.rollout.counts["calls_untrained"] == 0
+
+
+async def test_a_name_is_said_once_and_is_a_name(served: Served) -> None:
+    lease = await served.begin()
+    headers = {"authorization": f"Bearer {lease['api_key']}/critic", "x-ajet-agent": "solver"}
+    body = {"model": MODEL, "messages": [{"role": "user", "content": "ask"}]}
+    async with served.http.post(f"{served.url}/v1/chat/completions", json=body, headers=headers) as answer:
+        assert answer.status == 400
+        said = (await answer.json())["error"]["message"]
+    assert said == "x-ajet-agent: expected one name of an agent, found 'solver', and 'critic' behind the key"
+    for name in ("x" * 65, "two%0Alines"):
+        assert (await ask(served, lease, name))[0] == 400
+
+
+@pytest.mark.parametrize("name", ["solver", "a/b", "the solver", "Löser", "100%"])
+async def test_a_client_names_an_agent_by_key(served: Served, name: str) -> None:
+    async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as client:
+        episode = await client.begin(NamedTask("t"), kind="eval")
+        await episode.chat([{"role": "user", "content": "ask"}], agent=name)
+        openai = AsyncOpenAI(base_url=episode.base_url, api_key=episode.key_of(name))
+        async with openai:
+            await openai.chat.completions.create(model=episode.model, messages=[{"role": "user", "content": "ask"}])
+        await episode.end(1.0)
+        found = await client.episode(episode.id)
+    assert [call.agent for call in found.record] == [name, name]
+
+
+async def test_an_agent_whose_name_is_wrong_is_refused_after_a_few_plays(served: Served) -> None:
+    async def play(episode: Episode[NamedTask]) -> float:
+        await episode.chat([{"role": "user", "content": "ask"}], agent="slover")
+        return 1.0
+
+    async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as client:
+        with pytest.raises(AgentMisplays, match=rf"found calls of 'slover'.*\({MOST_MISPLAYS} times"):
+            await client.rollout(play, [NamedTask("t")], concurrency=1)
+        episode = await client.begin(NamedTask("other"))
+        await episode.chat([{"role": "user", "content": "ask"}])
+        with pytest.raises(InvalidRequest, match="none that says its name"):
+            await episode.end(1.0)
