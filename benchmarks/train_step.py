@@ -27,20 +27,15 @@ import copy
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from random import Random
 from statistics import median
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 from rig.frame import circumstances, concluded, parser
-
-from swarm.backends.protocols import Batch, TrainEpisode
-from swarm.timelines import Drift, Node, linear_rows, token_counts, tree_tokens, unmerged_rows
+from rig.training.conversations import MEMBERS, Workload, batch_of, conversations, ids_of
 
 SCALE = 16
-MEMBERS = 8
 SIZES = {
     "hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4,
     "num_key_value_heads": 2, "head_dim": 32, "vocab_size": 2048, "max_position_embeddings": 4096,
@@ -52,28 +47,6 @@ QUICK_TURNS = 8
 LINEAR, TREE, AT_20 = 0.85, 0.8, 9.0
 EXPLAINED = 20
 """Turns of the conversations whose time is broken down."""
-
-
-@dataclass(frozen=True)
-class Workload:
-    """Groups of conversations in full length; `thought` of an answer's tokens are left out of later prompts."""
-
-    prompt: int
-    answer: int
-    observed: int
-    turns: int
-    groups: int = 1
-    thought: int = 0
-
-    @property
-    def name(self) -> str:
-        """What it is called in the table."""
-        return f"T = {self.turns}" + (", thinking dropped" if self.thought else "")
-
-    @property
-    def layouts(self) -> tuple[str, ...]:
-        """Where thinking is dropped, linear rows are the unmerged ones."""
-        return ("none", "tree") if self.thought else ("none", "linear", "tree")
 
 
 WORKLOADS = (
@@ -108,7 +81,7 @@ def main() -> int:
 
 def measured(load: Workload, repeats: int) -> list[dict[str, Any]]:
     """Return a row of figures for each layout of a workload; layouts are updated in turns."""
-    played = conversations(load)
+    played = conversations(load, SCALE, SIZES["vocab_size"])
     batches = {layout: batch_of(played, layout) for layout in load.layouts}
     learners = learners_of(load.layouts)
     seconds: dict[str, list[float]] = {layout: [] for layout in load.layouts}
@@ -145,67 +118,6 @@ def figures_of(
     }  # fmt: skip
 
 
-def conversations(load: Workload) -> list[tuple[str, list[Node]]]:
-    """Return the calls of each episode, with its group."""
-    rng, vocabulary = Random(load.turns), range(SIZES["vocab_size"])
-
-    def words(length: int) -> tuple[int, ...]:
-        return tuple(rng.choices(vocabulary, k=max(1, round(length / SCALE))))
-
-    played = []
-    for group in range(load.groups):
-        task = words(load.prompt)
-        for _ in range(MEMBERS):
-            turns = [(words(load.thought), words(load.answer - load.thought), words(load.observed))]
-            turns += [tuple(map(words, (load.thought, load.answer - load.thought, load.observed)))
-                      for _ in range(load.turns - 1)]  # fmt: skip
-            played.append((f"g{group}", thoughtful(task, turns) if load.thought else plain(task, turns)))
-    return played
-
-
-def plain(task: tuple[int, ...], turns: Sequence[tuple[tuple[int, ...], ...]]) -> list[Node]:
-    """Return the calls of a conversation in which each goes on from the one before."""
-    nodes: list[Node] = []
-    for _, said, observed in turns:
-        nodes.append(node(len(nodes), nodes[-1] if nodes else None, task, said))
-        task = observed
-    return nodes
-
-
-def thoughtful(task: tuple[int, ...], turns: Sequence[tuple[tuple[int, ...], ...]]) -> list[Node]:
-    """Return the calls of a conversation in which later prompts have no thinking in them."""
-    nodes: list[Node] = []
-    for thought, said, observed in turns:
-        nodes.append(node(len(nodes), None, task, thought + said))
-        task += said + observed
-    return nodes
-
-
-def node(index: int, parent: Node | None, context: tuple[int, ...], sampled: tuple[int, ...]) -> Node:
-    """Return a call whose tokens were sampled with the log-prob that random weights give."""
-    return Node(index, parent, context, sampled, (-7.6,) * len(sampled), (0,) * len(sampled), "", Drift.START)
-
-
-def batch_of(played: Sequence[tuple[str, list[Node]]], layout: str) -> Batch:
-    """Return the episodes as the server sends them; rewards differ within a group."""
-    rows = unmerged_rows if layout == "none" else linear_rows
-    return Batch(
-        0, tuple(TrainEpisode(f"e{n}", group, float(n % 3), rows(nodes)) for n, (group, nodes) in enumerate(played))
-    )
-
-
-def ids_of(played: Sequence[tuple[str, list[Node]]]) -> dict[str, int]:
-    """Return the ids in each layout."""
-    counts = [token_counts(nodes) for _, nodes in played]
-    groups = dict.fromkeys(group for group, _ in played)
-    trees = [[nodes for member, nodes in played if member == group] for group in groups]
-    return {
-        "none": sum(unmerged for _, unmerged in counts),
-        "linear": sum(linear for linear, _ in counts),
-        "tree": sum(map(tree_tokens, trees)),
-    }
-
-
 def learners_of(layouts: Sequence[str]) -> dict[str, Any]:
     """Return a learner for each layout, all of equal weights."""
     import torch
@@ -232,7 +144,7 @@ def breakdown(load: Workload) -> dict[str, Any]:
     """Return where an update of each layout spends its time, by the profiler: microseconds for each of its ids."""
     from rig.training.update_shares import PARTS, spent
 
-    played, learners = conversations(load), learners_of(load.layouts)
+    played, learners = conversations(load, SCALE, SIZES["vocab_size"]), learners_of(load.layouts)
     ids, parts = ids_of(played), {}
     for layout, learner in learners.items():
         progress(f"{load.name}: where the time of {layout} goes")

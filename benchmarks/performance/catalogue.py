@@ -34,6 +34,13 @@ class Benchmark:
         return (f"benchmarks/{self.name}.py", *self.options, "--json")
 
 
+def no_gpu() -> str | None:
+    """Return what is missing where torch finds no GPU."""
+    import torch
+
+    return None if torch.cuda.is_available() else "a GPU that torch finds"
+
+
 BENCHMARKS = (
     Benchmark("simlab", "How often is a study wrong?", 150, verdict_sections.simlab),
     Benchmark("verdicts", "How often is a verdict wrong, by its rules alone?", 40, verdict_sections.verdicts),
@@ -51,6 +58,7 @@ BENCHMARKS = (
     Benchmark("powers", "Do the powers of the swarm hold what they promise?", 75, swarm_sections.powers),
     Benchmark("generate", "How fast does the local engine generate?", 8, training_sections.generate),
     Benchmark("train_step", "How much faster is an update on merged calls?", 7, training_sections.train_step),
+    Benchmark("gpu", "And on a GPU?", 4, training_sections.gpu, missing=no_gpu),
     Benchmark("merge_ratio", "How many ids does merging save?", 1, training_sections.merge_ratio),
     Benchmark("overlap", "What does rollout beside learning bring?", 9, training_sections.overlap),
     Benchmark("against_trl", "How fast are whole steps, beside TRL's?", 6, training_sections.against_trl),

@@ -65,6 +65,30 @@ def train_step(figures: Figures) -> Iterator[str]:
     )
 
 
+def gpu(figures: Figures) -> Iterator[str]:
+    """Yield how much faster an update on merged calls is on a GPU."""
+    yield (
+        f"The same on a GPU ({figures['gpu']}, torch {figures['torch']}): half a billion random weights in "
+        f"{figures['dtype']}, conversations in full length, whole updates."
+    )
+    rows = []
+    for workload in dict.fromkeys(row["workload"] for row in figures["updates"]):
+        found = {row["layout"]: row for row in figures["updates"] if row["workload"] == workload}
+        cells = [f"{found[layout]['seconds']:g}" for layout in ("unmerged", "linear", "tree")]
+        times = [
+            f"{found[layout][ratio]:.1f}" for layout in ("linear", "tree") for ratio in ("token ratio", "wall ratio")
+        ]
+        rows.append((workload.replace("T = ", "turns: "), *cells, *times))
+    names = ("fewer ids, linear", "times as fast", "fewer ids, tree", "times as fast")
+    yield from table(("conversation", "unmerged, s", "linear, s", "tree, s", *names), rows)
+    yield (
+        "An id of a tree takes about twice as long as one of a row there, so that `merging: auto` takes rows on a GPU "
+        "until trees have 2.2 times fewer ids."
+    )
+    if note := figures.get("note"):
+        yield f"Of these figures: {note}."
+
+
 def merge_ratio(figures: Figures) -> Iterator[str]:
     """Yield how many ids merging saves."""
     row = row_with(figures["workloads"], kind="group", T=20, n=8)

@@ -82,7 +82,7 @@ class Ours:
     """The local engine as the server uses it: its thread, its event loop, its chunks."""
 
     def __init__(self, model: Any, slots: int, context: int) -> None:
-        self.policy = Policy(model)
+        self.policy = Policy(model, model.device)
         self.batcher = Batcher(self.policy, slots=slots, positions=context, seed=0)
         self._engine = LocalEngine(self.policy, self.batcher, context)
         self._runner = asyncio.Runner()
@@ -204,6 +204,7 @@ class Padded:
         begun = time.perf_counter()
         ids, _, mask = _padded(requests)
         admitted = torch.ones_like(ids) if mask is None else (mask == 0).long()
+        ids, admitted = ids.to(self._model.device), admitted.to(self._model.device)
         longest = max(request.answer for request in requests)
         out = self._model.generate(
             ids, attention_mask=admitted, max_new_tokens=longest, do_sample=True, top_k=0, top_p=1.0,

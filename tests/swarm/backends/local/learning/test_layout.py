@@ -61,7 +61,7 @@ def test_auto_counts_what_the_budget_leaves_to_share() -> None:
 
 def test_from_the_ratio_where_it_pays_on_it_is_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     for pays, layout in ((32 / 11, PackedRows), (32 / 11 + 1e-9, PaddedRows)):
-        monkeypatch.setattr(plans, "PAYS", pays)
+        monkeypatch.setitem(plans.PAYS, "cpu", pays)
         assert [type(micro) for micro in laid_out(ALIKE)] == [layout]
 
 

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.swarm.backends.verl.learning.support import Ranks, model_folder, started
+from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, model_folder, started
 
 
 @pytest.fixture(scope="session")
 def ranks() -> Iterator[Ranks]:
-    for name in ("ray", "verl", "tensordict", "vllm"):  # without vllm too ranks would run: once is enough
+    # without vllm too ranks would run: once is enough
+    for name in ("ray", "verl", "tensordict", *(("vllm",) if DEVICE == "cpu" else ())):
         pytest.importorskip(
             name, reason=f"{name} is not installed here: `make test-verl` has an environment of its own"
         )

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from swarm.backends.local.learning.learner import LocalLearner
@@ -25,6 +26,8 @@ ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "PYTHONPATH": str(Path(__file__).parents[5]),
 }
+DEVICE = os.environ.get("AJET_TEST_DEVICE", "cpu")
+"""Where ranks compute: cpu, or cuda on a machine with a GPU for each; the local learner beside them is on the CPU."""
 _SIZE = len(make_tokenizer())
 
 
@@ -69,6 +72,8 @@ class Ranks:
 
     def learner(self, folder: Path, job: Job, world: int) -> VerlLearner:
         """Return a learner whose ranks have begun anew."""
+        if DEVICE == "cuda" and world > torch.cuda.device_count():
+            pytest.skip(f"needs {world} GPUs, found {torch.cuda.device_count()}")
         ranks = self
 
         def group(*arguments: Any, options: Any = None) -> TrainerGroup:
@@ -76,7 +81,7 @@ class Ranks:
 
         kept, learner_module.TrainerGroup = learner_module.TrainerGroup, group  # type: ignore[misc, assignment]
         try:
-            return VerlLearner(folder, job, trainers=world)
+            return VerlLearner(folder, job, trainers=world, device=DEVICE)
         finally:
             learner_module.TrainerGroup = kept  # type: ignore[misc]
 

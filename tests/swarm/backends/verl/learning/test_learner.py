@@ -23,10 +23,10 @@ from swarm.backends.verl.learning import adapter
 from swarm.backends.verl.learning.learner import VerlLearner
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.batches import make_batch
-from tests.swarm.backends.verl.learning.support import Ranks, exported, job, local, plain_weights
+from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, exported, job, local, plain_weights
 
 pytestmark = pytest.mark.timeout(240)
-_CLOSE = 1e-5
+_CLOSE = 1e-5 if DEVICE == "cpu" else 1e-4
 
 _JOBS: list[tuple[int, dict[str, Any]]] = [
     (1, {}),
@@ -100,20 +100,20 @@ def test_tied_embeddings_are_exported_under_both_names(ranks: Ranks, llama: Path
     assert not torch.equal(own["lm_head.weight"], before["lm_head.weight"])
 
 
-@pytest.mark.parametrize("fields", [{"epochs": 2, "minibatches": 2}, {"lora_rank": 2}], ids=str)
+@pytest.mark.parametrize(("world", "fields"), [(2, {"epochs": 2, "minibatches": 2}), (1, {"lora_rank": 2})], ids=str)
 def test_a_resumed_curve_is_the_same_bit_for_bit(
-    fields: dict[str, Any], ranks: Ranks, llama: Path, tmp_path: Path
+    world: int, fields: dict[str, Any], ranks: Ranks, llama: Path, tmp_path: Path
 ) -> None:
     made = job(**fields)
     policy, _ = local(made)
     batches = [make_batch(policy, seed=seed, drift=0.05) for seed in range(4)]
-    straight = ranks.learner(llama, made, 2)
+    straight = ranks.learner(llama, made, world)
     for batch in batches[:2]:
         straight.update(batch)
     straight.save(tmp_path / "c")
     expected = [_compared(dict(straight.update(batch))) for batch in batches[2:]]
     weights = exported(straight)
-    resumed = ranks.learner(llama, made, 2)
+    resumed = ranks.learner(llama, made, world)
     resumed.load(tmp_path / "c")
     assert resumed.version == 2
     assert [_compared(dict(resumed.update(batch))) for batch in batches[2:]] == expected
