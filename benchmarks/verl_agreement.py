@@ -17,7 +17,7 @@ goes on from there.
 
 Judged is success on 216 held-out tasks after the last step, and the mean of training success over all steps, by the
 verdict that studies get (`studies/verdicts`, paired by seed, two one-sided tests) with the margins of
-`rig/cluster/margins.py`, which were written down before any training.
+`rig/agreement/margins.py`, which were written down before any training.
 
 Goals: every one of these verdicts is `equivalent`, and both backends learn: the interval of what each gains lies above
 its margin, or being equal would say little.
@@ -37,11 +37,11 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
-from rig.cluster.judged import of_environment
-from rig.cluster.margins import MARGINS
+from rig.agreement.judged import of_environment
+from rig.agreement.margins import MARGINS
+from rig.agreement.served import AgreementSize, ServedTraining, job_of, trained
+from rig.agreement.trainings import BACKENDS, TrainingsFile
 from rig.cluster.python import require_verl
-from rig.cluster.served import AgreementSize, ServedTraining, job_of, trained
-from rig.cluster.trainings import BACKENDS, TrainingsFile
 from rig.frame import RESULTS, circumstances, concluded, parser
 from rig.pages.curves import Curve, band, draw
 from rig.training.models import made
@@ -49,7 +49,7 @@ from rig.training.models import made
 from swarm.job import TinyModel
 
 NAME = "verl_agreement"
-FULL = AgreementSize(("guess", "arith"), seeds=5, steps=40, episodes_per_step=128, held_out=216)
+FULL = AgreementSize(("guess", "arith"), seeds=5, steps=30, episodes_per_step=128, held_out=216)
 QUICK = AgreementSize(("guess", "arith"), seeds=1, steps=2, episodes_per_step=16, held_out=8)
 
 

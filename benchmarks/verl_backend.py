@@ -1,4 +1,4 @@
-"""What does a step of the backend `verl` take beside `local`'s, where does it go, and what of it stays with a large model?
+"""What does a step of the backend `verl` take beside `local`'s, and what of it is the backend's own with a large model?
 
     python benchmarks/verl_backend.py            about fifteen minutes
     python benchmarks/verl_backend.py --quick    about four minutes: two rounds of few episodes
@@ -10,11 +10,11 @@ linear rows, one rank, one replica, no server. In 12 rounds, whose order alterna
 episodes each; then both learn one and the same batch, the one's in odd rounds and the other's in even ones. It runs in
 the environment that AJET_VERL_PYTHON names, or .venv-verl (`rig/cluster/pair.py`).
 
-An update of `verl` is split by clocks in driver and rank, which share the machine's (`rig/cluster/clocked.py`). What any
-learner computes is arithmetic: forward, log-probs, loss, backward, optimiser. All else is the backend's own: rows dealt
-and written in verl's form, Ray there and back, verl's engine around the arithmetic, rows and metrics (which `local` has,
-too), weights to the replica, and calls and tokens on their way through it. Updates of rows of several sizes, and
-publications of two models, give what each call, row, id and byte costs.
+An update of `verl` is split by clocks in driver and rank, which share the machine's (`rig/cluster/parts.py`). What
+any learner computes is arithmetic: forward, log-probs, loss, backward, optimiser. All else is the backend's own: rows
+dealt and written in verl's form, Ray there and back, verl's engine around the arithmetic, rows and metrics (which
+`local` has, too), weights to the replica, and calls and tokens on their way through it. Updates of rows of several
+sizes, and publications of two models, give what each call, row, id and byte costs.
 
 Computed from these alone, and not run: what part of a step with a model of 1B parameters is the backend's own, by the
 assumptions of `rig/cluster/at_scale.py`, which were written down before anything was measured.
@@ -38,9 +38,9 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 from rig.cluster.at_scale import GOAL, JUDGED, STEPS, forecast
-from rig.cluster.clocked import ALL, MEASURED, PARTS, ROWS
+from rig.cluster.costs import line
+from rig.cluster.parts import ALL, MEASURED, PARTS, ROWS
 from rig.cluster.python import require_verl
-from rig.cluster.sweeps import line
 from rig.frame import circumstances, concluded, parser
 from rig.training.models import made
 from rig.training.training import BENCHMARKS, ONE_THREAD
@@ -154,7 +154,8 @@ def show(figures: Mapping[str, Any]) -> None:
     for part, seconds in parts.items():
         split.add_row(part, f"{1e3 * seconds:.1f}", f"{100 * seconds / whole:.1f}")
     console.print(split)
-    scale = Table("at 1B parameters, computed", *(f"{each['assumed']['episodes']:,} ep." for each in figures["at scale"]))
+    sizes = (f"{each['assumed']['episodes']:,} episodes" for each in figures["at scale"])
+    scale = Table("at 1B parameters, computed", *sizes)
     scale.add_row("arithmetic, assumed, s", *(f"{each['arithmetic, s']:.1f}" for each in figures["at scale"]))
     for part in figures["at scale"][0]["own, s"]:
         scale.add_row(f"{part}, s", *(f"{each['own, s'][part]:.3f}" for each in figures["at scale"]))

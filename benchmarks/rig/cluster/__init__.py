@@ -1,1 +1,1 @@
-"""The backend `verl` beside `local`: whole trainings and their verdicts, and what its parts take."""
+"""The backend `verl` with a clock at each of its parts, and what these come to with a large model."""

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rig.cluster.spans import Span, Spans, seconds
-from rig.cluster.timed_rank import ARITHMETIC, METHOD, TimedRank
-
+from rig.cluster.parts import CALL, DEALT, MEASURED, ROWS
+from rig.cluster.spans import Span, Spans
+from rig.cluster.timed_rank import TimedRank
 from swarm.backends.verl.backend import VerlBackend
 from swarm.job import Job
 
 _LOOK_S = 60.0
-CALL = "call: "
-ROWS, DEALT, MEASURED = "rows and advantages", "deal and contract", "metrics"
-RAY, ENGINE, REST, ALL = "Ray, there and back", "verl's engine beside the arithmetic", "the rest", "all"
-PARTS = (*ARITHMETIC, ENGINE, ROWS, DEALT, RAY, MEASURED, REST)
-"""What an update consists of, without overlap: their sum is all of it."""
 
 
 class ClockedVerl:
@@ -38,9 +33,12 @@ class ClockedVerl:
         from swarm.backends.verl.learning import group
 
         TimedHandle.made.clear()
-        with _replaced(group, "Rank", TimedRank), _replaced(actor, "VllmReplica", TimedReplica):
-            with _replaced(making, "RayReplica", TimedHandle):
-                await self.backend.start()
+        with (
+            _replaced(group, "Rank", TimedRank),
+            _replaced(actor, "VllmReplica", TimedReplica),
+            _replaced(making, "RayReplica", TimedHandle),
+        ):
+            await self.backend.start()
         learner = self.backend.learner
         learner.group.call = _by_method(self.spans, learner.group.call)  # type: ignore[method-assign]
         learner._begin = self.spans.timed(ROWS, learner._begin)  # type: ignore[method-assign]
@@ -56,12 +54,21 @@ class ClockedVerl:
     @contextmanager
     def clocked(self) -> Iterator[None]:
         """Time what the learner's module calls by name, as long as this lasts."""
+        from swarm.backends.algorithms.metrics import batch_metrics
         from swarm.backends.verl.learning import learner
+        from swarm.backends.verl.learning.dealing import Deal
 
-        deal = _timed_deal(self.spans, learner.Deal)
-        metrics = self.spans.timed(MEASURED, learner.batch_metrics)
+        deal = _timed_deal(self.spans, Deal)
+        metrics = self.spans.timed(MEASURED, batch_metrics)
         with _replaced(learner, "Deal", deal), _replaced(learner, "batch_metrics", metrics):
             yield
+
+    def dealt(self, rows: Sequence[Any], advantages: Sequence[float], weights: Sequence[float]) -> list[Any]:
+        """Return the arguments of each rank for rows, timed as in an update."""
+        from swarm.backends.verl.learning.dealing import Deal
+
+        deal = _timed_deal(self.spans, Deal)(rows, self.backend.learner.group.world)
+        return [(batch, deal.longest) for batch in deal.batches(advantages, weights)]
 
     def taken(self) -> tuple[list[Span], list[Span]]:
         """Return the spans of the driver and of the rank since the last time."""
@@ -69,22 +76,6 @@ class ClockedVerl:
         (own,) = self.backend.learner.group.call_all("spans", timeout_s=_LOOK_S)
         self.spans.taken()
         return found, own
-
-
-def update_parts(driver: Sequence[Span], rank: Sequence[Span], whole_s: float) -> dict[str, float]:
-    """Return the seconds of each of `PARTS` of an update that took `whole_s`, and of all."""
-    outer, inner = seconds(driver), seconds(rank)
-    calls = sum(value for name, value in outer.items() if name.startswith(CALL))
-    methods = sum(value for name, value in inner.items() if name.startswith(METHOD))
-    found = {name: inner.get(name, 0.0) for name in ARITHMETIC}
-    found |= {name: outer.get(name, 0.0) for name in (ROWS, DEALT, MEASURED)}
-    found |= {ENGINE: methods - sum(found[name] for name in ARITHMETIC), RAY: calls - methods}
-    return {**found, REST: whole_s - sum(found.values()), ALL: whole_s}
-
-
-def arithmetic(parts: Mapping[str, float]) -> float:
-    """Return the seconds that any learner would take."""
-    return sum(parts[name] for name in ARITHMETIC)
 
 
 def _by_method(spans: Spans, call: Any) -> Any:

@@ -15,14 +15,15 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-from rig.cluster.clocked import ClockedVerl, update_parts
+from rig.cluster.clocked import ClockedVerl
+from rig.cluster.parts import update_parts
 from rig.cluster.sweeps import published, swept
 from rig.training.in_process import Played, Player
-
 from swarm.backends.local.backend import LocalBackend
 from swarm.backends.protocols import Backend, Batch
 from swarm.environments.base import Task
@@ -70,15 +71,15 @@ def job_of(backend: str, size: PairSize, model: TinyModel | None = None) -> Job:
 async def measured(size: PairSize, models: Path) -> dict[str, Any]:
     """Return all figures of both backends."""
     verl, local = ClockedVerl(job_of("verl", size), models), LocalBackend(job_of("local", size), models)
-    boots = {"verl": await _seconds(verl.start), "local": await _seconds(local.start)}
+    boots = {"verl": await _seconds("boot", verl.start), "local": await _seconds("boot of local", local.start)}
     try:
         rounds = await _rounds(verl, local, size)
         found = {
             "boot, s": boots,
             "rounds": rounds,
-            "sweep": await asyncio.to_thread(swept, verl, size.swept, size.repeats),
-            "publish, small": await asyncio.to_thread(published, verl, size.repeats),
-            "token on its way, s": await asyncio.to_thread(verl.handle.relayed, *RELAYED),
+            "sweep": await _told("updates of several sizes", swept, verl, size.swept, size.repeats),
+            "publish, small": await _told("publications", published, verl, size.repeats),
+            "token on its way, s": await _told("tokens on their way", verl.handle.relayed, *RELAYED),
         }
     finally:
         await verl.backend.stop()
@@ -88,9 +89,10 @@ async def measured(size: PairSize, models: Path) -> dict[str, Any]:
 
 async def _large(size: PairSize, models: Path) -> dict[str, float]:
     verl = ClockedVerl(job_of("verl", size, LARGE), models)
-    await verl.start()
+    await _seconds("boot of a larger model", verl.start)
     try:
-        return await asyncio.to_thread(published, verl, size.repeats)
+        found: dict[str, float] = await _told("publications of the larger model", published, verl, size.repeats)
+        return found
     finally:
         await verl.backend.stop()
 
@@ -104,7 +106,7 @@ async def _rounds(verl: ClockedVerl, local: LocalBackend, size: PairSize) -> lis
         order = ("local", "verl") if number % 2 else ("verl", "local")
         chosen = list(itertools.islice(tasks, job_of("local", size).tasks_per_step))
         found.append(await _round(number, order, verl, local, players, chosen))
-        print(f"round {number} of {size.rounds}", file=sys.stderr, flush=True)
+        _tell(f"round {number} of {size.rounds}")
     return found
 
 
@@ -121,8 +123,8 @@ async def _round(
     batch = Batch(number, tuple(one.episode for one in played[order[0]]))
     updated = dict[str, dict[str, float]]()
     for name in order:
-        learn = _update_of_verl if name == "verl" else _update_of_local
-        updated[name] = await asyncio.to_thread(learn, verl if name == "verl" else local, batch)
+        learn = partial(_update_of_verl, verl) if name == "verl" else partial(_update_of_local, local)
+        updated[name] = await asyncio.to_thread(learn, batch)
     return {"batch of": order[0], "rollout": rolled, "update": updated, "call on its way, s": median(ways)}
 
 
@@ -162,10 +164,20 @@ def _counts(found: Any) -> dict[str, float]:
     return {name: float(found[key]) for name, key in wanted.items()}
 
 
-async def _seconds(work: Callable[[], Awaitable[None]]) -> float:
+async def _told(what: str, work: Callable[..., Any], *arguments: Any) -> Any:
+    _tell(what)
+    return await asyncio.to_thread(work, *arguments)
+
+
+async def _seconds(what: str, work: Callable[[], Awaitable[None]]) -> float:
+    _tell(what)
     begun = time.perf_counter()
     await work()
     return time.perf_counter() - begun
+
+
+def _tell(what: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)
 
 
 def main(folder: Path) -> None:

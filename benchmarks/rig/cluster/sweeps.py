@@ -1,15 +1,16 @@
-"""Updates and publications of several sizes, and what each row, id, byte and call of them costs by least squares."""
+"""Updates of rows of several sizes, and publications: what they take."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from rig.cluster.clocked import DEALT, ENGINE, RAY, ClockedVerl, update_parts
+from rig.cluster.clocked import ClockedVerl
+from rig.cluster.costs import fitted
+from rig.cluster.parts import DEALT, ENGINE, RAY, update_parts
 
-CONSTANTS = ("a call", "a row", "an id")
 SWEPT = (DEALT, RAY, ENGINE)
 """Parts of an update that grow with its rows and ids alone, whatever the model."""
 
@@ -20,18 +21,7 @@ def swept(verl: ClockedVerl, sizes: Sequence[tuple[int, int]], repeats: int) -> 
     return {"points": points, "constants": {part: fitted(points, part) for part in SWEPT}}
 
 
-def fitted(points: Sequence[Mapping[str, Any]], part: str) -> dict[str, float]:
-    """Return the seconds of a call, a row and an id: least squares of relative errors, none of them below 0."""
-    from scipy.optimize import nnls
-
-    taken = [max(point[part], 1e-9) for point in points]
-    design = [[1 / s, point["rows"] / s, point["ids"] / s] for point, s in zip(points, taken, strict=True)]
-    found, _ = nnls(design, [1.0] * len(points))
-    return dict(zip(CONSTANTS, map(float, found), strict=True))
-
-
 def _point(verl: ClockedVerl, rows: int, ids: int, repeats: int) -> dict[str, float]:
-    from swarm.backends.verl.learning import learner as module
     from swarm.backends.verl.learning.loss import SharedLoss
 
     learner = verl.backend.learner
@@ -39,14 +29,11 @@ def _point(verl: ClockedVerl, rows: int, ids: int, repeats: int) -> dict[str, fl
     for repeat in range(repeats + 1):
         own = _rows(rows, ids, repeat)
         nothing, weights = [0.0] * rows, [1.0 / (rows * ids)] * rows
-        with verl.clocked():
-            learner.group.call_all("begin", SharedLoss(learner._job, learner.version), timeout_s=600, undoable=False)
-            verl.taken()
-            begun = time.perf_counter()
-            deal = module.Deal(own, 1)
-            batches = [(batch, deal.longest) for batch in deal.batches(nothing, weights)]
-            learner.group.call("gradient", batches, timeout_s=600)
-            whole = time.perf_counter() - begun
+        learner.group.call_all("begin", SharedLoss(verl.backend.job, learner.version), timeout_s=600, undoable=False)
+        verl.taken()
+        begun = time.perf_counter()
+        learner.group.call("gradient", verl.dealt(own, nothing, weights), timeout_s=600)
+        whole = time.perf_counter() - begun
         parts = update_parts(*verl.taken(), whole)
         learner.group.call_all("undo", timeout_s=600)
         verl.taken()
@@ -89,9 +76,3 @@ def published(verl: ClockedVerl, times: int) -> dict[str, float]:
     buckets = [ray.get(bucket) for bucket in backend.learner.exported()]
     size = sum(weight.nbytes for bucket in buckets for weight in bucket.values())
     return {"bytes": size, "seconds": median(whole[1:]), "of that in the learner": median(exported[1:])}
-
-
-def line(small: Mapping[str, float], large: Mapping[str, float]) -> dict[str, float]:
-    """Return seconds of a publication and of each byte, by the line through two."""
-    a_byte = (large["seconds"] - small["seconds"]) / (large["bytes"] - small["bytes"])
-    return {"a call": small["seconds"] - a_byte * small["bytes"], "a byte": a_byte}

@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from rig.cluster.parts import METHOD
 from rig.cluster.spans import Span, Spans
-
 from swarm.backends.algorithms.metrics import UpdateSums
 from swarm.backends.verl.learning.worker import Loss, Rank, RankShare
-
-METHOD = "rank: "
-"""What stands before the names of whole calls."""
-ARITHMETIC = ("model forward", "log-probs", "loss", "backward", "optimiser")
-"""What any learner computes: of these alone a step's arithmetic consists."""
 
 
 class _TimedLoss:

@@ -10,10 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from statistics import fmean
 from typing import Any, Final
 
-from rig.cluster.margins import ALPHA, MARGINS
-from rig.cluster.served import Backend, ServedTraining
+from rig.agreement.margins import ALPHA, MARGINS
+from rig.agreement.served import Backend, ServedTraining
 from rig.pages.curves import interval
-
 from studies.inquiry.ledger import stake_of_one_round
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
 from studies.records.design_parts import Look, Prediction

@@ -16,9 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal
 
-from rig.training.training import ONE_THREAD
-
 from research.installation.server_process import Binding, start_swarm, stop_swarm
+from rig.training.training import ONE_THREAD
 from swarm.client import AsyncSwarmClient
 from swarm.environments.base import PlainEnvironment, Task
 from swarm.environments.playing.play import agent_of

@@ -13,8 +13,8 @@ from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
-from rig.cluster.margins import MARGINS
-from rig.cluster.served import AgreementSize, Backend, ServedTraining, job_of
+from rig.agreement.margins import MARGINS
+from rig.agreement.served import AgreementSize, Backend, ServedTraining, job_of
 
 BACKENDS: Final[tuple[Backend, ...]] = ("local", "verl")
 
