@@ -1,6 +1,6 @@
 """Does the backend `verl` learn what `local` learns, as whole trainings of real servers?
 
-    python benchmarks/verl_agreement.py            20 trainings, one after the other: about forty minutes
+    python benchmarks/verl_agreement.py            20 trainings, one after the other: about an hour
     python benchmarks/verl_agreement.py --quick    4 trainings of 2 steps: no intervals, no goal
     python benchmarks/verl_agreement.py --json     also writes benchmarks/results/verl_agreement.{json,svg}
     python benchmarks/verl_agreement.py --check    exit code 1 unless the goals below are met

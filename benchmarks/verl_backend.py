@@ -39,7 +39,7 @@ from rich.console import Console
 from rich.table import Table
 from rig.cluster.at_scale import GOAL, JUDGED, STEPS, forecast
 from rig.cluster.costs import line
-from rig.cluster.parts import ALL, MEASURED, PARTS, ROWS
+from rig.cluster.parts import ALL, PARTS
 from rig.cluster.python import require_verl
 from rig.frame import circumstances, concluded, parser
 from rig.training.models import made
@@ -95,10 +95,8 @@ def summed_up(found: Mapping[str, Any]) -> dict[str, Any]:
 
 def constants_of(found: Mapping[str, Any]) -> dict[str, Any]:
     """Return what each call, row, id and byte of the backend's own work costs, in seconds (`at_scale.own_seconds`)."""
-    own = [each["update"]["verl"] for each in found["rounds"]]
     return {
         "update": found["sweep"]["constants"],
-        "driver": {part: median(each["parts"][part] / each["ids"] for each in own) for part in (ROWS, MEASURED)},
         "publish": line(found["publish, small"], found["publish, large"]),
         "rollout": {
             "a call": median(each["call on its way, s"] for each in found["rounds"]),

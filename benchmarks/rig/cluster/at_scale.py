@@ -49,8 +49,8 @@ JUDGED: Final = ScaleStep().episodes
 def own_seconds(constants: Mapping[str, Any], step: ScaleStep) -> dict[str, float]:
     """Return the seconds that the backend adds to a step, by part.
 
-    Of `constants`: `update` holds, for each part, seconds of a call, a row and an id; `driver` seconds of an id;
-    `publish` of a call and a byte; `rollout` of a call on its way and of a token in the replica's process.
+    Of `constants`: `update` holds, for each part, seconds of a call, a row and an id; `publish` of a call and a byte;
+    `rollout` of a call on its way and of a token in the replica's process.
     """
     update = {
         part: each["a call"] + each["a row"] * step.episodes + each["an id"] * step.all_ids
@@ -60,7 +60,6 @@ def own_seconds(constants: Mapping[str, Any], step: ScaleStep) -> dict[str, floa
     rollout = constants["rollout"]
     return {
         **update,
-        **{part: an_id * step.all_ids for part, an_id in constants["driver"].items()},
         "weights to the replica": published["a call"] + published["a byte"] * step.parameters * step.weight_bytes,
         "calls on their way": rollout["a call"] * step.calls,
         "tokens on their way": rollout["a token"] * step.sampled * step.episodes,

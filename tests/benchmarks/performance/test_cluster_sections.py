@@ -16,7 +16,7 @@ from performance.page import render
 from rig.agreement.judged import of_environment
 from rig.agreement.margins import MARGINS
 from rig.cluster import python
-from rig.cluster.parts import DEALT, ENGINE, PARTS, RAY
+from rig.cluster.parts import DEALT, ENGINE, MEASURED, PARTS, RAY, ROWS
 
 from tests.benchmarks.rig.agreement.hand_made import SIZE, trainings
 
@@ -25,7 +25,7 @@ AROUND = {"date": "2026-01-02", "commit": "abc", "quick": False}
 
 def round_of(first: str) -> dict[str, Any]:
     rolled = {"seconds": 1.0, "calls": 100, "sampled": 400, "context": 3000}
-    update = {"ids": 4e6, "trained": 400.0, "difference": 1e-6}
+    update = {"ids": 4000.0, "trained": 400.0, "difference": 1e-6}
     parts = {**dict.fromkeys(PARTS, 0.01), "all": 0.01 * len(PARTS)}
     return {
         "batch of": first,
@@ -43,7 +43,7 @@ def measured(a_byte: float) -> dict[str, Any]:
     return {
         "boot, s": {"local": 2.0, "verl": 40.0},
         "rounds": [round_of("local"), round_of("verl")],
-        "sweep": {"points": [], "constants": {DEALT: cost, RAY: cost, ENGINE: cost}},
+        "sweep": {"points": [], "constants": dict.fromkeys((ROWS, DEALT, RAY, ENGINE, MEASURED), cost)},
         "publish, small": {"bytes": 1e6, "seconds": 1e6 * a_byte, "of that in the learner": 0.0},
         "token on its way, s": 1e-8,
         "publish, large": {"bytes": 1e8, "seconds": 1e8 * a_byte, "of that in the learner": 0.0},
