@@ -141,8 +141,10 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "worlds measurement",
     ),
     "rig": (
+        "agreement",
         "pages",
         "inquiries scale",
+        "cluster",
         "serving training generation verdicts orchestration",
         "frame",
     ),
@@ -150,7 +152,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "performance": (
         "page",
         "catalogue history",
-        "verdict_sections study_sections server_sections swarm_sections training_sections",
+        "verdict_sections study_sections server_sections swarm_sections training_sections cluster_sections",
         "headlines writing",
         "results",
     ),

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from rig.cluster import python as verl
 from rig.training import pretrained
 
-from performance import server_sections, study_sections, swarm_sections, training_sections, verdict_sections
+from performance import (
+    cluster_sections,
+    server_sections,
+    study_sections,
+    swarm_sections,
+    training_sections,
+    verdict_sections,
+)
 from performance.results import Figures
 
 
@@ -64,6 +72,10 @@ BENCHMARKS = (
     Benchmark("against_trl", "How fast are whole steps, beside TRL's?", 6, training_sections.against_trl),
     Benchmark("real_model", "How long does a step of a pretrained model take?", 15, training_sections.real_model,
               missing=pretrained.missing),
+    Benchmark("verl_backend", "What does a step of the backend verl take?", 15, cluster_sections.verl_backend,
+              missing=verl.missing),
+    Benchmark("verl_agreement", "Does the backend verl learn what local learns?", 60, cluster_sections.verl_agreement,
+              missing=verl.missing),
     Benchmark("sandbox", "What does a container cost a client?", 6, server_sections.sandbox),
     Benchmark("landscape", "What are searches compared on?", 40, study_sections.landscape, ships=True),
 )  # fmt: skip

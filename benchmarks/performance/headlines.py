@@ -8,9 +8,11 @@ turns, and half of a 99th percentile. Counts that must be exact have none.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any
+
+from rig.cluster.at_scale import ScaleStep
 
 from performance.results import Figures, Result
 
@@ -195,6 +197,23 @@ def _merge_ratio(figures: Figures) -> Iterator[Headline]:
     yield _exact("counts that are not the closed form's", wrong)
 
 
+def _verl_backend(figures: Figures) -> Iterator[Headline]:
+    for what, ratio in figures["verl over local, within rounds"].items():
+        yield _ratio(f"{what}, verl over local", ratio, "lower")
+    judged = row_with(figures["at scale"], assumed={**asdict(ScaleStep())})
+    yield _timed("own part of a step of 1B parameters", judged["part"], "lower")
+
+
+def _verl_agreement(figures: Figures) -> Iterator[Headline]:
+    for environment, own in figures["environments"].items():
+        for measure, found in own["verdicts"].items():
+            same = found["equivalence"]
+            if same is not None:
+                apart = max(abs(same["low"]), abs(same["high"]))
+                noise = (same["high"] - same["low"]) / 2
+                yield Headline(f"{environment}, {measure}: most that verl may differ by", apart, noise, "lower")
+
+
 OF: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
     "simlab": _simlab,
     "verdicts": _verdicts,
@@ -209,6 +228,8 @@ OF: Mapping[str, Callable[[Figures], Iterator[Headline]]] = {
     "real_model": _real_model,
     "against_trl": _against_trl,
     "learning_curves": _learning_curves,
+    "verl_backend": _verl_backend,
+    "verl_agreement": _verl_agreement,
     "sandbox": _sandbox,
     "merge_ratio": _merge_ratio,
 }
