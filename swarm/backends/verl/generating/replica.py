@@ -158,7 +158,7 @@ def _written(bucket: dict[str, Any]) -> Path:
     try:
         folder = Path(tempfile.mkdtemp(prefix="ajet-weights-", dir=place))
         with (folder / _BUCKET).open("wb") as file:
-            torch.save(bucket, file)
+            torch.save(dict(bucket), file)  # workers read plain types alone
     except BaseException as error:
         if folder is not None:
             shutil.rmtree(folder, ignore_errors=True)

@@ -20,6 +20,7 @@ from torch import Tensor
 from swarm.backends.algorithms.metrics import UpdateSums
 from swarm.backends.protocols import BackendError, NoRoom
 from swarm.backends.verl.learning import adapter, shards
+from swarm.backends.verl.processes.bucket import Bucket
 from swarm.backends.verl.processes.surroundings import forget_secrets
 from swarm.backends.verl.saving import sharded
 from swarm.job import Job
@@ -175,13 +176,13 @@ class Rank:
             )
         return found
 
-    def _buckets(self) -> Iterator[dict[str, Tensor]]:
-        bucket: dict[str, Tensor] = {}
+    def _buckets(self) -> Iterator[Bucket]:
+        bucket = Bucket()
         size = 0
         for name, tensor in shards.whole(self._engine.module, dtype=getattr(torch, self._job.dtype)):
             if bucket and size + tensor.nbytes > BUCKET_BYTES:
                 yield bucket
-                bucket, size = {}, 0
+                bucket, size = Bucket(), 0
             bucket[name] = tensor
             size += tensor.nbytes
         yield bucket
