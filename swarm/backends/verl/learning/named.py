@@ -62,13 +62,14 @@ def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens
 
     The reward is at the last sampled token, and nothing is discounted, so that all tokens of an episode have the same.
     An episode without tokens counts in its group's baseline. Of a group of one `grpo_passk` has no second: 0.
+    Where nothing was sampled all have 0, for verl can take no mean of it.
     """
     name = named(job).estimator
     assert name is not None
     alone = [name == "grpo_passk" and list(groups).count(group) < 2 for group in groups]
     compared = [number for number, single in enumerate(alone) if not single]
     found = [0.0] * len(rewards)
-    if compared:
+    if compared and any(tokens):
         counts = torch.tensor([tokens[number] for number in compared])
         scores = torch.tensor([rewards[number] for number in compared])
         values = _estimated(job, name, scores, [groups[number] for number in compared], counts)

@@ -7,6 +7,7 @@ model says of each row by itself, in the modes of adding up that verl has for wh
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from swarm.backends.protocols import BackendError, Batch, CallReward
 from swarm.backends.verl.learning.learner import VerlLearner
+from swarm.backends.verl.learning.named import advantages
 from swarm.job import Job
 from swarm.verl_names import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
 from tests.lazily import lazy
@@ -134,17 +136,19 @@ def test_jobs_keep_their_digests_are_read_from_records_and_go_on_only_under_the_
         assert not _job({}).continues(named)
 
 
+@pytest.mark.parametrize("name", _THERE)
+def test_where_nothing_was_sampled_there_is_no_advantage(name: str) -> None:
+    assert advantages(_job({"advantage_estimator": name}), [1.0, 0.0], ["g", "g"], [0, 0]) == [0.0, 0.0]
+
+
 def test_the_names_are_verl_s() -> None:
     pytest.importorskip("verl")
-    assert set(ESTIMATORS) == set(core_algos.ADV_ESTIMATOR_REGISTRY) == {each.value for each in _every_estimator()}
+    every: Iterable[Any] = core_algos.AdvantageEstimator
+    assert set(ESTIMATORS) == set(core_algos.ADV_ESTIMATOR_REGISTRY) == {each.value for each in every}
     assert set(POLICY_LOSSES) == set(core_algos.POLICY_LOSS_REGISTRY)
     presets = {name for name, each in vars(algorithm.RolloutCorrectionConfig).items() if isinstance(each, classmethod)}
     assert set(CORRECTIONS) == presets
     assert {name for name in presets if getattr(algorithm.RolloutCorrectionConfig, name)().bypass_mode} == set(_BYPASS)
-
-
-def _every_estimator() -> list[Any]:
-    return list(core_algos.AdvantageEstimator)
 
 
 @dataclass(frozen=True)
@@ -368,14 +372,14 @@ def test_an_episode_s_loss_counts_by_its_weight(name: str, ranks: Ranks, llama: 
     batch = make_batch(policy, drift=0.5)
     batch = replace(batch, episodes=tuple(replace(e, weight=0.5 + i % 3) for i, e in enumerate(batch.episodes)))
     padded = _padded(policy, batch)
-    advantages, losses = _grpo(padded), []
+    valued, losses = _grpo(padded), []
     for number in range(len(batch.episodes)):
         own = slice(number, number + 1)
         losses.append(
             core_algos.get_policy_loss_fn(name)(
                 old_log_prob=padded.rollout[own],
                 log_prob=padded.present[own],
-                advantages=advantages[own],
+                advantages=valued[own],
                 response_mask=padded.mask[own],
                 loss_agg_mode="seq-mean-token-mean",
                 config=_config(made, "seq-mean-token-mean", 1, 1, loss_mode=name),
