@@ -401,7 +401,7 @@ def _partly_drifted(policy: Any) -> Batch:
 @pytest.mark.parametrize(
     ("preset", "loss"),
     [*[(name, None) for name in _DECOUPLED]]
-    + [(name, loss) for name in ("decoupled_seq_is_rs", "decoupled_token_icepop") for loss in ("gspo", "kl_cov")],
+    + [(name, loss) for name in ("decoupled_seq_is_rs", "decoupled_token_icepop") for loss in ("gspo", "clip_cov")],
 )
 def test_a_decoupled_preset_weighs_and_rejects_as_verl_s_does(
     preset: str, loss: str | None, ranks: Ranks, llama: Path
