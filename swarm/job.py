@@ -464,6 +464,17 @@ class Job(Versioned):
         return self
 
     @model_validator(mode="after")
+    def _meaning_something(self) -> Self:
+        if self.verl is not None:
+            known = type(self).model_fields.items()
+            defaults = {name: field.get_default(call_default_factory=True) for name, field in known}
+            # by value: a record says every field, and would be refused for what nobody asked
+            self.verl.named.require_meaning(
+                {name: getattr(self, name) for name, default in defaults.items() if getattr(self, name) != default}
+            )
+        return self
+
+    @model_validator(mode="after")
     def _heads_that_vllm_has(self, info: ValidationInfo) -> Self:
         """Give a tiny model the heads that the backend has attention for; what a record says of them stands."""
         model = self.model

@@ -21,6 +21,7 @@ LIGHT = (
     "swarm.job",
     "swarm.job_schema",
     "swarm.verl_fields",
+    "swarm.verl_names",
     "swarm.arguments",
     "swarm.wire",
     "swarm.snapshot",
@@ -124,6 +125,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "job wire",
         "verl_fields",
         "errors job_schema entry_points",
+        "verl_names",
         "arguments",
     ),
     "sandboxes": (

@@ -51,7 +51,7 @@ class Objective:
 
         parts: for each of them the log-probs (M,) of its tokens under the present weights, and the tokens.
         """
-        ratios = [present.detach() - self._proximal(present, tokens) for present, tokens in parts]
+        ratios = [present.detach() - self.proximal(present, tokens) for present, tokens in parts]
         means = losses.episode_means(torch.cat(ratios), torch.cat([tokens.episodes for _, tokens in parts]))
         return list(means.split([len(ratio) for ratio in ratios]))
 
@@ -66,7 +66,7 @@ class Objective:
         loss = self._policy_loss(present, tokens, sums)
         with torch.set_grad_enabled(self._job.entropy_coef > 0 and torch.is_grad_enabled()):
             entropy = losses.entropy(every)
-        return self._with_bonuses(loss, present, entropy, tokens, reference, sums)
+        return self.with_bonuses(loss, present, entropy, tokens, reference, sums)
 
     def token_loss(
         self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums
@@ -78,9 +78,9 @@ class Objective:
         """
         loss = self._policy_loss(present, tokens, sums)
         entropy = entropy if self._job.entropy_coef > 0 else entropy.detach()
-        return self._with_bonuses(loss, present, entropy, tokens, reference, sums)
+        return self.with_bonuses(loss, present, entropy, tokens, reference, sums)
 
-    def _with_bonuses(
+    def with_bonuses(
         self,
         loss: Tensor,
         present: Tensor,
@@ -89,7 +89,7 @@ class Objective:
         reference: Tensor | None,
         sums: UpdateSums,
     ) -> Tensor:
-        """Return the policy's `loss` with entropy bonus and KL penalty."""
+        """Return the policy's `loss` () with entropy bonus and KL penalty; the arguments are those of `token_loss`."""
         job = self._job
         with torch.set_grad_enabled(job.entropy_coef > 0 and torch.is_grad_enabled()):
             bonus = (tokens.weights * entropy).sum()
@@ -103,19 +103,25 @@ class Objective:
         return loss
 
     def _policy_loss(self, present: Tensor, tokens: Tokens, sums: UpdateSums) -> Tensor:
-        job, proximal = self._job, self._proximal(present, tokens)
+        job, proximal = self._job, self.proximal(present, tokens)
         high = job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high
         terms = losses.clipped(
             self._log_ratio(present, proximal, tokens), tokens.advantages, job.clip_ratio, high, job.dual_clip
         )
-        ratio = probability_ratio(proximal, tokens.rollout)
-        correction = correction_weights(ratio, job.rollout_correction, job.correction_cap)
+        correction = self.correction(proximal, tokens)
         loss = (tokens.weights * correction * terms.loss).sum()
         sums.add(pg_loss=loss)
         sums.add_tokens(tokens, present, proximal, terms, correction)
         return loss
 
-    def _proximal(self, present: Tensor, tokens: Tokens) -> Tensor:
+    def correction(self, proximal: Tensor, tokens: Tokens) -> Tensor:
+        """Return the off-policy factor (M,) of each token's policy loss: the tokens' own where they have one."""
+        if tokens.correction is not None:
+            return tokens.correction if tokens.kept is None else tokens.correction * tokens.kept
+        ratio = probability_ratio(proximal, tokens.rollout)
+        return correction_weights(ratio, self._job.rollout_correction, self._job.correction_cap)
+
+    def proximal(self, present: Tensor, tokens: Tokens) -> Tensor:
         """Return the proximal log-probs (M,), without gradient: see `docs/algorithms.md`, off-policy correction."""
         if self._off:
             return tokens.rollout

@@ -40,6 +40,10 @@ class Row:
     """(K,): the call of each target, where its episode's calls have rewards of their own."""
     advantages: Tensor | None = None
     """(K,): those of the targets, where the episode's calls differ in them."""
+    correction: Tensor | None = None
+    """(K,): the off-policy factors of the targets, where somebody computed them apart from the loss."""
+    kept: Tensor | None = None
+    """(K,), bool: which of the targets that correction did not reject."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,7 +53,8 @@ class Tokens:
     targets: their ids; rollout, versions: log-probs and policy versions when they were sampled; proximal: log-probs
     under the weights the update began with, None where nobody computed them; advantages, weights: their episode's
     advantage, and their own part in the loss; episodes: their episode's number in the batch; sequence: the mean log
-    ratio of all tokens of their episode, where a loss needs it and their episode is spread over several micro-batches.
+    ratio of all tokens of their episode, where a loss needs it and their episode is spread over several micro-batches;
+    correction, kept: off-policy factors, and which tokens they did not reject (bool), where these were computed apart.
     """
 
     targets: Tensor
@@ -60,6 +65,8 @@ class Tokens:
     weights: Tensor
     episodes: Tensor
     sequence: Tensor | None = None
+    correction: Tensor | None = None
+    kept: Tensor | None = None
 
 
 def without_zero_weight(batch: Batch) -> Batch:
@@ -123,7 +130,6 @@ def flat_tokens(
 ) -> Tokens:
     """Return the tokens of rows, row by row, with the advantage and the token weight of each one's episode."""
     counts = torch.tensor([len(row.targets) for row in rows])
-    known = [row.proximal for row in rows if row.proximal is not None]
     numbers = torch.tensor([row.episode for row in rows])
     valued = torch.tensor(advantages)[numbers].repeat_interleave(counts)
     if any(row.advantages is not None for row in rows):
@@ -134,8 +140,16 @@ def flat_tokens(
         targets=torch.cat([row.targets for row in rows]).to(device),
         rollout=torch.cat([row.rollout for row in rows]).to(device),
         versions=torch.cat([row.versions for row in rows]).to(device),
-        proximal=torch.cat(known).to(device) if len(known) == len(rows) else None,
+        proximal=_known([row.proximal for row in rows], device),
         advantages=valued.to(device),
         weights=torch.tensor(weights)[numbers].repeat_interleave(counts).to(device),
         episodes=numbers.repeat_interleave(counts).to(device),
+        correction=_known([row.correction for row in rows], device),
+        kept=_known([row.kept for row in rows], device),
     )
+
+
+def _known(parts: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
+    """Return the parts in one, None where some row has none."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known).to(device) if len(known) == len(parts) else None

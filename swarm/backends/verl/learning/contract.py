@@ -11,7 +11,7 @@ Knows nothing of losses, ranks or verl's functions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,20 +39,23 @@ def verl_batch(
     weights: Sequence[float],
     *,
     sequence: Sequence[Tensor] = (),
+    places: Sequence[Tensor] = (),
     padding: int = 0,
 ) -> TensorDict:
     """Return verl's batch of `rows` and as many rows of `padding`.
 
     advantages, weights: by episode, as `flat_tokens` takes them. sequence: the `Tokens.sequence` (K,) of each row,
-    where the loss needs it. Jagged over a row's ids: `input_ids`, `position_ids`, `loss_mask`; over its prompt:
-    `prompts`; over its response: `responses`, `response_mask` and, unless all is padding, the
-    columns of `_columns`.
+    where the loss needs it. places: where among all tokens of a minibatch those of each row (K,) stand. Jagged over a
+    row's ids: `input_ids`, `position_ids`, `loss_mask`; over its prompt: `prompts`; over its response: `responses`,
+    `response_mask` and, unless all is padding, `places` and the columns of `_columns`.
     """
     shapes = [*map(_shape, rows), *[_Shape(torch.zeros(2, dtype=torch.long), 1, torch.zeros(0).long())] * padding]
     responses = [shape.ids[shape.prompt :] for shape in shapes]
     masks = [_scattered(shape, torch.ones(len(shape.sampled), dtype=torch.long)) for shape in shapes]
     whole = [torch.cat([torch.zeros(s.prompt).long(), mask]) for s, mask in zip(shapes, masks, strict=True)]
     columns = _columns(rows, flat_tokens(rows, advantages, weights, _CPU), sequence) if rows else {}
+    if rows and places:
+        columns["places"] = places
     filled = {
         name: [_scattered(s, v) for s, v in zip(shapes, [*values, *[values[0][:0]] * padding], strict=True)]
         for name, values in columns.items()
@@ -83,7 +86,7 @@ def _scattered(shape: _Shape, values: Tensor) -> Tensor:
     return found
 
 
-def _columns(rows: Sequence[Row], tokens: Tokens, sequence: Sequence[Tensor]) -> Mapping[str, Sequence[Tensor]]:
+def _columns(rows: Sequence[Row], tokens: Tokens, sequence: Sequence[Tensor]) -> dict[str, Sequence[Tensor]]:
     """Return what each sampled token carries, row by row; names that verl has are verl's."""
     counts = [len(row.targets) for row in rows]
     columns: dict[str, Sequence[Tensor]] = {
@@ -98,6 +101,9 @@ def _columns(rows: Sequence[Row], tokens: Tokens, sequence: Sequence[Tensor]) ->
     references = [row.reference for row in rows if row.reference is not None]
     if len(references) == len(rows):
         columns["ref_log_prob"] = references
+    for name, own in (("rollout_is_weights", tokens.correction), ("kept", tokens.kept)):
+        if own is not None:
+            columns[name] = own.split(counts)
     if sequence:
         columns["sequence_log_ratios"] = sequence
     return columns
@@ -112,6 +118,12 @@ def sampled(values: Any, batch: TensorDict) -> Tensor:
     lengths = batch["response_mask"].offsets().diff()
     parts = [flat[end - length - 1 : end - 1] for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
     return torch.cat(parts)[batch["response_mask"].values().bool()]
+
+
+def minibatch_places(batch: TensorDict) -> Tensor:
+    """Return where among all tokens of its minibatch the M sampled tokens of a batch stand."""
+    found: Tensor = batch["places"].values()[batch["response_mask"].values().bool()]
+    return found
 
 
 def batch_tokens(batch: TensorDict) -> tuple[Tokens, Tensor | None]:
@@ -134,5 +146,7 @@ def batch_tokens(batch: TensorDict) -> tuple[Tokens, Tensor | None]:
         weights=known("token_weights"),
         episodes=known("episodes"),
         sequence=column("sequence_log_ratios"),
+        correction=column("rollout_is_weights"),
+        kept=column("kept"),
     )
     return tokens, column("ref_log_prob")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from tensordict import TensorDict
 from torch import Tensor
 
@@ -39,13 +40,16 @@ class Deal:
     def batches(
         self, advantages: Sequence[float], weights: Sequence[float], sequence: Sequence[Tensor] = ()
     ) -> list[TensorDict]:
-        """Return each rank's batch; `sequence` stands as the rows do."""
+        """Return each rank's batch; `sequence` stands as the rows do, and `places` are among the tokens of all rows."""
+        counts = [len(row.targets) for row in self._rows]
+        places = torch.arange(sum(counts)).split(counts) if counts else ()
         return [
             verl_batch(
                 [self._rows[number] for number in hand],
                 advantages,
                 weights,
                 sequence=[sequence[number] for number in hand] if sequence else (),
+                places=[places[number] for number in hand],
                 padding=self._even - len(hand),
             )
             for hand in self._hands

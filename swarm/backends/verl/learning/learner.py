@@ -14,7 +14,7 @@ import math
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from swarm.backends.algorithms.call_rewards import call_advantages
+from swarm.backends.algorithms.call_rewards import call_advantages, episode_reward
 from swarm.backends.algorithms.metrics import UpdateCost, UpdateSums, batch_metrics
 from swarm.backends.algorithms.objective import Objective
 from swarm.backends.algorithms.policy_difference import MismatchGuard
@@ -43,10 +43,11 @@ from swarm.backends.protocols import BackendError, Batch, NoRoom, NotFinite, Tra
 from swarm.backends.verl.generating.draws import Draws
 from swarm.backends.verl.learning.dealing import Deal
 from swarm.backends.verl.learning.group import TrainerGroup
-from swarm.backends.verl.learning.loss import SharedLoss
+from swarm.backends.verl.learning.loss import NamedLoss, SharedLoss, Whole
 from swarm.backends.verl.learning.worker import RankShare
 from swarm.backends.verl.saving import sharded
 from swarm.job import Job
+from swarm.verl_fields import VerlFields
 
 log = logging.getLogger(__name__)
 UPDATE_S = 3600.0
@@ -64,6 +65,8 @@ class _RankedUpdate:
     cost: UpdateCost
     norms: list[float]
     sums: UpdateSums
+    told: Mapping[str, float] = field(default_factory=dict)
+    """Metrics of verl's own."""
 
     @property
     def all_rows(self) -> list[Row]:
@@ -91,6 +94,7 @@ class VerlLearner:
         self._job = job
         self._timeout_s = call_timeout_s
         self._objective = Objective(job)
+        self._names = (job.verl or VerlFields()).named
         self._guard = MismatchGuard(job.mismatch_limit)
         self.replicas: Replicas | None = None
         """Asks the engine's replicas, where whoever made both says how."""
@@ -112,18 +116,39 @@ class VerlLearner:
             **update.sums.metrics(),
             **batch_metrics(batch, update.advantages),
             **update.cost.metrics(),
+            **update.told,
             "actor/lr": update.step_size,
         }
 
     def _begin(self, batch: Batch) -> _RankedUpdate:
         rows = train_rows(batch.episodes)
         counts = [tokens_by_call(own) for own in rows]
-        values, by_call = call_advantages(self._job, batch.episodes, counts)
+        values, by_call = self._advantages(batch.episodes, counts)
         for number, own in by_call.items():
             value_calls(rows[number], own)
         cost = UpdateCost(sum(sum(own.values()) for own in counts))
         sums = UpdateSums(self.version, self._job.correction_cap)
         return _RankedUpdate(batch.episodes, rows, values, step_size(self._job, self.version), cost, [], sums)
+
+    def _advantages(
+        self, episodes: Sequence[TrainEpisode], counts: Sequence[Mapping[int, int]]
+    ) -> tuple[list[float], Mapping[int, Mapping[int, float]]]:
+        """Return what `call_advantages` does, or each episode's advantage by the estimator that the job names."""
+        if self._names.estimator is None:
+            return call_advantages(self._job, episodes, counts)
+        for episode in episodes:
+            if len({each.reward for each in episode.call_rewards}) > 1:
+                raise BackendError(
+                    f"episode {episode.episode_id}: expected one reward, as verl.advantage_estimator "
+                    f"{self._names.estimator} compares episodes; found rewards of single calls: give it one, or leave "
+                    "the estimator out"
+                )
+        asked = [
+            [episode_reward(episode) for episode in episodes],
+            [episode.group for episode in episodes],
+            [sum(own.values()) for own in counts],
+        ]
+        return self.group.call_all("advantages", *asked, timeout_s=self._timeout_s)[0], {}
 
     def _score(self, update: _RankedUpdate) -> None:
         """Fill in, once for all epochs, what the loss compares with: the reference and the weights of this moment."""
@@ -133,10 +158,26 @@ class VerlLearner:
                 for row, found in zip(rows, self._scored(rows, reference=True), strict=True):
                     row.reference = found
         stale = any(bool((row.versions != self.version).any()) for row in rows)
-        if self._objective.needs_proximal(stale=stale):
+        decoupled = self._names.correction is not None and not self._names.bypass
+        if decoupled or (self._objective.needs_proximal(stale=stale) and not self._names.bypass):
             with update.cost.measured("old_log_prob"):
                 for row, found in zip(rows, self._scored(rows), strict=True):
                     row.proximal = found
+        if decoupled:
+            self._correct(update)
+
+    def _correct(self, update: _RankedUpdate) -> None:
+        """Fill in the factors and rejections of verl's preset: of the weights of this moment and those that sampled."""
+        rows = update.all_rows
+        if not rows:
+            return
+        tokens = flat_tokens(rows, update.advantages, update.advantages, torch.device("cpu"))
+        asked = (tokens.proximal, tokens.rollout, tokens.episodes)
+        found = self.group.call_all("corrected", *asked, timeout_s=self._timeout_s)[0]
+        counts = [len(row.targets) for row in rows]
+        for row, factors, kept in zip(rows, found.factors.split(counts), found.kept.split(counts), strict=True):
+            row.correction, row.kept = factors, kept
+        update.told = found.metrics
 
     def _scored(self, rows: Sequence[Row], *, reference: bool = False, timeout_s: float | None = None) -> list[Tensor]:
         """Return the log-probs (K,) of each row's sampled tokens under the present weights, or the reference."""
@@ -156,7 +197,7 @@ class VerlLearner:
             for _ in range(self._job.epochs)
             for chosen in minibatches(len(update.episodes), self._job.minibatches, self._order)
         ]
-        loss = SharedLoss(self._job, self.version)
+        loss = (SharedLoss if self._names.loss is None else NamedLoss)(self._job, self.version)
         self.group.call_all("begin", loss, timeout_s=self._timeout_s, undoable=len(steps) > 1)
         try:
             for chosen in steps:
@@ -176,7 +217,9 @@ class VerlLearner:
         rows = [row for number in chosen for row in update.rows[number]]
         deal = Deal(rows, self.group.world)
         parts = deal.batches(update.advantages, weights, self._sequences(rows, weights, update))
-        found = self.group.call("gradient", [(part, deal.longest) for part in parts], timeout_s=self._timeout_s)
+        whole = self._whole(rows, weights, update)
+        asked = [(part, deal.longest, whole) for part in parts]
+        found = self.group.call("gradient", asked, timeout_s=self._timeout_s)
         self._take(found, update)
         update.cost.forward += deal.tokens
 
@@ -210,6 +253,15 @@ class VerlLearner:
         present = self._scored(rows)
         parts = [flat_tokens([row], update.advantages, weights, torch.device("cpu")) for row in rows]
         return self._objective.sequences(list(zip(present, parts, strict=True)))
+
+    def _whole(self, rows: Sequence[Row], weights: Sequence[float], update: _RankedUpdate) -> Whole | None:
+        """Return the whole minibatch where each of its micro-batches must see it."""
+        kind = self._names.kind_of_loss
+        if not rows or kind is None or not kind.whole:
+            return None
+        tokens = flat_tokens(rows, update.advantages, weights, torch.device("cpu"))
+        seed = self._job.seed + (self.version << 16) + len(update.norms)
+        return Whole(tokens, torch.cat(self._scored(rows)), seed)
 
     def _step(self, update: _RankedUpdate) -> None:
         norm = self.group.call_all("step", update.step_size, timeout_s=self._timeout_s)[0]

@@ -9,10 +9,10 @@ Does not know the order of minibatches, metrics' names or the driver's waiting.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -25,6 +25,10 @@ from swarm.backends.verl.processes.surroundings import forget_secrets
 from swarm.backends.verl.saving import sharded
 from swarm.job import Job
 
+if TYPE_CHECKING:
+    from swarm.backends.verl.learning.loss import Whole
+    from swarm.backends.verl.learning.named import Corrected
+
 BUCKET_BYTES = 256 << 20
 """Most bytes of a bucket of exported weights, unless one tensor alone has more."""
 
@@ -33,6 +37,7 @@ class Loss(Protocol):
     """A loss function for verl's engine that counts in `sums`."""
 
     sums: UpdateSums
+    whole: Whole | None
 
     def __call__(self, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
         """Return the share of a micro-batch and its metrics."""
@@ -81,10 +86,16 @@ class Rank:
         adapter.set_rank(rank, world, address, port)
         if not adapter.joined():
             adapter.join(self._device, rank, world, self._meeting or adapter.meeting(address, port, begin=False))
+        self._require_names()
         self._engine = adapter.engine(self._folder, self._job, self._device)
         if self._job.kl_coef > 0 and not self._job.lora_rank:
             self._reference = self._copied().weights
         return time.perf_counter() - begun
+
+    def _require_names(self) -> None:
+        from swarm.backends.verl.learning import named
+
+        named.require(self._job)
 
     def _copied(self) -> shards.Shards:
         return shards.copied(self._engine.module, self._engine.optimizer)
@@ -106,13 +117,29 @@ class Rank:
         finally:
             shards.put_weights(self._engine.module, present)
 
+    def advantages(self, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
+        """Return what verl's estimator, by the name in the job, makes of the rewards of a batch's episodes."""
+        from swarm.backends.verl.learning import named
+
+        return named.advantages(self._job, rewards, groups, tokens)
+
+    def corrected(self, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> Corrected:
+        """Return what verl's preset, by the name in the job, makes of a batch's tokens (M,)."""
+        from swarm.backends.verl.learning import named
+
+        return named.corrected(self._job, proximal, rollout, episodes)
+
     def begin(self, loss: Loss, *, undoable: bool) -> None:
         """Begin an update; `undoable`: it may fail after a step, and everything is kept for `undo`."""
         self._loss = loss
         self._before = self._copied() if undoable else None
 
-    def gradient(self, batch: Any, longest: int) -> RankShare:
-        """Leave the gradient of this rank's part of a minibatch, to be exchanged; weights stay."""
+    def gradient(self, batch: Any, longest: int, whole: Whole | None = None) -> RankShare:
+        """Leave the gradient of this rank's part of a minibatch, to be exchanged; weights stay.
+
+        whole: the minibatch, where the loss must see it.
+        """
+        self._loss.whole = whole
         prepared = adapter.prepared(batch, self._job, longest, entropy=True)
         return RankShare(adapter.gradient(self._engine, prepared, self._loss), self._loss.sums)
 
