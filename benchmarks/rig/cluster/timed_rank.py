@@ -7,6 +7,7 @@ from typing import Any
 from rig.cluster.parts import METHOD
 from rig.cluster.spans import Span, Spans
 from swarm.backends.algorithms.metrics import UpdateSums
+from swarm.backends.verl.learning.loss import Whole
 from swarm.backends.verl.learning.worker import Loss, Rank, RankShare
 
 
@@ -48,10 +49,10 @@ class TimedRank(Rank):
             super().begin(loss, undoable=undoable)
             self._loss = _TimedLoss(loss, self._spans)
 
-    def gradient(self, batch: Any, longest: int) -> RankShare:
+    def gradient(self, batch: Any, longest: int, whole: Whole | None = None) -> RankShare:
         """See `Rank`."""
         with self._spans.measured(f"{METHOD}gradient"):
-            return super().gradient(batch, longest)
+            return super().gradient(batch, longest, whole)
 
     def step(self, size: float) -> float:
         """See `Rank`."""
