@@ -7,6 +7,7 @@ was started here ends with the training, one that was joined goes on. Ray sends 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import secrets
 import socket
@@ -20,6 +21,7 @@ from swarm.backends.verl.processes.surroundings import needed_alone
 from swarm.job import Job
 from swarm.verl_fields import VerlFields
 
+_log = logging.getLogger(__name__)
 REACH_S: Final = 10.0
 """Seconds within which a cluster's address must take a connection."""
 _QUIET: Final = {
@@ -169,13 +171,33 @@ def _begin(address: str | None, cpus: int | None) -> None:
     try:
         if address is None:
             with needed_alone():
-                ray.init(**common)
+                _started(common)
         else:
             ray.init(**common)
     except Exception as error:  # Ray raises many kinds, all of them for "there is no cluster to work on"
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         where = f"the Ray cluster at {address}" if address else "Ray on this machine"
         raise BackendError(f"{where} could not be used: {said}") from error
+
+
+_STARTS: Final = 3
+"""Times that a Ray of our own is started: it gives its processes 30 s each time, which a busy machine may exceed."""
+_SLOW: Final = "timed out during startup"
+
+
+def _started(common: Mapping[str, Any]) -> None:
+    import ray
+
+    for left in reversed(range(_STARTS)):
+        try:
+            ray.init(**common)
+        except Exception as error:
+            if not left or _SLOW not in str(error):
+                raise
+            _log.warning("event=ray_slow left=%d: it did not come up within 30 s and is started again", left)
+            ray.shutdown()
+        else:
+            return
 
 
 def quiet_and_closed(address: str | None) -> None:

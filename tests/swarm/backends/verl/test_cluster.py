@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import socket
+import sys
 from contextlib import closing
+from types import ModuleType
 
 import pytest
 from pydantic import ValidationError
@@ -82,3 +84,46 @@ def test_a_second_training_of_a_process_with_another_address_is_refused(
     with pytest.raises(BackendError, match=said):
         cluster_module._connect(second, 1)
     assert (begun, cluster_module._joined) == ([first], 2)
+
+
+class FakeRay(ModuleType):
+    """Ray, whose starts fail with what is written in `failures`, one after the other, and then succeed."""
+
+    def __init__(self, *failures: str) -> None:
+        super().__init__("ray")
+        self.failures, self.calls = list(failures), list[str]()
+
+    def init(self, **_: object) -> None:
+        self.calls.append("init")
+        if self.failures:
+            raise RuntimeError(self.failures.pop(0))
+
+    def shutdown(self) -> None:
+        self.calls.append("shutdown")
+
+
+SLOW = "The current node timed out during startup. This could happen because some of the raylet failed to startup"
+
+
+@pytest.mark.parametrize(
+    ("failures", "calls", "said"),
+    [
+        ((), ["init"], None),
+        ((SLOW,), ["init", "shutdown", "init"], None),
+        ((SLOW,) * 3, ["init", "shutdown", "init", "shutdown", "init"], "Ray on this machine could not be used: .*tim"),
+        (("no room",), ["init"], "Ray on this machine could not be used: RuntimeError: no room"),
+    ],
+    ids=["at once", "slow once", "always slow", "broken"],
+)
+def test_a_ray_that_is_slow_to_come_up_is_started_again(
+    failures: tuple[str, ...], calls: list[str], said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ray = FakeRay(*failures)
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    if said is None:
+        cluster_module._begin(None, 1)
+    else:
+        with pytest.raises(BackendError, match=said):
+            cluster_module._begin(None, 1)
+    assert ray.calls == calls
