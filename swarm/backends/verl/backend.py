@@ -179,10 +179,8 @@ def _prepared(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
 def _learner(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> VerlLearner:
     from swarm.backends.verl.learning.learner import VerlLearner
 
-    options = {"num_cpus": 0} if cluster.device == "cpu" else None  # cores are shared, not counted
-    return VerlLearner(
-        folder, job, trainers=cluster.fields.trainers, device=cluster.device, options=options, draws=draws
-    )
+    fields, options = cluster.fields, cluster.placed(1)
+    return VerlLearner(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
 
 
 def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> VllmEngine:
@@ -201,8 +199,7 @@ def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> Vl
         tensor_parallel=fields.tensor_parallel,
         gpu_memory=fields.gpu_memory,
     )
-    processors = {"num_cpus": 0} if cluster.device == "cpu" else {"num_gpus": fields.tensor_parallel}
-    options = {**processors, "runtime_env": {"env_vars": dict(cluster.environment)}}
+    options = {**cluster.placed(fields.tensor_parallel), "runtime_env": {"env_vars": dict(cluster.environment)}}
     return make_engine(spec, fields.replicas, options, draws)
 
 

@@ -67,6 +67,18 @@ class Cluster:
             raise
         return cluster
 
+    def placed(self, devices: int) -> dict[str, Any]:
+        """Return Ray's options for where an actor over so many devices is: on free GPUs, packed as Ray does by itself.
+
+        Cores are shared, not counted; where several nodes have them, actors take turns with these, for which Ray wants
+        them to ask for something.
+        """
+        if self.device != "cpu":
+            return {"num_gpus": devices}
+        if self.fields.address is None:
+            return {"num_cpus": 0}
+        return {"num_cpus": 0.01, "scheduling_strategy": "SPREAD"}
+
     def _require_devices(self) -> None:
         import ray
 
