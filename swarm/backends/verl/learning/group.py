@@ -13,6 +13,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from swarm.backends.protocols import BackendError
 from swarm.backends.verl.learning import adapter
 from swarm.backends.verl.learning.worker import Rank
@@ -23,6 +25,7 @@ BOOT_S = 600.0
 """Seconds within which all ranks must be up: Ray waits for free resources without a word."""
 GRACE_S = 10.0
 """Seconds that the other ranks have to answer once one of them refused."""
+_ROOM = "lower micro_batch_tokens, set gradient_checkpointing, or ask for more verl.trainers"
 _APART = frozenset({"save", "prepare"})
 """Methods that exchange nothing: a rank that refuses holds no other one up, and each is let come to its own end."""
 
@@ -105,7 +108,11 @@ class TrainerGroup:
             cause = error.cause
             if isinstance(cause, BackendError):
                 return cause
+            if isinstance(cause, MemoryError | torch.OutOfMemoryError):
+                return BackendError(f"rank {rank} of the learner is out of memory in {method}: {_line(cause)}; {_ROOM}")
             return BackendError(f"rank {rank} of the learner failed in {method}: {type(cause).__name__}: {cause}")
+        except errors.OutOfMemoryError as error:
+            return BackendError(f"Ray ended rank {rank} of the learner for want of memory: {_line(error)}; {_ROOM}")
         except errors.RayError as error:
             return BackendError(f"rank {rank} of the learner gave no answer to {method}: {_line(error)}")
         return None

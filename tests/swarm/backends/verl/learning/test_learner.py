@@ -210,6 +210,36 @@ def test_learner_and_engine_that_disagree_stop_the_training(ranks: Ranks, llama:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_out_of_memory_in_a_step_says_what_to_turn_and_leaves_everything_as_it_was(ranks: Ranks, llama: Path) -> None:
+    import ray
+
+    policy, _ = local(job())
+    learner, batch = ranks.learner(llama, job(), 1), make_batch(policy)
+    (rank,) = learner.group._actors
+    ray.get(rank.__ray_call__.remote(_short_of_memory))
+    with pytest.raises(BackendError, match=r"out of memory in gradient: CUDA .*; lower micro_batch_tokens"):
+        learner.update(batch)
+    assert learner.version == 0
+    ray.get(rank.__ray_call__.remote(_with_memory))
+    learner.update(batch)
+    assert learner.version == 1
+
+
+def _short_of_memory(rank: Any) -> None:
+    from swarm.backends.verl.learning import adapter
+
+    def fails(*_: Any) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    rank.kept, adapter.gradient = adapter.gradient, fails
+
+
+def _with_memory(rank: Any) -> None:
+    from swarm.backends.verl.learning import adapter
+
+    adapter.gradient = rank.kept
+
+
 @pytest.mark.timeout(120)
 def test_a_rank_that_is_killed_is_a_failure_with_a_reason_and_no_hang(ranks: Ranks, llama: Path) -> None:
     made = job()
