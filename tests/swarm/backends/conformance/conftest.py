@@ -27,7 +27,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     needed = mark.args if mark else ()
     assert set(needed) <= set(CAPABILITIES), f"{metafunc.function.__name__} needs what no kind declares"
     fit = [kind for kind in _kinds() if not set(needed) & set(kind.lacks)]
-    metafunc.parametrize("kind", fit, ids=[kind.name for kind in fit])
+    # one of a slow kind is started several times in some tests, a minute each time
+    slow = [pytest.mark.timeout(1200)]
+    metafunc.parametrize("kind", [pytest.param(kind, id=kind.name, marks=slow if kind.slow else ()) for kind in fit])
 
 
 def _kinds() -> tuple[Kind, ...]:
