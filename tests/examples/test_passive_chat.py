@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from powers.passive import used
 
 
+@pytest.mark.timeout(600)  # a busy machine takes 200
 def test_use_alone_makes_training_data_of_those_who_consent() -> None:
     before, after, counts = asyncio.run(used(0, requests=16, asked=4, consent=True))
     assert 0 <= before <= 1
