@@ -93,9 +93,12 @@ def main() -> int:
 
 
 def kept(part: str | None) -> dict[str, Any]:
-    """Return what an earlier run found of the other part; nothing where all is measured."""
-    path = RESULTS / "gpu.json"
-    return json.loads(path.read_text()) if part and path.exists() else {}
+    """Return what an earlier run found of the other part on this very card and torch; nothing where all is measured."""
+    path, here = RESULTS / "gpu.json", (torch.cuda.get_device_name(), torch.__version__)
+    found = json.loads(path.read_text()) if part and path.exists() else {}
+    if (found.get("gpu"), found.get("torch")) != here:
+        return {}
+    return {name: rows for name, rows in found.items() if name in PARTS and name != part}
 
 
 def model() -> Any:
@@ -117,7 +120,7 @@ def updated(load: Workload) -> list[dict[str, Any]]:
     """Return what each layout of a workload's update took, and the memory it took most."""
     played = conversations(load, 1, SIZES["vocab_size"])
     ids = ids_of(played)
-    layouts = ("none", "linear", "tree")
+    layouts = load.layouts
     learners = {layout: learner(layout) for layout in layouts}
     batches = {layout: batch_of(played, layout) for layout in layouts}
     seconds: dict[str, list[float]] = {layout: [] for layout in layouts}

@@ -13,8 +13,10 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
+
+import psutil
 
 from swarm.backends.protocols import BackendError
 from swarm.backends.verl.processes.surroundings import needed_alone
@@ -200,16 +202,33 @@ _SLOW: Final = "timed out during startup"
 def _started(common: Mapping[str, Any]) -> None:
     import ray
 
+    here = psutil.Process()
+    before = set(here.children())
     for left in reversed(range(_STARTS)):
         try:
             ray.init(**common)
         except Exception as error:
+            ray.shutdown()  # which knows nothing of processes that did not come up
+            _end([child for child in here.children() if child not in before and _is_rays(child)])
             if not left or _SLOW not in str(error):
                 raise
             _log.warning("event=ray_slow left=%d: it did not come up within 30 s and is started again", left)
-            ray.shutdown()
         else:
             return
+
+
+def _is_rays(process: psutil.Process) -> bool:
+    try:
+        return any(f"{os.sep}ray{os.sep}" in part for part in process.cmdline())
+    except psutil.Error:  # it has ended by itself
+        return False
+
+
+def _end(processes: Sequence[psutil.Process]) -> None:
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    psutil.wait_procs(processes, REACH_S)
 
 
 def quiet_and_closed(address: str | None) -> None:

@@ -27,7 +27,7 @@ from swarm.job import Job
 
 log = logging.getLogger(__name__)
 PAYS: Final[dict[str, float]] = {"cpu": 1.15, "cuda": 2.2, "mps": 1.15}
-"""Fewest ids of the rows over ids of the trees at which trees are chosen, by device. On a GPU an id of a tree took 1.9
+"""Fewest ids of the rows over ids of the trees at which trees are chosen, by device. On a GPU an id of a tree took 1.8
 to 2.2 times as long as one of a row (`benchmarks/gpu.py`; 0.5 billion weights on an H200): its attention is in many
 small blocks, where rows have one kernel."""
 _PADDING_PER_ROW = 8

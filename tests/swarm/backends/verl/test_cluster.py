@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import sys
 from contextlib import closing
+from subprocess import PIPE, Popen
 from types import ModuleType
 
 import pytest
@@ -92,10 +94,14 @@ class FakeRay(ModuleType):
     def __init__(self, *failures: str) -> None:
         super().__init__("ray")
         self.failures, self.calls = list(failures), list[str]()
+        self.left: list[Popen[bytes]] = []
 
     def init(self, **_: object) -> None:
         self.calls.append("init")
         if self.failures:
+            # what did not come up in time, and a child of somebody else's
+            for name in (f"{os.sep}ray{os.sep}raylet", "other"):
+                self.left.append(Popen([sys.executable, "-c", "import sys; sys.stdin.read()", name], stdin=PIPE))
             raise RuntimeError(self.failures.pop(0))
 
     def shutdown(self) -> None:
@@ -110,8 +116,12 @@ SLOW = "The current node timed out during startup. This could happen because som
     [
         ((), ["init"], None),
         ((SLOW,), ["init", "shutdown", "init"], None),
-        ((SLOW,) * 3, ["init", "shutdown", "init", "shutdown", "init"], "Ray on this machine could not be used: .*tim"),
-        (("no room",), ["init"], "Ray on this machine could not be used: RuntimeError: no room"),
+        (
+            (SLOW,) * 3,
+            ["init", "shutdown", "init", "shutdown", "init", "shutdown"],
+            "Ray on this machine could not be used: .*tim",
+        ),
+        (("no room",), ["init", "shutdown"], "Ray on this machine could not be used: RuntimeError: no room"),
     ],
     ids=["at once", "slow once", "always slow", "broken"],
 )
@@ -127,3 +137,9 @@ def test_a_ray_that_is_slow_to_come_up_is_started_again(
         with pytest.raises(BackendError, match=said):
             cluster_module._begin(None, 1)
     assert ray.calls == calls
+    raylets, others = ray.left[::2], ray.left[1::2]
+    assert [each.poll() is None for each in others] == [True] * len(others)
+    assert all(each.poll() is not None for each in raylets)
+    for each in ray.left:
+        each.kill()
+        each.wait()
