@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from swarm.backends.importing import importing
 from swarm.backends.protocols import BackendError, Message
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, TinyModel
@@ -123,6 +124,7 @@ class LocalBackend:
         return self._loaded
 
 
+@importing()
 def _load(job: Job, models: Path) -> _Parts:
     # Read when torch is first imported. Threads that spin while they wait for one another take the cores from whoever
     # would let the last one end: beside other work two of them took more than twenty times as long.

@@ -26,9 +26,39 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun
 
-TOPIC = "group size 4 vs 8 on arith with 600 training steps"
-ASKED = {"topic": TOPIC, "budget": "30m", "effect": 0.3}
-"""Runs that are still under way when a test is done with them."""
+TOPIC = "group size 4 vs 8 with 600 training steps"
+LINGERING = '''
+"""Whoever answers waits half a minute for the verdict."""
+import time
+
+from swarm.environments import Environment, Game, Outcome, Task, said
+
+
+class Waiting(Game):
+    def opening(self):
+        return [{"role": "user", "content": "?"}]
+
+    def answer(self, message):
+        time.sleep(30.0)
+        return []
+
+    def outcome(self):
+        return Outcome(0.0, success=False)
+
+
+class Lingering(Environment):
+    name, title, measures = "lingering", "a wait", "nothing"
+
+    def tasks(self, split):
+        return [Task(f"{split}-{number}", {}) for number in range(32)]
+
+    def game(self, task):
+        return Waiting()
+
+    def imitate(self, task, rng):
+        return [*Waiting().opening(), said("?")]
+'''
+"""Trainings on it are still under way when a test is done with them, and leave the cores to what it looks at."""
 PATIENCE_S = 240.0
 """How long a test waits for what must come; none is judged by it."""
 
@@ -50,6 +80,7 @@ class Pages:
     home: Home
     environment: dict[str, str]
     worker: subprocess.Popen[str] | None = None
+    handed: str = ""
 
     @property
     def place(self) -> str:
@@ -90,6 +121,21 @@ class Pages:
         self.worker.wait()
         for process in [self.prefect_worker, *self.sittings()]:
             process.kill()
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Return the form of a study whose first training is under way for as long as a test may take."""
+        return {
+            "topic": TOPIC, "env": str(self.home.path / "lingering"), "backend": "fake", "budget": "1d", "effect": 0.3
+        }  # fmt: skip
+
+    def detach(self, *options: str) -> str:
+        """Hand such a study over from a terminal; return its id."""
+        asked = [word for name, value in self.asked.items() if name != "topic" for word in (f"--{name}", str(value))]
+        given = self.ajet("research", TOPIC, *asked, "--detach", *options)
+        assert given.returncode == 0, given.stderr
+        self.handed = given.stdout
+        return self.studies()[0]
 
     @property
     def prefect_worker(self) -> psutil.Process:
@@ -181,12 +227,14 @@ def stop(pages: Pages, study: str) -> None:
 
 @pytest.fixture(scope="module")
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The installation; tiny models are made once for all tests, whichever process comes first."""
+    """The installation, with an environment; tiny models are made once for all tests, whoever comes first."""
     home = tmp_path_factory.mktemp("served") / "home"
     home.mkdir(mode=0o700)
     models = tmp_path_factory.getbasetemp().parent / "models-of-all-workers"
     models.mkdir(exist_ok=True)
     (home / "models").symlink_to(models)
+    (home / "lingering").mkdir()
+    (home / "lingering" / "environment.py").write_text(LINGERING)
     return home
 
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.research.serving.conftest import ASKED, TOPIC, Pages, stop, trainings, wait_for
+from tests.research.serving.conftest import Pages, stop, trainings, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -27,19 +27,12 @@ def lose_database(pages: Pages) -> None:
     pages.worker.send_signal(signal.SIGCONT)
 
 
-def given(pages: Pages) -> str:
-    """Hand a new study over from a terminal; the worker, which drives another, has no place for it."""
-    done = pages.ajet("research", TOPIC, "--budget", "30m", "--effect", "0.3", "--detach")
-    assert done.returncode == 0, done.stderr
-    return pages.studies()[0]
-
-
 def test_a_study_that_trains_is_shown_again_and_one_that_waits_is_handed_over_again(pages: Pages) -> None:
-    pages.begin("ajet-research", **ASKED)
+    pages.begin("ajet-research", **pages.asked)
     wait_for(lambda: bool(pages.studies()) and bool(trainings(pages.study())))
     training = pages.study().id
     kept = {process.pid for process in trainings(pages.study())}
-    waiting = given(pages)
+    waiting = pages.detach()  # the worker, which drives another, has no place for it
     (run,) = pages.runs_of(waiting)
 
     lose_database(pages)
@@ -59,7 +52,7 @@ def test_a_study_that_trains_is_shown_again_and_one_that_waits_is_handed_over_ag
     wait_for(lambda: bool(trainings(pages.study(waiting))))
     assert [one.id for one in pages.runs_of(waiting)] == [again.id]
 
-    cancelled = given(pages)
+    cancelled = pages.detach()
     (run,) = pages.runs_of(cancelled)
     pages.press(run.id, "cancel")  # before it began: that is a stop, and no reason to hand it over once more
     wait_for(lambda: pages.study(cancelled).stopped_reason == "cancelled in the Prefect UI")

@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from research.orchestration.named import DATABASE
-from tests.research.serving.conftest import ASKED, Pages, served_in, trainings, wait_for
+from tests.research.serving.conftest import Pages, served_in, trainings, wait_for
 from tests.studies.conftest import postgres_url  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -33,7 +33,7 @@ def said_in(folder: Path) -> list[str]:
 
 
 def test_what_a_server_on_postgresql_knew_is_there_after_it_was_killed(pages: Pages) -> None:
-    run = pages.begin("ajet-research", **ASKED)
+    run = pages.begin("ajet-research", **pages.asked)
     pages.until(run, "Running")
     wait_for(lambda: bool(trainings(pages.study())))
     deployments = {each.id for each in pages.client.read_deployments()}

@@ -19,7 +19,7 @@ from playwright.sync_api import Page, sync_playwright
 from research.orchestration.reconcile import SessionEnd
 from research.orchestration.server import recorded
 from research.serving.supervision import WORKER
-from tests.research.serving.conftest import ASKED, PATIENCE_S, TOPIC, Pages, stop, trainings, wait_for
+from tests.research.serving.conftest import PATIENCE_S, TOPIC, Pages, stop, trainings, wait_for
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -33,7 +33,7 @@ def pages(served: Pages) -> Pages:
 
 
 def test_a_study_lives_in_the_pages_from_its_beginning_over_every_button_and_every_death(pages: Pages) -> None:
-    first = pages.begin("ajet-research", **ASKED)
+    first = pages.begin("ajet-research", **pages.asked)
     pages.until(first, "Running")
     wait_for(lambda: pages.study().topic == TOPIC and bool(trainings(pages.study())))
     study = pages.study().id
@@ -79,7 +79,7 @@ def test_a_study_lives_in_the_pages_from_its_beginning_over_every_button_and_eve
 
 
 def test_a_supervisor_that_was_killed_costs_no_controller(pages: Pages) -> None:
-    run = pages.begin("ajet-research", **ASKED)
+    run = pages.begin("ajet-research", **pages.asked)
     pages.until(run, "Running")
     study, (sitting,) = pages.study().id, pages.sittings()
     assert pages.worker is not None
@@ -114,10 +114,8 @@ def test_a_form_that_is_wrong_is_refused_before_or_after_it_is_sent(pages: Pages
 
 
 def test_a_study_is_handed_over_from_a_terminal_and_only_to_a_worker(pages: Pages) -> None:
-    given = pages.ajet("research", TOPIC, "--budget", "30m", "--effect", "0.3", "--detach")
-    assert given.returncode == 0, given.stderr
-    study = pages.study().id
-    assert f"study {study} is the worker's now: {pages.server.url}/runs/flow-run/" in given.stdout
+    study = pages.detach()
+    assert f"study {study} is the worker's now: {pages.server.url}/runs/flow-run/" in pages.handed
     wait_for(lambda: bool(trainings(pages.study())))
     stop(pages, study)
     (run,) = pages.runs_of(study)

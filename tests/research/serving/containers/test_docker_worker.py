@@ -25,7 +25,6 @@ from tests.research.serving.test_worker import stop, trainings
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SHORT = "group size 4 vs 8 on arith with 3 training steps"
-LONG = "group size 4 vs 8 on arith with 600 training steps"
 SECRET = "sk-nobody-may-see-this"
 
 
@@ -48,12 +47,6 @@ def the_container(engine: ContainerEngine, pages: Pages) -> str:
     return containers(engine, pages)[0]
 
 
-def detach(pages: Pages, topic: str, *options: str) -> str:
-    given = pages.ajet("research", topic, "--budget", "30m", "--effect", "0.3", "--detach", *options)
-    assert given.returncode == 0, given.stderr
-    return pages.study().id
-
-
 def driver(pages: Pages, study: str) -> psutil.Process:
     """Return the process that holds the study's lease, by its id on this machine."""
     row = ControllerLeases(EventLog(pages.home.database)).read(study)
@@ -64,7 +57,9 @@ def driver(pages: Pages, study: str) -> psutil.Process:
 def test_a_study_goes_on_in_another_container_when_its_own_is_killed_and_ends_in_a_report(
     pages: Pages, engine: ContainerEngine
 ) -> None:
-    study = detach(pages, SHORT, "--max-runs", "6")
+    short = ("--budget", "30m", "--effect", "0.3", "--max-runs", "6", "--detach")
+    assert pages.ajet("research", SHORT, *short).returncode == 0
+    study = pages.study().id
     assert pages.study().settings["sandbox"]["kind"] == "process"
     wait_for(lambda: bool(trainings(pages.study())))
     first = the_container(engine, pages)
@@ -88,7 +83,7 @@ def test_a_study_goes_on_in_another_container_when_its_own_is_killed_and_ends_in
 
 
 def test_a_study_is_cancelled_left_and_taken_up_by_a_worker_of_processes(pages: Pages, engine: ContainerEngine) -> None:
-    study = detach(pages, LONG)
+    study = pages.detach()
     first = pages.runs_of(study)[0].id
     wait_for(lambda: bool(trainings(pages.study())))
     pages.press(first, "cancel")
