@@ -10,8 +10,12 @@ it one that is thrown away then. Prints a line as each part begins.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +30,13 @@ def convert(source: Path, target: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    _say("reading the tokenizer")
-    tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, local_files_only=True)
-    _say("reading the weights")
-    read: Any = AutoModelForCausalLM.from_pretrained(
-        source.parent, gguf_file=source.name, dtype=torch.float32, local_files_only=True
-    )
+    with _parsed_once():
+        _say("reading the tokenizer")
+        tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, local_files_only=True)
+        _say("reading the weights")
+        read: Any = AutoModelForCausalLM.from_pretrained(
+            source.parent, gguf_file=source.name, dtype=torch.float32, local_files_only=True
+        )
     _say("writing the weights in fp32")
     # What was read from GGUF remembers its quantisation and refuses to be saved: a fresh model has the weights alone.
     fresh = type(read)(read.config)
@@ -39,6 +44,29 @@ def convert(source: Path, target: Path) -> None:
     fresh.generation_config = read.generation_config
     fresh.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Keep what the package `gguf` says for as long, where it is installed.
+
+    transformers has it parse the file four times, and make the table of tensor names anew for each module of the model:
+    with a vocabulary of 49,000 that is most of a conversion's time. It changes neither.
+    """
+    try:
+        package = import_module("gguf")
+    except ImportError:  # transformers says what is missing
+        yield
+        return
+    names = ("GGUFReader", "get_tensor_name_map")
+    own = {name: getattr(package, name) for name in names}
+    for name, made in own.items():
+        setattr(package, name, functools.cache(made))
+    try:
+        yield
+    finally:
+        for name, made in own.items():
+            setattr(package, name, made)
 
 
 def _say(line: str) -> None:

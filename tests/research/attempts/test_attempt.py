@@ -6,7 +6,6 @@ import asyncio
 import dataclasses
 import json
 import os
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -16,21 +15,21 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from research.attempts.attempt import Attempt
+from research.attempts.attempt import Attempt, main
 from research.attempts.monitor import TrainingMonitor
 from research.attempts.processes import ManagedProcess, ProcessGroup
-from research.attempts.workers import TRANSCRIPTS, playing
+from research.attempts.workers import TRANSCRIPTS
 from research.errors import NotIsolated
 from research.files import read_json, write_json
 from research.installation.model_folder import model_folder
 from research.isolation.mode import ENGINE_VARIABLES
 from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec, Role
-from research.results.collect import CollectError, breakdown, collect
-from research.results.failure_codes import MODEL_CHANGED, TRAINING_NAN
+from research.results.collect import breakdown, collect
+from research.results.failure_codes import MODEL_CHANGED, TRAINING_NAN, AttemptFailed
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
 from studies.records.design import Metric, RunSpec
-from studies.records.design_parts import Watchdog
-from swarm.job import Job, TinyModel
+from studies.records.run_data import Conditions
+from swarm.job import Job
 from swarm.wire import ServerState, Status
 from tests.research.model_folders import model_at
 
@@ -123,17 +122,18 @@ def trial(tmp_path: Path) -> Iterator[Trial]:
         handle.stop(grace_s=1.0)
 
 
-def test_an_attempt_finishes_and_its_results_can_be_collected(trial: Trial, tmp_path: Path) -> None:
-    handle = trial.launch(steps=3)
+def test_an_attempt_finishes_and_is_collected_with_its_results_and_its_conditions(trial: Trial, tmp_path: Path) -> None:
+    handle, order = trial.launch(steps=3), trial.order(steps=3)
     assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
     outcome = trial.outcome()
     assert (outcome.status, outcome.code) == ("finished", "ok")
     assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
+    assert len(outcome.files) == 3
     progress = trial.progress()
     assert progress is not None
     assert progress.hidden_success is not None
     assert trial.pids("-m") == []
-    evidence = collect(trial.folder, trial.order(steps=3), tmp_path / "study")
+    evidence = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
     assert evidence.snapshot["steps"] == 3
     assert {measurement.n for measurement in evidence.measurements} == {EPISODES}
     final = next(m for m in evidence.measurements if m.key == "hidden/success")
@@ -142,39 +142,15 @@ def test_an_attempt_finishes_and_its_results_can_be_collected(trial: Trial, tmp_
     before, after = ([play["task_id"] for play in collected[part]["transcripts"]] for part in ("initial", "final"))
     assert before == after
     assert len(before) == TRANSCRIPTS
+    assert evidence.alarms == ()
+    assert "conditions" in evidence.payload()
+    observed(evidence.conditions)
+    unsaid = collect(trial.folder, order, tmp_path / "unsaid")
+    assert unsaid.measurements == evidence.measurements, "whether or not the attempt's outcome is there"
 
 
-def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_all_the_same(
-    trial: Trial, tmp_path: Path
-) -> None:
-    model = TinyModel(hidden_size=16, layers=1, warm_start_steps=20)
-    job = Job(steps=2000, model=model, episodes_per_step=8, group_size=4, epochs=2, learning_rate=0.01, seed=3)
-    order = trial.order(steps=2000).model_copy(update={"watchdog": Watchdog(kl=1e-12, patience=1)})
-    spec = order.spec.model_copy(update={"job": job.model_dump(mode="json", exclude={"tracking"})})
-    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
-    handle = trial.launch_order(order)
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
-    outcome = trial.outcome()
-    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up")
-    found = collect(trial.folder, order, tmp_path / "study", said=outcome.model_copy(update={"stopped_by": ""}))
-    conditions = found.conditions
-    assert conditions.stopped_by == "kl_blow_up", "whatever the attempt says"
-    assert conditions.steps == found.snapshot["steps"] < 2000
-    assert conditions.checkpoint == "last"
-    assert [(alarm.code, alarm.effect) for alarm in found.alarms][:1] == [("kl_blow_up", "abort")]
-    assert {len(found) for found in (conditions.initial_policy or "", conditions.template or "")} == {64}
-    assert conditions.optimiser_steps == 2 * (conditions.steps or 0)
-    with pytest.raises(CollectError) as refused:
-        collect(trial.folder, order.model_copy(update={"watchdog": None}), tmp_path / "other", said=outcome)
-    assert refused.value.code == "steps_missing", "no rule, no early end"
-
-
-def test_an_attempt_and_its_log_give_a_run_its_conditions(trial: Trial, tmp_path: Path) -> None:
-    handle = trial.launch(steps=3)
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
-    outcome, order = trial.outcome(), trial.order(steps=3)
-    found = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
-    conditions = found.conditions
+def observed(conditions: Conditions) -> None:
+    """Assert that the conditions are those of an attempt of three steps with the fake backend."""
     assert (conditions.steps, conditions.episodes, conditions.evaluation_episodes) == (3, 24, EPISODES)
     assert conditions.tokens is not None
     assert conditions.tokens > 0
@@ -187,42 +163,38 @@ def test_an_attempt_and_its_log_give_a_run_its_conditions(trial: Trial, tmp_path
     unknown = {name for name, value in conditions if value is None}
     fake = {"initial_policy", "template", "optimiser_steps", "probs_diff"}  # it loads and compares nothing
     assert unknown == {*fake, "stopped_by", "stillness"}
-    assert len(outcome.files) == 3
-    assert found.alarms == ()
-    assert "conditions" in found.payload()
 
 
 FOREVER = 100_000
 
 
-@pytest.mark.parametrize(("word", "code"), [("swarm.server", "server_died"), ("play", "client_died")])
-def test_a_process_killed_during_training_fails_the_attempt_by_its_name(trial: Trial, word: str, code: str) -> None:
-    handle = trial.launch(steps=FOREVER)
-    eventually(lambda: trial.at("train", step=1), "training has begun")
-    (pid,) = trial.pids(word)
-    os.kill(pid, signal.SIGKILL)
-    assert handle.wait(DEADLINE_S) == Exit("error", 1)
-    outcome = trial.outcome()
-    assert (outcome.status, outcome.code) == ("failed", code)
+def untracked(trial: Trial, order: AttemptSpec) -> Attempt:
+    """Return an attempt for this process that has no tracker: where it is looked at how it ends, nobody reads a log."""
+    attempt = Attempt(trial.folder, order)
+    attempt._job = order.job
+    return attempt
+
+
+def workers_and_servers() -> list[psutil.Process]:
+    """Return what attempts in this process have started and not ended."""
+    return [process for process in psutil.Process().children(recursive=True) if "-m" in _command(process)]
+
+
+async def test_a_client_killed_during_training_fails_the_attempt_by_its_name(trial: Trial) -> None:
+    running = asyncio.create_task(untracked(trial, trial.order(steps=FOREVER)).run())
+    await asyncio.to_thread(eventually, lambda: trial.at("train", step=1), "training has begun")
+    (client,) = (process for process in workers_and_servers() if "play" in process.cmdline())
+    client.kill()
+    outcome = await running
+    assert (outcome.status, outcome.code) == ("failed", "client_died")
     assert "killed by signal 9" in outcome.reason
-    assert trial.pids("-m") == [], "nothing is left running"
-
-
-def test_an_evaluator_that_dies_fails_the_attempt(trial: Trial) -> None:
-    handle = trial.launch(steps=FOREVER)
-    eventually(lambda: bool(trial.at("initial") and trial.pids("evaluate")), "the evaluator runs")
-    for pid in trial.pids("evaluate"):
-        os.kill(pid, signal.SIGKILL)
-    assert handle.wait(DEADLINE_S) == Exit("error", 1)
-    assert trial.outcome().code == "evaluator_died"
+    assert workers_and_servers() == [], "nothing is left running"
 
 
 def test_a_server_that_cannot_start_is_a_failed_boot_with_its_last_words(trial: Trial) -> None:
     trial.folder.server.mkdir(parents=True)
     with FileLock(trial.folder.server / "server.lock"):
-        handle = trial.launch(steps=3)
-        assert handle.wait(DEADLINE_S) == Exit("error", 1)
-    outcome = trial.outcome()
+        outcome = asyncio.run(Attempt(trial.folder, trial.order(steps=3)).run())
     assert outcome.code == "boot_failed"
     assert "exit code 2" in outcome.reason
     assert "another server runs" in outcome.reason
@@ -237,41 +209,18 @@ def test_stopping_an_attempt_ends_all_its_processes_and_leaves_no_outcome(trial:
     assert not trial.folder.outcome.exists()
 
 
-def test_killing_the_attempt_itself_takes_its_processes_along(trial: Trial) -> None:
-    handle = trial.launch(steps=FOREVER)
-    eventually(lambda: trial.at("train", step=1), "training has begun")
-    (pid,) = trial.pids("research.attempts.attempt")
-    os.kill(pid, signal.SIGKILL)
-    assert handle.wait(DEADLINE_S) == Exit("error", -signal.SIGKILL)
-    eventually(lambda: trial.pids("-m") == [], "server and client are gone")
+def test_an_order_that_is_none_is_refused_in_one_line(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(trial.folder.spec, {"study": "s1"})
+    monkeypatch.setattr(sys, "argv", ["attempt", str(trial.folder.path)])
+    assert main() == 2
+    assert "expected the spec of an attempt" in capsys.readouterr().err
     assert not trial.folder.outcome.exists()
 
 
-def test_an_order_that_is_none_is_refused_in_one_line(trial: Trial) -> None:
-    write_json(trial.folder.spec, {"study": "s1"})
-    command = (sys.executable, "-m", "research.attempts.attempt", str(trial.folder.path))
-    handle = trial.sandbox.run(SandboxSpec("attempt", command, trial.folder.path, trusted=True))
-    assert handle.wait(DEADLINE_S) == Exit("error", 2)
-    assert "expected the spec of an attempt" in handle.logs()
-
-
-def test_a_client_that_ends_well_before_the_job_is_done_fails_the_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(
-        "research.attempts.workers.playing",
-        lambda order, role, *, server, out: playing(
-            order, "evaluator-initial", server=server, out=out or str(tmp_path / "played.json")
-        ),
-    )
-    trial = Trial(tmp_path)
-    outcome = asyncio.run(Attempt(trial.folder, trial.order(steps=3)).run())
-    assert (outcome.status, outcome.code) == ("failed", "client_stopped")
-    assert "ended at step 0 of 3" in outcome.reason
-
-
-def with_breaking_learner(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give attempts of this process a server whose training breaks down."""
+def with_server(monkeypatch: pytest.MonkeyPatch, module_of_server: str) -> None:
+    """Give attempts of this process a server of another module."""
     start = ProcessGroup.start
 
     async def started(
@@ -280,7 +229,7 @@ def with_breaking_learner(monkeypatch: pytest.MonkeyPatch) -> None:
     ) -> ManagedProcess:  # fmt: skip
         if module == "swarm.server":
             environment |= {"PYTHONPATH": str(ROOT)}
-            module = "tests.research.breaking_server"
+            module = module_of_server
         return await start(processes, name, module, *arguments, log=log, directory=directory, **environment)
 
     monkeypatch.setattr(ProcessGroup, "start", started)
@@ -294,7 +243,7 @@ def test_a_training_that_breaks_down_is_told_as_such_though_its_client_dies_of_i
         if status.step:
             await asyncio.Event().wait()
 
-    with_breaking_learner(monkeypatch)
+    with_server(monkeypatch, "tests.research.breaking_server")
     monkeypatch.setattr(Attempt, "_take", busy)
     trial = Trial(tmp_path)
     order = trial.order(steps=FOREVER)
@@ -312,7 +261,7 @@ class Learning:
 
     async def status(self) -> Status:
         self.asked += 1
-        return Status(state=ServerState.ROLLING, updating=self.asked < 3)
+        return Status(state=ServerState.ROLLING, steps=3, updating=self.asked < 3)
 
     async def ensure_training(self, job: Job, *, timeout_s: float) -> None:
         """Begin."""
@@ -367,6 +316,22 @@ def test_a_training_that_a_rule_stops_in_an_update_is_evaluated_after_it(
         asyncio.run(attempt._work(Playing(trial.folder, server), server))  # type: ignore[arg-type]
 
 
+class Leaving(Playing):
+    """Workers of which the client ends well at once."""
+
+    async def ended(self) -> int:
+        return 0
+
+
+def test_a_client_that_ends_well_before_the_job_is_done_fails_the_attempt(tmp_path: Path) -> None:
+    trial, server = Trial(tmp_path), Learning()
+    attempt = Attempt(trial.folder, trial.order(steps=3))
+    with pytest.raises(AttemptFailed) as failed:
+        asyncio.run(attempt._work(Leaving(trial.folder, server), server))  # type: ignore[arg-type]
+    assert failed.value.code == "client_stopped"
+    assert "ended at step 0 of 3" in failed.value.reason
+
+
 def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(tmp_path: Path) -> None:
     trial = Trial(tmp_path)
     order = trial.order(steps=3)
@@ -382,8 +347,8 @@ def test_an_attempt_trains_no_model_that_changed_since_it_was_named(tmp_path: Pa
     order = trial.order(steps=1)
     job = {**order.spec.job, "model": model.model_dump(mode="json")}
     model_at(tmp_path / "model", b"others")
-    trial.launch_order(order.model_copy(update={"spec": order.spec.model_copy(update={"job": job})})).wait(DEADLINE_S)
-    outcome = trial.outcome()
+    changed = order.model_copy(update={"spec": order.spec.model_copy(update={"job": job})})
+    outcome = asyncio.run(Attempt(trial.folder, changed).run())
     assert (outcome.status, outcome.code) == ("failed", MODEL_CHANGED)
     assert "found it changed" in outcome.reason
     assert not trial.folder.server.exists()

@@ -14,6 +14,7 @@ import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import cast
 import psutil
 import pytest
 
+from research.attempts.attempt import Attempt
 from research.attempts.cleanup import reaping
 from research.attempts.containers import (
     FAILURES,
@@ -49,8 +51,7 @@ from studies.metrics.kinds.transfer import Transfer
 from studies.records.design import Schedule
 from studies.records.design_parts import Watchdog
 from studies.records.run_specs import evaluated
-from swarm.job import Job, TinyModel
-from tests.research.attempts.test_attempt import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
+from tests.research.attempts.test_attempt import DEADLINE_S, EPISODES, FOREVER, Trial, eventually, with_server
 
 CODE = "def reward(task, messages, outcome):\n    return 1.0\n"
 ROLES: tuple[Role, ...] = ("client", "evaluator-initial", "evaluator-final")
@@ -107,17 +108,12 @@ def test_an_attempt_finishes_and_its_results_can_be_collected(trial: ContainedTr
 
 
 def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_containers_too(
-    trial: ContainedTrial, tmp_path: Path
+    trial: ContainedTrial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = TinyModel(hidden_size=16, layers=1, warm_start_steps=20)
-    job = Job(steps=2000, model=model, episodes_per_step=8, group_size=4, epochs=2, learning_rate=0.01, seed=3)
-    order = trial.order(steps=2000).model_copy(update={"watchdog": Watchdog(kl=1e-12, patience=1)})
-    spec = order.spec.model_copy(update={"job": job.model_dump(mode="json", exclude={"tracking"})})
-    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
-    handle = trial.launch_order(order)
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
-    outcome = trial.outcome()
-    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up")
+    with_server(monkeypatch, "tests.research.jumping_server")
+    order = trial.order(steps=FOREVER).model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
+    outcome = asyncio.run(Attempt(trial.folder, order).run())
+    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
     found = collect(trial.folder, order, tmp_path / "study", said=outcome)
     assert found.conditions.stopped_by == "kl_blow_up"
     assert found.conditions.image == order.sandbox.image
@@ -135,26 +131,20 @@ def test_a_client_killed_from_outside_fails_the_attempt_and_leaves_nothing(trial
     assert trial.running() == {}
 
 
-def test_stopping_an_attempt_ends_its_containers(trial: ContainedTrial) -> None:
-    handle = trial.launch(steps=FOREVER)
-    eventually(lambda: trial.at("train", step=1), "training has begun")
-    assert handle.stop(grace_s=30.0).reason == "stopped"
-    assert trial.running() == {}
-    assert trial.pids("-m") == []
-    assert not trial.folder.outcome.exists()
-
-
 def test_an_attempt_that_is_asked_to_stop_again_and_again_ends_its_containers_first(trial: ContainedTrial) -> None:
     handle = trial.launch(steps=FOREVER)
     eventually(lambda: trial.at("train", step=1), "training has begun")
     (pid,) = trial.pids("research.attempts.attempt")
-    while psutil.pid_exists(pid) and handle.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGTERM)
-        time.sleep(0.01)
-    assert trial.running() == {}
-    handle.wait(DEADLINE_S)  # a signal after its last clearing up has the shim clear up once more
+    with ThreadPoolExecutor(1) as pool:
+        stopped = pool.submit(handle.stop, grace_s=30.0)
+        while psutil.pid_exists(pid) and not stopped.done():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGTERM)
+            time.sleep(0.01)
+        assert trial.running() == {}
+        assert stopped.result().reason == "stopped"
     assert trial.pids("-m") == []
+    assert not trial.folder.outcome.exists()
 
 
 def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(trial: ContainedTrial) -> None:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import os
-import signal
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from research.attempts.takeover import beginning, take_over
+from research.attempts.takeover import beginning
 from research.results.attempt_files import AttemptSpec
 from research.results.collect import CollectError, collect
 from research.results.during import read_during
@@ -27,10 +26,11 @@ from studies.records.run_specs import evaluated
 from swarm.environments import get_environment
 from swarm.environments.playing.evaluate import rounds
 from swarm.job import Job, TinyModel
-from tests.research.attempts.test_attempt import DEADLINE_S, EPISODES, Trial, eventually
+from tests.research.attempts.test_attempt import DEADLINE_S, EPISODES, Trial, eventually, untracked
 from tests.research.attempts.test_resumption import Tries
 
 PLAYS = 8
+SEVERAL_LIVES_S = 3 * DEADLINE_S
 
 
 def metric(every: int, horizon: int) -> Metric:
@@ -79,59 +79,79 @@ def test_an_attempt_is_evaluated_during_training_and_measured_by_it(trial: Trial
     assert not trial.folder.all_given.exists()
 
 
-def test_a_training_that_a_rule_stops_is_measured_by_what_was_evaluated_up_to_its_end(
-    trial: Trial, tmp_path: Path
+@pytest.fixture
+def made(tmp_path: Path) -> Iterator[list[Tries]]:
+    made: list[Tries] = []
+    yield made
+    for tries in made:
+        for trial in tries.trials.values():
+            for handle in trial.sandbox.list():
+                handle.stop(grace_s=1.0)
+
+
+def tries_evaluated(made: list[Tries], path: Path, every: int, **fields: Any) -> Tries:
+    """Return attempts at a run whose policy is evaluated every so many training episodes."""
+    made.append(tries := Tries(path, **fields))
+    tries.order = evaluated_often(tries.order, every, **fields)
+    tries.run = RunState(tries.order.run_id, tries.order.spec)
+    return tries
+
+
+@pytest.mark.timeout(SEVERAL_LIVES_S)
+def test_a_training_that_a_rule_stops_stays_stopped_and_is_measured_by_what_was_evaluated_up_to_its_end(
+    tmp_path: Path, made: list[Tries]
 ) -> None:
-    model = TinyModel(hidden_size=16, layers=1, warm_start_steps=20)
-    fields = {"backend": "local", "model": model.model_dump(), "epochs": 2, "learning_rate": 0.01}
-    order = evaluated_often(trial.order(steps=400), every=16, **fields)
-    order = order.model_copy(update={"watchdog": Watchdog(kl=1e-12, patience=6)})
-    handle = trial.launch_order(order)
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
-    outcome = trial.outcome()
-    assert outcome.stopped_by == "kl_blow_up"
-    evidence = collect(trial.folder, order, tmp_path / "study", said=outcome)
+    """A real model: a rule stops its training; killed in its last evaluation it is evaluated, and trained no more."""
+    model = TinyModel(hidden_size=16, layers=1, warm_start_steps=20).model_dump()
+    fields = {"backend": "local", "model": model, "epochs": 2, "learning_rate": 0.01, "steps": 400}
+    tries = tries_evaluated(made, tmp_path, 16, **fields)
+    tries.order = tries.order.model_copy(update={"watchdog": Watchdog(kl=1e-12, patience=6)})
+    tries.launch()
+    first = tries.trial(1)
+    eventually(lambda: bool(first.at("final") and first.pids("evaluate")), "it is evaluated")
+    tries.kill(1, "evaluate")
+    died = tries.outcome(1)
+    assert (died.code, died.stopped_by) == ("evaluator_died", "kl_blow_up")
+    tries.ended("evaluator_died")
+
+    order = tries.launch()
+    outcome = tries.outcome(2)
+    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
+    unsaid = outcome.model_copy(update={"stopped_by": ""})
+    evidence = collect(tries.folder(2), order, tmp_path / "study", said=unsaid)
+    conditions = evidence.conditions
+    assert conditions.stopped_by == "kl_blow_up", "whatever the attempt says"
     steps = evidence.snapshot["steps"]
+    assert conditions.steps == steps == outcome.resumed_at, "no step was added"
     assert 6 <= steps < 400
+    assert conditions.checkpoint == "last"
+    assert [(alarm.code, alarm.effect) for alarm in evidence.alarms][:1] == [("kl_blow_up", "abort")]
+    assert {len(found) for found in (conditions.initial_policy or "", conditions.template or "")} == {64}
+    assert conditions.optimiser_steps == 2 * steps
     stored = json.loads((tmp_path / "study" / evidence.evaluation["path"]).read_text())
     assert [part["policy_version"] for part in stored["during"]] == list(range(2, steps, 2))
     assert stored["final"]["policy_version"] == steps
     assert "hidden/area" in {measured.key for measured in evidence.measurements}
+    with pytest.raises(CollectError) as refused:
+        collect(tries.folder(2), order.model_copy(update={"watchdog": None}), tmp_path / "other", said=outcome)
+    assert refused.value.code == "steps_missing", "no rule, no early end"
 
 
-@pytest.mark.parametrize(("word", "code"), [("--during", "evaluator_died"), ("swarm.server", "server_died")])
-def test_an_evaluator_that_dies_during_training_fails_the_attempt_by_its_name(
-    trial: Trial, word: str, code: str
-) -> None:
-    handle = trial.launch_order(evaluated_often(trial.order(steps=1000), every=80))
-    eventually(lambda: trial.at("train", step=1), "training has begun")
-    (pid,) = trial.pids(word)
-    os.kill(pid, signal.SIGKILL)
-    assert handle.wait(DEADLINE_S) == Exit("error", 1)
-    assert (trial.outcome().code, trial.pids("-m")) == (code, [])
-
-
-@pytest.fixture
-def tries(tmp_path: Path) -> Iterator[Tries]:
-    tries = Tries(tmp_path, checkpoint_every=4)
-    tries.order = evaluated_often(tries.order, every=24, checkpoint_every=4)
-    tries.run = RunState(tries.order.run_id, tries.order.spec)
-    yield tries
-    for trial in tries.trials.values():
-        for handle in trial.sandbox.list():
-            handle.stop(grace_s=1.0)
-
-
-@pytest.mark.parametrize(("word", "code"), [("swarm.server", "server_died"), ("research.attempts.attempt", "lost")])
+@pytest.mark.timeout(SEVERAL_LIVES_S)
 def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and_plays_the_others_again(
-    tries: Tries, tmp_path: Path, word: str, code: str
+    tmp_path: Path, made: list[Tries]
 ) -> None:
+    """Evaluations that were lost are seen, ones that were changed are refused, and whole ones are gone on with."""
+    tries = tries_evaluated(made, tmp_path, 24, checkpoint_every=4)
     assert tries.order.evaluate_after == (3, 6, 9, 12, 15, 18, 21)
     tries.launch()
     eventually(lambda: "event=step step=8/" in tries.log(1), "step 8 is learned")
-    tries.kill(1, word)
+    tries.kill(1, "research.attempts.attempt")
     tries.over(1)
-    tries.ended(code)
+    tries.ended("lost")
+    assert beginning(tries.run, tries.folder).resumes == 1
+    begun_without_its_evaluations(tries)
+    changed_and_gone_on_with(tries, tmp_path / "changed")
     first = read_during(tries.folder(1).evaluation("during"))
     assert [each.policy_version for each in first][:2] == [3, 6]
 
@@ -149,34 +169,8 @@ def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and_plays
             assert part == kept.model_dump(mode="json", exclude_defaults=True)
 
 
-def test_evaluations_that_were_kept_and_changed_are_not_gone_on_with(tries: Tries) -> None:
-    tries.launch()
-    eventually(lambda: "event=step step=8/" in tries.log(1), "step 8 is learned")
-    tries.kill(1, "swarm.server")
-    tries.outcome(1)
-    tries.ended("server_died")
-    begins = beginning(tries.run, tries.folder)
-    take_over(tries.folder(1), tries.folder(2))
-    path = tries.folder(2).kept
-    path.write_text(path.read_text().replace("true", "false"))
-    order = tries.order.model_copy(
-        update={
-            "attempt": 2, "resumes": begins.resumes, "initial_sha256": begins.initial_sha256,
-            "during_sha256": begins.during_sha256,
-        }
-    )  # fmt: skip
-    assert tries.trial(2).launch_order(order).wait(DEADLINE_S) == Exit("error", 1)
-    assert tries.trial(2).outcome().code == "evaluation_unreadable"
-
-
-def test_a_run_whose_evaluations_were_lost_begins_anew(tries: Tries) -> None:
-    """As where a container that made them was killed, and so handed none over."""
-    tries.launch()
-    eventually(lambda: tries.trial(1).at("train", step=8), "step 8 is seen")
-    tries.kill(1, "research.attempts.attempt")
-    tries.over(1)
-    tries.ended("lost")
-    assert beginning(tries.run, tries.folder).resumes == 1
+def begun_without_its_evaluations(tries: Tries) -> None:
+    """Assert that a run begins anew whose evaluations were lost, as where a container that made them was killed."""
     path = tries.folder(1).evaluation("during")
     whole = path.read_bytes()
     path.unlink()
@@ -186,6 +180,15 @@ def test_a_run_whose_evaluations_were_lost_begins_anew(tries: Tries) -> None:
     assert beginning(tries.run, tries.folder).resumes is None
     path.write_bytes(whole)
     assert beginning(tries.run, tries.folder).during_sha256
+
+
+def changed_and_gone_on_with(tries: Tries, path: Path) -> None:
+    """Assert that an attempt does not go on with a copy of what the first one left, in which evaluations differ."""
+    trial, order = tries.copied(path)
+    trial.folder.kept.write_text(trial.folder.kept.read_text().replace("true", "false"))
+    outcome = asyncio.run(untracked(trial, order).run())
+    assert (outcome.status, outcome.code) == ("failed", "evaluation_unreadable"), outcome.reason
+    assert "evaluations during training" in outcome.reason
 
 
 def test_the_last_policy_plays_another_environment_where_success_there_is_asked_for(

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -30,7 +31,7 @@ from swarm.server.service.core import default_store
 from swarm.server.shared.directory import ServerDirectory
 from swarm.server.training.metrics import make_batch
 from swarm.store import open_store
-from tests.research.attempts.test_attempt import DEADLINE_S, Trial, eventually
+from tests.research.attempts.test_attempt import DEADLINE_S, Trial, eventually, untracked
 
 STEPS = 24
 EVERY = 4
@@ -74,16 +75,26 @@ class Tries:
         begins = beginning(self.run, self.folder)
         if begins.resumes is not None:
             take_over(self.folder(begins.resumes), self.folder(number))
-        order = self.order.model_copy(
+        order = self._order(number, begins)
+        attempt = AttemptState(number, f"a{number}", "2026-01-01T00:00:00+00:00", resumes=begins.resumes)
+        self.run = replace(self.run, attempts=(*self.run.attempts, attempt))
+        self.trial(number).launch_order(order)
+        return order
+
+    def copied(self, path: Path) -> tuple[Trial, AttemptSpec]:
+        """Return a second attempt, under `path`, that goes on from a copy of what the first one left, and its order."""
+        left, trial = AttemptFolder(path / "left"), Trial(path)
+        shutil.copytree(self.folder(1).path, left.path)
+        take_over(left, trial.folder)
+        return trial, self._order(2, beginning(self.run, self.folder))
+
+    def _order(self, number: int, begins: Beginning) -> AttemptSpec:
+        return self.order.model_copy(
             update={
                 "attempt": number, "resumes": begins.resumes, "initial_sha256": begins.initial_sha256,
                 "during_sha256": begins.during_sha256,
             }
         )  # fmt: skip
-        attempt = AttemptState(number, f"a{number}", "2026-01-01T00:00:00+00:00", resumes=begins.resumes)
-        self.run = replace(self.run, attempts=(*self.run.attempts, attempt))
-        self.trial(number).launch_order(order)
-        return order
 
     def kill(self, number: int, word: str) -> None:
         (pid,) = self.trial(number).pids(word)
@@ -156,7 +167,10 @@ def test_a_killed_server_is_gone_on_from_and_the_weights_are_those_of_the_same_b
     tries.launch()
     eventually(lambda: "event=step step=7/" in tries.log(1), "step 7 is learned")
     tries.kill(1, "swarm.server")
-    assert tries.outcome(1).code == "server_died"
+    died = tries.outcome(1)
+    assert (died.status, died.code) == ("failed", "server_died")
+    assert "killed by signal 9" in died.reason
+    assert tries.trial(1).pids("-m") == [], "nothing is left running"
     tries.ended("server_died")
     before = read_log(find_log(tries.folder(1).path, tries.order.tracking_id))
 
@@ -193,12 +207,15 @@ def test_a_killed_server_is_gone_on_from_and_the_weights_are_those_of_the_same_b
 
 
 def test_an_attempt_killed_in_its_last_evaluation_does_not_train_again(tmp_path: Path, made: list[Tries]) -> None:
+    """Nor does one go on whose evaluation before training was changed."""
     tries = tries_of(made, tmp_path, steps=6)
     tries.launch()
     eventually(lambda: bool(tries.trial(1).at("final") and tries.trial(1).pids("evaluate")), "it is evaluated")
     tries.kill(1, "evaluate")
     assert tries.outcome(1).code == "evaluator_died"
+    assert tries.trial(1).pids("-m") == [], "nothing is left running"
     tries.ended("evaluator_died")
+    changed_and_gone_on_with(tries, tmp_path)
     order = tries.launch()
     outcome = tries.outcome(2)
     assert (outcome.status, outcome.resumed_at) == ("finished", 6), outcome.reason
@@ -210,14 +227,30 @@ def test_an_attempt_killed_in_its_last_evaluation_does_not_train_again(tmp_path:
     assert evidence.snapshot["steps"] == 6
 
 
+def changed_and_gone_on_with(tries: Tries, path: Path) -> None:
+    """Assert that an attempt does not go on with a copy of what the first one left, in which an outcome differs."""
+    trial, order = tries.copied(path / "changed")
+    initial = trial.folder.evaluation("initial")
+    initial.write_text(initial.read_text().replace("true", "false"))
+    assert asyncio.run(untracked(trial, order).run()).code == "evaluation_unreadable"
+    with pytest.raises(CollectError, match="was changed"):
+        collect(trial.folder, order, path / "refused")
+
+
 def test_an_attempt_without_a_checkpoint_is_gone_on_from_by_its_recorded_batches(
     tmp_path: Path, made: list[Tries]
 ) -> None:
     tries = tries_of(made, tmp_path, checkpoint_every=1000)
     tries.launch()
     eventually(lambda: "event=step step=3/" in tries.log(1), "step 3 is learned")
+    first = tries.trial(1)
     tries.kill(1, "research.attempts.attempt")
-    tries.over(1)
+    handle = first.sandbox.adopt("attempt")
+    assert handle is not None
+    assert handle.wait(DEADLINE_S) == Exit("error", -signal.SIGKILL)
+    eventually(lambda: first.pids("-m") == [], "server and client are gone with it")
+    assert not first.folder.outcome.exists()
+    handle.stop()
     tries.ended("attempt_died")
     order = tries.launch()
     outcome = tries.outcome(2)
@@ -225,44 +258,6 @@ def test_an_attempt_without_a_checkpoint_is_gone_on_from_by_its_recorded_batches
     assert "event=recovered checkpoint=0 step=" in tries.log(2)
     assert (outcome.resumed_at or 0) >= 3
     assert collect(tries.folder(2), order, tmp_path / "study", said=outcome).snapshot["steps"] == STEPS
-
-
-def test_a_training_that_a_rule_had_stopped_stays_stopped(tmp_path: Path, made: list[Tries]) -> None:
-    fields = {"backend": "local", "model": TINY.model_dump(), "epochs": 2, "learning_rate": 0.01, "steps": 2000}
-    tries = tries_of(made, tmp_path, **fields)
-    tries.order = tries.order.model_copy(update={"watchdog": Watchdog(kl=1e-12, patience=1)})
-    tries.launch()
-    eventually(lambda: bool(tries.trial(1).at("final") and tries.trial(1).pids("evaluate")), "it is evaluated")
-    tries.kill(1, "evaluate")
-    assert tries.outcome(1).stopped_by == "kl_blow_up"
-    tries.ended("evaluator_died")
-    order = tries.launch()
-    outcome = tries.outcome(2)
-    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
-    evidence = collect(tries.folder(2), order, tmp_path / "study", said=outcome)
-    assert evidence.snapshot["steps"] == outcome.resumed_at, "no step was added"
-
-
-def test_an_evaluation_before_training_that_was_changed_is_not_gone_on_with(tmp_path: Path, made: list[Tries]) -> None:
-    tries = tries_of(made, tmp_path, steps=6)
-    tries.launch()
-    eventually(lambda: tries.trial(1).at("final"), "it is trained")
-    tries.kill(1, "swarm.server")
-    tries.outcome(1)
-    tries.ended("server_died")
-    begins = beginning(tries.run, tries.folder)
-    take_over(tries.folder(1), tries.folder(2))
-    path = tries.folder(2).evaluation("initial")
-    path.write_text(path.read_text().replace("true", "false"))
-    order = tries.order.model_copy(
-        update={"attempt": 2, "resumes": begins.resumes, "initial_sha256": begins.initial_sha256}
-    )
-    handle = tries.trial(2).launch_order(order)
-    assert handle.wait(DEADLINE_S) == Exit("error", 1)
-    outcome = tries.trial(2).outcome()
-    assert outcome.code == "evaluation_unreadable"
-    with pytest.raises(CollectError, match="was changed"):
-        collect(tries.folder(2), order, tmp_path / "study")
 
 
 def kept(tries: Tries, number: int, evaluation: str = "whole") -> None:

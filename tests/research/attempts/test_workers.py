@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from research.results.attempt_files import AttemptSpec
 from research.results.collect import collect
 from sandboxes import Exit
 from swarm.environments import registry
-from tests.research.attempts.test_attempt import DEADLINE_S, Trial
+from tests.research.attempts.test_attempt import DEADLINE_S, Trial, untracked
 from tests.research.attempts.test_during import evaluated_often
 
 pytestmark = pytest.mark.slow
@@ -81,14 +82,7 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.Fixtu
         handle.stop(grace_s=1.0)
 
 
-def test_a_client_as_a_process_is_handed_no_hidden_task_and_nothing_handed_out_is_left(trial: LookingTrial) -> None:
-    handle = trial.launch(steps=2)
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), trial.outcome().reason
-    assert trial.outcome().code == "ok"
-    assert not trial.folder.all_given.exists()
-
-
-def test_a_client_finds_no_hidden_task_while_another_process_evaluates_on_them(
+def test_a_client_is_handed_no_hidden_task_and_finds_none_while_another_process_evaluates_on_them(
     trial: LookingTrial, tmp_path: Path
 ) -> None:
     order = evaluated_often(trial.order(steps=4), every=8)
@@ -97,7 +91,8 @@ def test_a_client_finds_no_hidden_task_while_another_process_evaluates_on_them(
     assert handle.wait(DEADLINE_S) == Exit("finished", 0), trial.outcome().reason
     found = collect(trial.folder, order, tmp_path / "study", said=trial.outcome())
     assert "hidden/area" in {measured.key for measured in found.measurements}
-    assert not trial.folder.all_given.exists()
+    assert trial.outcome().code == "ok"
+    assert not trial.folder.all_given.exists(), "nothing that was handed out is left"
 
 
 @pytest.mark.parametrize(
@@ -110,8 +105,9 @@ def test_a_client_finds_no_hidden_task_while_another_process_evaluates_on_them(
     indirect=["trial"],
 )  # fmt: skip
 def test_code_that_ends_its_process_is_told_as_that(trial: LookingTrial, code: str, said: str) -> None:
-    trial.launch(steps=2).wait(DEADLINE_S)
-    outcome = trial.outcome()
+    order = trial.order(steps=2)
+    registry.look_in(Path(order.environments))
+    outcome = asyncio.run(untracked(trial, order).run())
     assert outcome.code == code
     assert said in outcome.reason
     assert "its environment's code ended its process while it played" in outcome.reason

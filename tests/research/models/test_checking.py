@@ -12,6 +12,7 @@ from research.errors import ModelFailed
 from research.models.checking import job_on, known_check, measured_check
 from swarm.errors import InvalidRequest
 from tests.swarm.backends.local.models import save_folder
+from tests.swarm.models.folders import whole_folder
 
 
 def test_what_was_measured_is_known_for_equal_files_and_conditions_alone(tmp_path: Path) -> None:
@@ -39,19 +40,27 @@ def test_what_is_no_model_folder_is_refused_before_anything_is_started(
         job_on(tmp_path / "nothing")
 
 
-def test_a_model_that_is_refused_is_told_in_one_line_and_nothing_is_kept(tmp_path: Path) -> None:
+def test_a_model_that_is_refused_is_told_in_one_line_and_nothing_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        sys, "executable", script(tmp_path, "echo 'expected a smaller model, found another' >&2; exit 2")
+    )
     models = tmp_path / "models"
-    job = job_on(save_folder(tmp_path / "m"), max_context=9999, device="cpu")
-    with pytest.raises(ModelFailed, match="max_context of at most 256") as failed:
-        measured_check(job, models, lambda line: None)
-    assert "\n" not in failed.value.message
+    with pytest.raises(ModelFailed, match=r"^expected a smaller model, found another$"):
+        measured_check(job_on(whole_folder(tmp_path / "m")), models, lambda line: None)
     assert not (models / "checks").exists()
 
 
 def test_a_check_that_is_killed_says_by_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, killed = job_on(save_folder(tmp_path / "m")), tmp_path / "killed"
-    killed.write_text("#!/bin/sh\nkill -KILL $$\n")
-    killed.chmod(0o700)
-    monkeypatch.setattr(sys, "executable", str(killed))
+    monkeypatch.setattr(sys, "executable", script(tmp_path, "kill -KILL $$"))
     with pytest.raises(ModelFailed, match=r"killed by signal 9 \(is the machine short of memory\?\)"):
-        measured_check(job, tmp_path / "models", lambda line: None)
+        measured_check(job_on(whole_folder(tmp_path / "m")), tmp_path / "models", lambda line: None)
+
+
+def script(path: Path, body: str) -> str:
+    """Return a program that does as the check's process would, for one that ends badly."""
+    program = path / "program"
+    program.write_text(f"#!/bin/sh\n{body}\n")
+    program.chmod(0o700)
+    return str(program)

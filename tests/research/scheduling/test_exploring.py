@@ -56,10 +56,10 @@ WISH = Explore(
 
 
 class Explorer(RulesPlanner):
-    """Explores once before it asks the second round's question."""
+    """Explores once before it asks the second round's question: the first of its wishes that is not refused."""
 
-    def __init__(self, wish: Explore = WISH, times: int = 1) -> None:
-        self.wish = wish
+    def __init__(self, *wishes: Explore, times: int = 1) -> None:
+        self.wishes = wishes or (WISH,)
         self.times = times
         self.refused: list[str] = []
         self.told: list[Any] = []
@@ -70,19 +70,32 @@ class Explorer(RulesPlanner):
         self.told.append(digest.inquiry.facts().get("explorations", []))
         if digest.inquiry.explored >= self.times:
             return super().act(digest, check)
-        if (wrong := check(self.wish)) is not None:
+        for wish in self.wishes:
+            if (wrong := check(wish)) is None:
+                return PlannerTurn(wish)
             self.refused.append(wrong.message)
-            return super().act(digest, check)
-        return PlannerTurn(self.wish)
+        return super().act(digest, check)
 
 
-def explored(planner: Explorer | None = None) -> tuple[FlightResult, Explorer]:
-    chosen = planner or Explorer()
-    return fly(flight(planner=lambda clock: chosen)), chosen
+def explored(planner: Explorer) -> FlightResult:
+    return fly(flight(planner=lambda clock: planner))
 
 
-def test_an_exploration_is_run_once_each_and_no_verdict_or_level_follows_from_it() -> None:
-    result, planner = explored()
+@pytest.fixture(scope="module")
+def whole() -> tuple[FlightResult, Explorer, list[Event]]:
+    """A flight with one exploration that nobody disturbs, its planner and its events."""
+    planner, events = Explorer(), list[Event]()
+
+    def look(desk: Desk) -> None:
+        events[:] = desk.log.read(desk.state.id)
+
+    return fly(flight(planner=lambda clock: planner, hand=look)), planner, events
+
+
+def test_an_exploration_is_run_once_each_and_no_verdict_or_level_follows_from_it(
+    whole: tuple[FlightResult, Explorer, list[Event]],
+) -> None:
+    result, planner, _ = whole
     state = result.state
     assert (state.status, result.refused) == ("concluded", None)
     runs = [run for run in state.every_run.values() if run.spec.phase == "explore"]
@@ -102,29 +115,24 @@ def test_an_exploration_is_run_once_each_and_no_verdict_or_level_follows_from_it
 
 
 def test_three_explorations_come_before_a_question_at_most() -> None:
-    result, planner = explored(Explorer(times=9))
+    planner = Explorer(times=9)
+    result = explored(planner)
     assert len({run.spec.seed for run in result.state.every_run.values() if run.spec.phase == "explore"}) == 3
     assert "at most 3 explorations" in planner.refused[0]
     assert (result.state.status, result.state.round) == ("concluded", 2)
 
 
-@pytest.mark.parametrize(
-    ("wish", "said"),
-    [
-        (WISH.model_copy(update={"environment": "chess"}), "expected an environment among"),
-        (
-            WISH.model_copy(update={"tried": (Tried(settings=(Constant(field="group_size", value=0),)),)}),
-            "group_size",
-        ),
-        (
-            WISH.model_copy(update={"tried": (Tried(settings=(Constant(field="seed", value=1),)),)}),
-            "seeds are drawn by the harness",
-        ),
-    ],
-)
-def test_a_wish_that_cannot_be_had_is_refused_with_the_reason(wish: Explore, said: str) -> None:
-    result, planner = explored(Explorer(wish))
-    assert said in planner.refused[0]
+def test_a_wish_that_cannot_be_had_is_refused_with_the_reason() -> None:
+    planner = Explorer(
+        WISH.model_copy(update={"environment": "chess"}),
+        WISH.model_copy(update={"tried": (Tried(settings=(Constant(field="group_size", value=0),)),)}),
+        WISH.model_copy(update={"tried": (Tried(settings=(Constant(field="seed", value=1),)),)}),
+    )
+    result = explored(planner)
+    environment, size, seed = planner.refused
+    assert "expected an environment among" in environment
+    assert "group_size" in size
+    assert "seeds are drawn by the harness" in seed
     assert not [run for run in result.state.every_run.values() if run.spec.phase == "explore"]
 
 
@@ -135,55 +143,36 @@ def test_an_exploration_takes_a_quarter_of_the_time_that_is_left_at_most() -> No
     assert "at most a quarter" in planner.refused[0]
 
 
-@pytest.mark.parametrize("written", [False, True])
-def test_a_controller_killed_around_an_exploration_makes_it_once(written: bool) -> None:
-    events: list[Event] = []
-
-    def look(desk: Desk) -> None:
-        events[:] = desk.log.read(desk.state.id)
-
-    whole = fly(flight(planner=lambda clock: Explorer(), hand=look)).state
-    at = next(event.seq for event in events if event.type is EventType.EXPLORATION_PLANNED) - 2
-    for place in range(at - 1, at + 4):
-        result = fly_killed(flight(planner=lambda clock: Explorer()), place, written=written)
-        assert result is not None
-        assert not result.duplicates
-        assert [v.verdict for v in result.state.verdicts] == [v.verdict for v in whole.verdicts]
-        assert len([run for run in result.state.every_run.values() if run.spec.phase == "explore"]) == 2
+@pytest.mark.parametrize(("after", "written"), [(0, False), (0, True), (1, True)])
+def test_a_controller_killed_around_an_exploration_makes_it_once(
+    whole: tuple[FlightResult, Explorer, list[Event]], after: int, written: bool
+) -> None:
+    """Killed before it is planned, after that, and between its runs."""
+    undisturbed, _, events = whole
+    planned = next(event.seq for event in events if event.type is EventType.EXPLORATION_PLANNED)
+    assert events[planned].type is EventType.RUN_PLANNED
+    result = fly_killed(flight(planner=lambda clock: Explorer()), planned - 2 + after, written=written)
+    assert result is not None
+    assert not result.duplicates
+    assert [v.verdict for v in result.state.verdicts] == [v.verdict for v in undisturbed.state.verdicts]
+    assert len([run for run in result.state.every_run.values() if run.spec.phase == "explore"]) == 2
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"hash": "0" * 64}, "the exploration's hash is"),
-        ({"plan": "hidden"}, "scored on search tasks"),
-    ],
-)
-def test_an_exploration_that_could_pass_for_evidence_is_refused(change: dict[str, Any], said: str) -> None:
+def test_an_exploration_that_could_pass_for_evidence_or_comes_while_a_claim_is_open_is_refused() -> None:
     refused: list[str] = []
 
     def hand(desk: Desk) -> None:
-        if desk.state.design is None or refused:
+        if desk.state.design is None or desk.state.verdicts or refused:
             return
         plan = plan_of(desk.state)
-        if change.get("plan") == "hidden":
-            plan = plan.model_copy(update={"metric": desk.state.design.metric})
-        with pytest.raises(EventRefused) as error:
-            desk.write(EventType.EXPLORATION_PLANNED, payload(plan) | ({} if "plan" in change else change))
-        refused.append(str(error.value))
-
-    fly(replace(flight(hand=hand), asks={"rounds": 1}))
-    assert said in refused[0]
-
-
-def test_an_exploration_is_not_planned_while_a_claim_is_open() -> None:
-    refused: list[str] = []
-
-    def hand(desk: Desk) -> None:
-        if desk.state.design is not None and not desk.state.verdicts and not refused:
+        hidden = plan.model_copy(update={"metric": desk.state.design.metric})
+        for said in (payload(plan) | {"hash": "0" * 64}, payload(hidden), payload(plan)):
             with pytest.raises(EventRefused) as error:
-                desk.write(EventType.EXPLORATION_PLANNED, payload(plan_of(desk.state)))
+                desk.write(EventType.EXPLORATION_PLANNED, said)
             refused.append(str(error.value))
 
     fly(replace(flight(hand=hand, look_s=5.0), asks={"rounds": 1}))
-    assert "claims are open" in refused[0]
+    another, evidence, early = refused
+    assert "the exploration's hash is" in another
+    assert "scored on search tasks" in evidence
+    assert "claims are open" in early
