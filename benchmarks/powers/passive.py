@@ -38,7 +38,7 @@ def measure(quick: bool) -> dict[str, Any]:
     began, rows = time.monotonic(), []
     for seed in range(seeds):
         for consent in (True, False):
-            before, after, counts = asyncio.run(used(seed, requests=requests, asked=asked, consent=consent))
+            before, after, counts = asyncio.run(used(job_of(seed), requests=requests, asked=asked, consent=consent))
             rows.append({"seed": seed, "consent": consent, "before": before, "after": after, "counts": counts})
     return {
         "requests": requests,
@@ -64,15 +64,21 @@ def _gains(rows: list[dict[str, Any]], *, consent: bool) -> Runs:
     return Runs(gains, {seed: int(seed) for seed in gains})
 
 
-async def used(seed: int, *, requests: int, asked: int, consent: bool) -> tuple[float, float, dict[str, int]]:
+def job_of(seed: int, **changed: Any) -> Job:
+    """Return the example's job with a seed of its own; `changed` are fields in place of the example's."""
+    return Job.recorded({**json.loads((EXAMPLE / "job.json").read_text()), "seed": seed, **changed})
+
+
+async def used(job: Job, *, requests: int, asked: int, consent: bool) -> tuple[float, float, dict[str, int]]:
     """Play the example's chat before a new model; return how much answers are liked before and after, and counts."""
-    job = Job.recorded({**json.loads((EXAMPLE / "job.json").read_text()), "seed": seed})
     with tempfile.TemporaryDirectory(prefix="ajet-passive-") as folder, _processes(Path(folder)) as start:
         url, tokens = start.server()
         async with AsyncSwarmClient(url, tokens["admin"]) as client:
             await client.ensure_training(job)
             front, key = start.front(url, tokens["client"])
-            before, after = await _example().use(front, key, requests=requests, consent=consent, seed=seed, asked=asked)
+            before, after = await _example().use(
+                front, key, requests=requests, consent=consent, seed=job.seed, asked=asked
+            )
             counts = start.counts(front)
     return before, after, counts
 

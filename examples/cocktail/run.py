@@ -86,7 +86,7 @@ def _until(server: SwarmClient, step: int, clients: Sequence[subprocess.Popen[by
     while (status := server.status()).step < step:
         if any(client.poll() for client in clients) or status.reason:
             raise RuntimeError(f"a client ended, or the server failed ({status.reason}); see above")
-        time.sleep(0.02)
+        time.sleep(0.05)
 
 
 def _report(episodes: Sequence[EpisodeSummary], job: Job, out: Path) -> None:

@@ -38,14 +38,13 @@ def iterate(home, steps, backend):
     job = {"environment": "arith", "backend": backend, "steps": 4 * steps + 100, "episodes_per_step": 64}
     (home / "job.json").write_text(json.dumps(job))
     save(home, HERE / "agent.py")
-    ajet(home, "swarm", "start", "--job", str(home / "job.json"), "--port", "0")
-    tokens = json.loads((home / "home" / "swarm" / "tokens.json").read_text())
-    where = json.loads(ajet(home, "swarm", "status", "--json"))["url"]
+    started = json.loads(ajet(home, "swarm", "start", "--job", str(home / "job.json"), "--port", "0", "--json"))
+    tokens = json.loads(Path(started["tokens"]).read_text())
     client = subprocess.Popen(
         command("client", "run", str(home / "mine"), "--reload", "--sandbox", "process"), env=environment(home)
     )
     try:
-        with SwarmClient(where, tokens["client"]) as swarm:
+        with SwarmClient(started["url"], tokens["client"]) as swarm:
             trained(swarm, client, steps)
             save(home, HERE / "versions" / "broken.py")
             time.sleep(3)  # somebody reads the traceback

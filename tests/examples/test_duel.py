@@ -1,4 +1,8 @@
-"""The example of two opponents: their game, their ratings, and both trained against each other, cut short."""
+"""The example of two opponents: their game, their ratings, and both trained against each other, cut short.
+
+The opponents are of the fake backend, whose answers are random: what is played, counted and waited for is the same.
+Two real models train together in `test_speaker_listener.py`.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +54,7 @@ async def test_two_opponents_train_against_each_other_and_are_rated_on_the_way(
     monkeypatch.setitem(train["games"].__globals__, "SAMPLES", 1)
     home = Home(tmp_path, f"sqlite:///{tmp_path / 'ajet.db'}").prepare()
     environment = environment_of(str(FOLDER), None, home, lambda _: None)
-    small = {
-        role: {"model": {**model, "warm_start_steps": 5}, "episodes_per_step": 16}
-        for role, model in train["MODELS"].items()
-    }
+    small = {role: {"backend": "fake", "episodes_per_step": 16} for role in train["MODELS"]}
     jobs = train["jobs_of"](environment.name, 2, 0, **small)
     assert jobs["red"].evaluate_after == (1,)
     async with train["served"](tmp_path / "swarms", home.models, jobs) as clients:

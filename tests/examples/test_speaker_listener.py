@@ -77,7 +77,7 @@ async def test_two_models_of_different_size_train_in_their_own_time_and_a_frozen
         assert still is not None
         assert still.before == still.after
         assert statuses["speaker"].stillness is None  # it learned
-        hidden = environment.tasks("hidden")
+        hidden = environment.tasks("hidden")[:8]
         for shuffled in (False, True):
             assert 0.0 <= await train.success(clients, hidden, shuffled) <= 1.0
         assert set(await train.language(clients, hidden)) == {task.data["meant"] for task in hidden}

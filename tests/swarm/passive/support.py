@@ -1,10 +1,12 @@
-"""A real front process before a server with a fake backend, and ways to talk to both."""
+"""A front before a server with a fake backend, in this process or in one of its own, and ways to talk to both."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
+import os
+import signal
 import sys
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +15,8 @@ from typing import Any
 
 from openai import AsyncOpenAI
 
+import swarm.passive.__main__ as front_process
+from swarm.passive.identity import kept_secrets
 from swarm.wire import EpisodeRecord
 from tests.swarm.server.support import DEADLINE_S, MODEL, Answer, Served, eventually
 
@@ -27,7 +31,7 @@ class Fronted:
 
     served: Served
     folder: Path
-    process: asyncio.subprocess.Process
+    running: asyncio.subprocess.Process | asyncio.Task[None]
     url: str
     key: str = ""
 
@@ -69,24 +73,36 @@ class Fronted:
     def openai(self, key: str | None = None) -> AsyncOpenAI:
         return AsyncOpenAI(base_url=f"{self.url}/v1", api_key=key or self.key, max_retries=0)
 
+    @property
+    def process(self) -> asyncio.subprocess.Process:
+        assert not isinstance(self.running, asyncio.Task), "it runs in this process: ask for one of its own"
+        return self.running
+
     async def kill(self) -> None:
         self.process.kill()
         await self.process.wait()
 
 
 @contextlib.asynccontextmanager
-async def fronted(served: Served, folder: Path, *options: str, score: str | None = BY_NUMBER) -> AsyncIterator[Fronted]:
-    """Run a front with an operator's scoring file; `options` are its own."""
+async def fronted(
+    served: Served, folder: Path, *options: str, score: str | None = BY_NUMBER, apart: bool = False
+) -> AsyncIterator[Fronted]:
+    """Run a front with an operator's scoring file; `options` are its own. `apart`: as a process that can be killed."""
     token = _written(folder / "token", served.server.keys.role("client"))
     if score is not None:
         _written(folder / "score.py", score)
         options = ("--score", str(folder / "score.py"), *options)
-    command = ("-m", "swarm.passive", "--directory", str(folder / "front"), "--server", served.url)
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *command, "--token-file", str(token), *options, stderr=(folder / "log").open("ab")
-    )
+    given = ("--directory", str(folder / "front"), "--server", served.url, "--token-file", str(token), *options)
+    async with (_process if apart else _task)(folder, *given) as front:
+        yield Fronted(served, folder / "front", front, await _address(folder, front))
+
+
+@contextlib.asynccontextmanager
+async def _process(folder: Path, *given: str) -> AsyncIterator[asyncio.subprocess.Process]:
+    with (folder / "log").open("ab") as log:
+        process = await asyncio.create_subprocess_exec(sys.executable, "-m", "swarm.passive", *given, stderr=log)
     try:
-        yield Fronted(served, folder / "front", process, await _address(folder, process))
+        yield process
     finally:
         if process.returncode is None:
             process.terminate()
@@ -94,11 +110,32 @@ async def fronted(served: Served, folder: Path, *options: str, score: str | None
 
 
 @contextlib.asynccontextmanager
+async def _task(folder: Path, *given: str) -> AsyncIterator[asyncio.Task[None]]:
+    """Serve as the process does, but here, and end as by a signal."""
+    options = front_process._parser().parse_args(given)
+    options.directory.mkdir(mode=0o700, exist_ok=True)
+    before = {caught: signal.getsignal(caught) for caught in (signal.SIGTERM, signal.SIGINT)}
+    with front_process._bound(options) as sock:
+        serving = front_process._serve(options, options.directory, kept_secrets(options.directory), sock)
+        task = asyncio.create_task(serving)
+        try:
+            yield task
+        finally:
+            if not task.done():
+                signal.raise_signal(signal.SIGTERM)
+            try:
+                await task
+            finally:
+                for caught, handler in before.items():
+                    signal.signal(caught, handler)
+
+
+@contextlib.asynccontextmanager
 async def chatting(
-    served: Served, folder: Path, *options: str, score: str | None = BY_NUMBER
+    served: Served, folder: Path, *options: str, score: str | None = BY_NUMBER, apart: bool = False
 ) -> AsyncIterator[Fronted]:
     """Run a front that has let one application in."""
-    async with fronted(served, folder, *options, score=score) as front:
+    async with fronted(served, folder, *options, score=score, apart=apart) as front:
         front.key = await front.application("chat")
         yield front
 
@@ -128,12 +165,13 @@ def _written(path: Path, text: str) -> Path:
     return path
 
 
-async def _address(folder: Path, process: asyncio.subprocess.Process) -> str:
+async def _address(folder: Path, front: asyncio.subprocess.Process | asyncio.Task[None]) -> str:
+    here = isinstance(front, asyncio.Task)
     async with asyncio.timeout(DEADLINE_S):
         while True:
             with contextlib.suppress(OSError, ValueError):
                 found = json.loads((folder / "front" / "front.json").read_text())
-                if found["pid"] == process.pid:
+                if found["pid"] == (os.getpid() if here else front.pid):
                     return str(found["url"])
-            assert process.returncode is None, (folder / "log").read_text()
+            assert not front.done() if here else front.returncode is None, (folder / "log").read_text()
             await asyncio.sleep(0.02)

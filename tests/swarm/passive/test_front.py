@@ -1,4 +1,4 @@
-"""Passive mode end to end: a real front process, a real server with a fake backend, OpenAI's own SDK."""
+"""Passive mode end to end: a front, a real server with a fake backend, OpenAI's own SDK."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FOUR = {"group_size": 4, "episodes_per_step": 4, "steps": 50, "max_staleness": 1
 
 
 async def test_a_user_who_consents_gets_the_best_of_a_group_that_is_trained(tmp_path: Path) -> None:
-    async with serving(tmp_path / "server", job(**FOUR)) as served, chatting(served, tmp_path) as front:
+    async with serving(tmp_path / "server", job(**FOUR)) as served, chatting(served, tmp_path, apart=True) as front:
         await front.consent("ann")
         answer = await front.chat("ann")
         assert answer.headers["x-ajet-trained"] == "true"
@@ -116,7 +116,7 @@ async def test_a_server_that_is_gone_is_503_in_openais_form(tmp_path: Path) -> N
 
 
 async def test_wrong_keys_and_requests_are_refused_in_openais_form(tmp_path: Path) -> None:
-    async with serving(tmp_path / "server", job(**FOUR)) as served, chatting(served, tmp_path) as front:
+    async with serving(tmp_path / "server", job(**FOUR)) as served, chatting(served, tmp_path, apart=True) as front:
         async with front.openai("ajet-app-of-nobody") as sdk:
             with pytest.raises(openai.AuthenticationError):
                 await sdk.chat.completions.create(model=MODEL, messages=QUESTION)

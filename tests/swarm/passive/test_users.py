@@ -169,7 +169,7 @@ async def test_groups_that_wait_are_bounded_the_oldest_is_scored_early(tmp_path:
 
 async def test_a_front_that_is_killed_forgets_nothing_and_trains_nothing_it_left_open(tmp_path: Path) -> None:
     async with serving(tmp_path / "server", job(**ROOMY)) as served:
-        async with chatting(served, tmp_path, "--feedback-s", "60") as front:
+        async with chatting(served, tmp_path, "--feedback-s", "60", apart=True) as front:
             key = front.key
             await front.consent("ann")
             await front.chat("ann")
@@ -190,7 +190,7 @@ async def test_a_front_that_is_killed_forgets_nothing_and_trains_nothing_it_left
 
 async def test_a_front_that_is_stopped_settles_what_waits(tmp_path: Path) -> None:
     async with serving(tmp_path / "server", job(**ROOMY)) as served:
-        async with chatting(served, tmp_path, "--feedback-s", "60") as front:
+        async with chatting(served, tmp_path, "--feedback-s", "60", apart=True) as front:
             await front.consent("ann")
             await front.chat("ann")
             front.process.terminate()

@@ -85,8 +85,8 @@ def _courses(policy: Policy, learner: LocalLearner, updates: int) -> list[dict[s
 @pytest.mark.parametrize(
     "fields",
     [
-        *({"algorithm": name, "epochs": 2, "minibatches": 2} for name in _ALGORITHMS),
-        *_WAYS,
+        *_WAYS,  # no algorithm keeps anything from one update to the next
+        {"algorithm": "reinforce_pp_baseline", "epochs": 2, "minibatches": 2},
         {"kl_coef": 0.1, "weight_decay": 0.1, "lr_schedule": "linear", "lr_warmup_steps": 2, "steps": 5},
     ],
     ids=str,

@@ -44,10 +44,19 @@ def tokenizer() -> PreTrainedTokenizerFast:
     return build_tokenizer(["above 4 below 15", "pass"], 128)
 
 
-def tiny_process(models: Path, *arguments: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "swarm.backends.tiny.model", "--models", str(models), *arguments]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+TWO = """
+import os, sys
+from swarm.backends.tiny import model
+
+for file in sys.argv[1:3]:  # forked, so that torch is imported once; it was not used yet
+    if not os.fork():
+        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY), 1)
+        code = model.main(sys.argv[3:])
+        sys.stdout.flush()
+        os._exit(code)
+sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)))
+"""
+"""Runs the command with the arguments from the third on in two processes at once; what each prints is in a file."""
 
 
 def test_transformers_loads_it_from_the_folder_alone(folder: Path) -> None:
@@ -129,15 +138,18 @@ def test_a_model_that_breaks_while_it_is_made_leaves_no_folder(tmp_path: Path) -
 
 
 def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
+    models, files = tmp_path / "models", [tmp_path / "first", tmp_path / "second"]
     spec = json.dumps({"hidden_size": 16, "layers": 1, "warm_start_steps": 5})
-    processes = [tiny_process(tmp_path, "--environment", "arith", "--spec", spec) for _ in range(2)]
-    outputs = [process.communicate(timeout=120) for process in processes]
-    assert [process.returncode for process in processes] == [0, 0], outputs
-    paths = {out.splitlines()[-1] for out, _ in outputs}
+    given = ("--models", str(models), "--environment", "arith", "--spec", spec)
+    command = [sys.executable, "-c", TWO, *map(str, files), *given]
+    ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()
+    outputs = [file.read_text() for file in files]
+    paths = {out.splitlines()[-1] for out in outputs}
     assert len(paths) == 1
     assert (Path(paths.pop()) / "model.safetensors").is_file()
-    assert sum("warm start 5/5" in out for out, _ in outputs) == 1
-    assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 1
+    assert sum("warm start 5/5" in out for out in outputs) == 1
+    assert len([path for path in models.iterdir() if path.is_dir()]) == 1
 
 
 @pytest.mark.parametrize(
