@@ -27,7 +27,10 @@ ROOMS = {"sqlalchemy", "aiohttp", "studies", "swarm", "sandboxes"}
 UNSHARED = {"research.cli.study.shown.listing", "research.study.controller", "research.planners", "swarm.client"}
 """What one test looks for by its full name."""
 
-SHARED = ("pydantic", "rich.console", "rich.table", "sqlalchemy.orm", "studies", "research.cli.study.app")
+SHARED = (
+    "aiohttp", "filelock", "pydantic", "rich.console", "rich.markdown", "rich.table", "sqlalchemy.orm", "studies",
+    "research.cli.study.app",
+)  # fmt: skip
 """What most commands import, none of it heavy: what the forking process knows before it forks."""
 
 AJET = """
