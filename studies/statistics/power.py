@@ -145,7 +145,7 @@ def _known(shape: PowerDesign, sizes: Sequence[float]) -> list[float]:
         return [expected_power(shape.weights, shape.seeds, shape.level, shift) for shift in shifts]
     if shape.test == "welch":
         return _welch(shape, shifts)
-    own = _beyond(_df(shape), shifts, [_critical(shape, _df(shape))])[:, 0].tolist()
+    own: list[float] = _beyond(_df(shape), shifts, [_critical(shape, _df(shape))])[:, 0].tolist()
     if shape.test == "paired":
         return own
     return [(one + other) / 2 for one, other in zip(own, _welch(shape, shifts), strict=True)]
