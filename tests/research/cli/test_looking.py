@@ -114,8 +114,7 @@ def test_a_home_on_a_read_only_disk_is_shown_as_it_is_and_nothing_else_is_done(
             writer.close()
             finished.log.close()
         before = contents(home)
-        tried = tried_read_only(home, [*LOOKING, *WRITING])
-        looked, written = tried[: len(LOOKING)], tried[len(LOOKING) :]
+        looked, written = (tried_read_only(home, commands) for commands in (LOOKING, WRITING))
         assert contents(home) == before
     for command, (code, out, said) in zip(LOOKING, looked, strict=True):
         assert (code, said) == (0, ""), command
