@@ -111,9 +111,18 @@ class _Walk:
         points, mass = self._at or (np.zeros(1), np.ones(1))
         step = share - self._share
         edge = min(bound * math.sqrt(share), abs(self._drift) * share + 9 * math.sqrt(share))
-        x, w = np.polynomial.legendre.leggauss(_NODES)
+        x, w = _rule()
         here = edge * x
         away = (here[:, None] - points - self._drift * step) / math.sqrt(step)
         density = np.exp(-away * away / 2) / math.sqrt(2 * math.pi * step) @ mass
         self._at, self._share = (here, edge * w * density), share
         return left
+
+
+@lru_cache(maxsize=1)
+def _rule() -> tuple[Any, Any]:
+    """Return points and weights on -1 to 1, which take longer than all else of a step."""
+    import numpy as np  # see spent
+
+    points, weights = np.polynomial.legendre.leggauss(_NODES)
+    return points, weights

@@ -19,7 +19,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Final
+from typing import Any, Final
 
 from studies.records.design import Design, Hypothesis
 from studies.records.design_parts import Look
@@ -101,7 +101,7 @@ def power(shape: PowerDesign, effect: float, sd: float, *, sd_df: int | None = N
     if sd <= 0 or effect <= 0:
         raise ValueError(f"effect and sd must be positive; found {effect} and {sd}")
     scales = [1.0] if sd_df is None else _scales(sd_df)
-    return sum(_known(shape, effect / (sd * scale)) for scale in scales) / len(scales)
+    return sum(_known(shape, [effect / (sd * scale) for scale in scales])) / len(scales)
 
 
 def detectable(shape: PowerDesign, sd: float, *, promised: float = 0.8, sd_df: int | None = None) -> float:
@@ -137,15 +137,18 @@ def seeds_needed(
     return high
 
 
-def _known(shape: PowerDesign, size: float) -> float:
-    """Return the power at an effect of so many standard deviations."""
-    shift = size / _error(shape)
+def _known(shape: PowerDesign, sizes: Sequence[float]) -> list[float]:
+    """Return the power at each effect of so many standard deviations."""
+    error = _error(shape)
+    shifts = [size / error for size in sizes]
     if shape.test == "contrast":
-        return expected_power(shape.weights, shape.seeds, shape.level, shift)
+        return [expected_power(shape.weights, shape.seeds, shape.level, shift) for shift in shifts]
     if shape.test == "welch":
-        return _welch(shape, shift)
-    own = _beyond(_df(shape), shift, _critical(shape, _df(shape)))
-    return own if shape.test == "paired" else (own + _welch(shape, shift)) / 2
+        return _welch(shape, shifts)
+    own: list[float] = _beyond(_df(shape), shifts, [_critical(shape, _df(shape))])[:, 0].tolist()
+    if shape.test == "paired":
+        return own
+    return [(one + other) / 2 for one, other in zip(own, _welch(shape, shifts), strict=True)]
 
 
 def _error(shape: PowerDesign) -> float:
@@ -162,28 +165,30 @@ def _df(shape: PowerDesign) -> float:
     return shape.arms * (shape.seeds - 1)
 
 
-def _welch(shape: PowerDesign, shift: float) -> float:
+def _welch(shape: PowerDesign, shifts: Sequence[float]) -> list[float]:
     """Average over the share r of one arm in the sum of both variances, which is Beta and independent of the sum.
 
     Satterthwaite's degrees of freedom follow from r alone: (n - 1) / (r^2 + (1 - r)^2).
     """
     df = shape.seeds - 1
-    return sum(
-        _beyond(2 * df, shift, _critical(shape, df / (r * r + (1 - r) ** 2))) for r in _ratios(df)
-    ) / _STRATA  # fmt: skip
+    limits = [_critical(shape, df / (r * r + (1 - r) ** 2)) for r in _ratios(df)]
+    different = list(dict.fromkeys(limits))  # r and 1 - r have the same, but for rounding
+    places = [different.index(limit) for limit in limits]
+    return [sum(row) / _STRATA for row in _beyond(2 * df, shifts, different)[:, places].tolist()]
 
 
 def _critical(shape: PowerDesign, df: float) -> float:
     return dunnett.critical(1 - shape.level, df, shape.seeds, [shape.seeds] * shape.compared)
 
 
-@lru_cache(maxsize=65_536)
-def _beyond(df: float, shift: float, critical: float) -> float:
-    """Return the probability that a noncentral t exceeds `critical`."""
-    from scipy import special, stats  # see detectable
+def _beyond(df: float, shifts: Sequence[float], limits: Sequence[float]) -> Any:
+    """Return the probabilities that noncentral t exceed limits: a row for each shift, a column for each limit."""
+    import numpy as np  # see detectable
+    from scipy import special
 
-    below = float(special.nctdtr(df, shift, critical))
-    return 1 - below if math.isfinite(below) else float(stats.norm.sf(critical - shift))
+    shift, limit = np.array(shifts)[:, None], np.array(limits)
+    below = special.nctdtr(df, shift, limit)
+    return np.where(np.isfinite(below), 1 - below, special.ndtr(shift - limit))
 
 
 @lru_cache(maxsize=256)

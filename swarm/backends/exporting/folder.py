@@ -46,14 +46,11 @@ class Written:
 
 
 def write_model(job: Job, models: Path, source: Path, to: Path, *, apart: bool, say: Callable[[str], None]) -> Written:
-    """Write the checkpoint in `source` of the job's training into the folder `to`; `apart` keeps an adapter apart.
+    """Write the checkpoint in `source` of the job's training into the folder `to`; `apart` keeps an adapter apart,
+    which the job has to have.
 
     Raises BackendError with what is wrong (NoRoom on a full disk), and OSError where files cannot be written.
     """
-    if apart and not job.lora_rank:
-        raise BackendError(
-            "expected a job with a lora_rank to keep its adapter apart, found one that trains all weights"
-        )
     disable_progress_bar()
     say("reading the model that training began with")
     base = base_model(job, models)

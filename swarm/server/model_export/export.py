@@ -49,6 +49,10 @@ def exported(wanted: Wanted, say: Callable[[str], None]) -> ModelCard:
         raise InvalidRequest(
             "expected a training of the backend local or verl, found one of 'fake', which has no model"
         )
+    if wanted.apart and not known.job.lora_rank:  # said before the libraries of models are imported
+        raise InvalidRequest(
+            "expected a job with a lora_rank to keep its adapter apart, found one that trains all weights"
+        )
     draft = wanted.to.absolute().parent / f".{wanted.to.name}.{secrets.token_hex(4)}.part"
     try:
         draft.mkdir(parents=True)

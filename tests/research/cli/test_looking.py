@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -22,21 +23,35 @@ from tests.studies.raw import append
 from tests.studies.synthetic import SOURCE, STUDY, TOPIC, Synthetic, Ticking, coded_design
 
 
-@pytest.fixture
-def finished(home: Path) -> Synthetic:
-    """A synthetic finished study in the installation's own database."""
+def in_the_installation() -> Synthetic:
     installation = Home.locate().prepare()
     synthetic = Synthetic(installation.study(STUDY))
     synthetic.log.close()
     synthetic.log = EventLog(installation.database, clock=Ticking())
-    state = synthetic.whole()
-    report = build_report(state, synthetic.folder)
-    synthetic.append(
-        EventType.REPORT_BUILT,
-        markdown={"path": report.markdown.name, "sha256": report.markdown_sha256},
-        html={"path": report.html.name, "sha256": report.html_sha256},
-    )
     return synthetic
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation with a synthetic finished study: each test has a copy."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AJET_HOME", str(tmp_path_factory.mktemp("done")))
+        synthetic = in_the_installation()
+        report = build_report(synthetic.whole(), synthetic.folder)
+        synthetic.append(
+            EventType.REPORT_BUILT,
+            markdown={"path": report.markdown.name, "sha256": report.markdown_sha256},
+            html={"path": report.html.name, "sha256": report.html_sha256},
+        )
+        synthetic.log.close()
+        return Home.locate().path
+
+
+@pytest.fixture
+def finished(home: Path, done: Path) -> Synthetic:
+    """A synthetic finished study in the installation's own database."""
+    shutil.copytree(done, home)
+    return in_the_installation()
 
 
 def test_the_version(ajet: Ajet) -> None:

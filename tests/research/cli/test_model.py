@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from research.cli import model
+from research.models.checking import job_on, known_check
 from swarm.models import ModelCheck, TemplateCheck
 from tests.research.cli.conftest import Ajet
 from tests.swarm.backends.local.models import TEMPLATE, save_folder
@@ -35,7 +36,10 @@ def test_an_unknown_name_is_refused_with_those_that_are_known(ajet: Ajet) -> Non
     assert (ended.code, "did you mean smollm2-135m" in ended.line) == (2, True)
 
 
-def test_a_check_says_what_the_model_does(ajet: Ajet, tmp_path: Path) -> None:
+def test_a_check_says_what_the_model_does(
+    ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And keeps it: the same, as JSON, is shown without measuring once more."""
     folder = save_folder(tmp_path / "m")
     (folder / "chat_template.jinja").write_text(TEMPLATE + "{% if tools %}{{ raise_exception('no tools') }}{% endif %}")
     ended = ajet("model", "check", str(folder), "--max-context", "64")
@@ -44,6 +48,9 @@ def test_a_check_says_what_the_model_does(ajet: Ajet, tmp_path: Path) -> None:
         assert words in ended.out
     assert "the template fails on tools" in ended.err.splitlines()[-1]
     assert "measuring updates" in ended.err
+    kept = known_check(job_on(folder, max_context=64), home / "models")
+    assert kept is not None
+    monkeypatch.setattr(model, "measured_check", lambda job, models, note: kept)
     checked = json.loads(ajet("model", "check", str(folder), "--max-context", "64", "--json").out)
     assert checked["template"]["tools"] == "refused"
     assert checked["fused"]

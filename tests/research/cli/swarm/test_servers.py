@@ -33,10 +33,11 @@ def _ends_what_a_test_started(home: Path) -> Iterator[None]:
             stop_swarm(process)
 
 
-@pytest.fixture
-def far(tmp_path: Path) -> Iterator[SwarmProcess]:
+@pytest.fixture(scope="module")
+def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcess]:
     """A server of another installation."""
-    found = start_swarm(tmp_path / "far" / "swarm", models=tmp_path / "far" / "models", port=0)
+    folder = tmp_path_factory.mktemp("far")
+    found = start_swarm(folder / "swarm", models=folder / "models", port=0)
     yield found
     stop_swarm(found)
 
@@ -49,6 +50,9 @@ def job(tmp_path: Path) -> str:
 
 
 def test_several_servers_run_in_one_installation_each_with_its_own_job(ajet: Ajet, home: Path, job: str) -> None:
+    """Each has keys of its own, which are printed alone by role. An empty name does not mean the one without a name:
+    it is what an unset variable of a script gives, `ajet swarm stop --server "$NAME"`.
+    """
     for options in ((), ("--name", "speaker"), ("--name", "listener-2")):
         started = ajet("swarm", "start", *options, "--port", "0", "--job", job, "--json")
         assert started.code == 0, started.err
@@ -60,6 +64,12 @@ def test_several_servers_run_in_one_installation_each_with_its_own_job(ajet: Aje
     assert json.loads(ajet("swarm", "status", "--server", "speaker", "--json").out)["url"] == rows[2]["url"]
     with SwarmClient.from_home("speaker", home=home) as client:
         assert client.status().state is ServerState.ROLLING
+    keys = json.loads((home / "swarms" / "speaker" / "tokens.json").read_text())
+    for role in ("admin", "client", "viewer"):
+        assert ajet("swarm", "token", "--name", "speaker", "--role", role).out.strip() == keys[role]
+    refused = ajet("swarm", "stop", "--server", "")
+    assert refused.code == 2
+    assert "expected the name of a server" in refused.line
     assert ajet("swarm", "stop", "--server", "speaker").code == 0
     again = {row["name"]: row["state"] for row in json.loads(ajet("swarm", "list", "--json").out)}
     assert again == {None: "ROLLING", "listener-2": "ROLLING", "speaker": "down"}
@@ -124,15 +134,6 @@ def test_a_password_in_an_address_is_refused_and_not_shown(ajet: Ajet, monkeypat
     assert "hunter2" not in refused.line
 
 
-def test_an_empty_name_does_not_mean_the_server_without_one(ajet: Ajet, home: Path) -> None:
-    """As an unset variable of a script gives it: `ajet swarm stop --server "$NAME"`."""
-    here = start_swarm(home / "swarm", models=home / "models", port=0)
-    refused = ajet("swarm", "stop", "--server", "")
-    assert refused.code == 2
-    assert "expected the name of a server" in refused.line
-    assert find_swarm(here.folder) == here
-
-
 @pytest.mark.parametrize("name", ["../out", "Speaker", "a b", "-x", "x-", "", "a" * 65, "a/b"])
 def test_a_name_that_could_be_no_folder_is_refused(name: str) -> None:
     with pytest.raises(BadServer, match="expected the name of a server"):
@@ -177,11 +178,7 @@ def test_a_server_is_started_again_as_it_was_and_its_store_is_shown_to_nobody(
     assert not (home / "swarm" / "store.sqlite3").exists(), "it writes where it did before"
 
 
-def test_keys_are_printed_alone_by_role(ajet: Ajet, home: Path) -> None:
-    assert ajet("swarm", "start", "--name", "a", "--port", "0").code == 0
-    keys = json.loads((home / "swarms" / "a" / "tokens.json").read_text())
-    for role in ("admin", "client", "viewer"):
-        assert ajet("swarm", "token", "--name", "a", "--role", role).out.strip() == keys[role]
+def test_where_no_server_was_started_no_key_is_printed(ajet: Ajet) -> None:
     assert ajet("swarm", "token").code == 2
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,15 @@ def test_what_the_fake_backend_trained_is_not_exported(tmp_path: Path, monkeypat
     found(monkeypatch, Job(backend="fake"))
     with pytest.raises(InvalidRequest, match="expected a training of the backend local or verl, found one of 'fake'"):
         exported(wanted(tmp_path), lambda _: None)
+
+
+def test_no_adapter_is_kept_apart_where_all_weights_were_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found(monkeypatch, Job())
+    with pytest.raises(InvalidRequest, match="expected a job with a lora_rank to keep its adapter apart"):
+        exported(replace(wanted(tmp_path), apart=True), lambda _: None)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_without_a_server_is_none(tmp_path: Path) -> None:

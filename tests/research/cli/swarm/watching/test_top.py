@@ -29,12 +29,28 @@ JOB = Job.model_validate(
 )
 
 
-@pytest.fixture
-def server(home: Path) -> Iterator[SwarmProcess]:
-    """A server of this installation that has done two of four steps, and has an episode open."""
-    yield trained(start_swarm(home / "swarm", models=home / "models", port=0))
-    if (found := find_swarm(home / "swarm")) is not None:
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An installation whose server has done two of four steps, and has an episode open: nobody here goes on with it."""
+    folder = tmp_path_factory.mktemp("watched")
+    trained(start_swarm(folder / "swarm", models=folder / "models", port=0))
+    yield folder
+    if (found := find_swarm(folder / "swarm")) is not None:
         stop_swarm(found)
+
+
+@pytest.fixture
+def home(home: Path, installation: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AJET_HOME", str(installation))
+    return installation
+
+
+@pytest.fixture
+def server(home: Path) -> SwarmProcess:
+    """The server of this installation."""
+    found = find_swarm(home / "swarm")
+    assert found is not None
+    return found
 
 
 def trained(server: SwarmProcess) -> SwarmProcess:
@@ -128,13 +144,23 @@ def drain(terminal: int, process: subprocess.Popen[bytes]) -> None:
                 return
 
 
-def test_the_history_outlives_a_server_that_is_killed(ajet: Ajet, home: Path, server: SwarmProcess) -> None:
+@pytest.fixture
+def mortal(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SwarmProcess]:
+    """A server of a test's own, trained alike, which may be killed and started again."""
+    monkeypatch.setenv("AJET_HOME", str(tmp_path))
+    yield trained(start_swarm(tmp_path / "swarm", models=tmp_path / "models", port=0))
+    if (found := find_swarm(tmp_path / "swarm")) is not None:
+        stop_swarm(found)
+
+
+def test_the_history_outlives_a_server_that_is_killed(ajet: Ajet, tmp_path: Path, mortal: SwarmProcess) -> None:
+    server = mortal
     with SwarmClient(server.url, server.admin_token) as client:
         before = client.history()
     process = psutil.Process(server.pid)
     os.kill(server.pid, signal.SIGKILL)
     process.wait(DEADLINE_S)
-    again = start_swarm(home / "swarm", models=home / "models", port=0)
+    again = start_swarm(tmp_path / "swarm", models=tmp_path / "models", port=0)
     with SwarmClient(again.url, again.admin_token) as client:
         client.ensure_training(JOB)
         after = client.history()
