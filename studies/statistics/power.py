@@ -163,27 +163,38 @@ def _df(shape: PowerDesign) -> float:
 
 
 def _welch(shape: PowerDesign, shift: float) -> float:
-    """Average over the share r of one arm in the sum of both variances, which is Beta and independent of the sum.
+    """Average over the share r of one arm in the sum of both variances, which is Beta and independent of the sum."""
+    return sum(_all_beyond(2 * (shape.seeds - 1), shift, _welch_criticals(shape))) / _STRATA
 
-    Satterthwaite's degrees of freedom follow from r alone: (n - 1) / (r^2 + (1 - r)^2).
+
+@lru_cache(maxsize=1024)
+def _welch_criticals(shape: PowerDesign) -> tuple[float, ...]:
+    """Return what a claim has to exceed at each share r, from which alone Satterthwaite's degrees of freedom follow:
+
+    (n - 1) / (r^2 + (1 - r)^2).
     """
     df = shape.seeds - 1
-    return sum(
-        _beyond(2 * df, shift, _critical(shape, df / (r * r + (1 - r) ** 2))) for r in _ratios(df)
-    ) / _STRATA  # fmt: skip
+    return tuple(_critical(shape, df / (r * r + (1 - r) ** 2)) for r in _ratios(df))
 
 
 def _critical(shape: PowerDesign, df: float) -> float:
     return dunnett.critical(1 - shape.level, df, shape.seeds, [shape.seeds] * shape.compared)
 
 
-@lru_cache(maxsize=65_536)
 def _beyond(df: float, shift: float, critical: float) -> float:
     """Return the probability that a noncentral t exceeds `critical`."""
+    return _all_beyond(df, shift, (critical,))[0]
+
+
+@lru_cache(maxsize=4096)
+def _all_beyond(df: float, shift: float, criticals: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the probability that a noncentral t exceeds each of `criticals`, asked at once: one by one takes long."""
     from scipy import special, stats  # see detectable
 
-    below = float(special.nctdtr(df, shift, critical))
-    return 1 - below if math.isfinite(below) else float(stats.norm.sf(critical - shift))
+    found = zip(criticals, special.nctdtr(df, shift, criticals).tolist(), strict=True)
+    return tuple(
+        1 - below if math.isfinite(below) else float(stats.norm.sf(critical - shift)) for critical, below in found
+    )
 
 
 @lru_cache(maxsize=256)
