@@ -116,7 +116,8 @@ def collect(
         final=_evaluation(folder.evaluation("final"), spec.run, policy_version=len(history)),
         other=_other(folder, spec, steps=len(history)),
     )
-    found = _measured(evaluation, history, spec.run.metric, stopped)  # before anything is written: it may be refused
+    dumped = evaluation.model_dump(mode="json")
+    found = _measured(dumped, history, spec.run.metric, stopped)  # before anything is written: it may be refused
     where = Path("runs") / spec.run_id
     snapshot_sha = write_json(study_folder / where / "snapshot.json", _snapshot(spec, tracked, history))
     evaluation_sha = write_json(
@@ -127,10 +128,10 @@ def collect(
         {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": len(history)},
         {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
         _bound(found, spec.run_id, evaluation_sha),
-        conditions_of(spec, history, evaluation, said.seen, neighbours, stopped),
+        conditions_of(spec, history, dumped, said.seen, neighbours, stopped),
         _alarms(spec, history, evaluation.initial.success, evaluation.final.success),
         _by_kind(evaluation.final, spec.run),
-        facts(evaluation.final.model_dump(mode="json")),
+        facts(dumped["final"]),
     )
 
 
@@ -158,7 +159,7 @@ def measure(study_folder: Path, collected: Mapping[str, Any], metric: Metric) ->
     except ValidationError as error:
         raise CollectError("evaluation_unreadable", f"cannot read the collected {stored['path']}: {error}") from error
     stopped = (collected.get("conditions") or {}).get("stopped_by")
-    found = _measured(evaluation, history, metric, stopped)
+    found = _measured(evaluation.model_dump(mode="json"), history, metric, stopped)
     return _bound(found, evaluation.run_id, stored["sha256"])
 
 
@@ -228,9 +229,8 @@ def _stopped(spec: AttemptSpec, history: Sequence[Row], *, whole: bool) -> str |
 
 
 def _measured(
-    evaluation: RunEvaluation, history: Sequence[Row], metric: Metric, stopped_by: str | None
+    stored: Mapping[str, Any], history: Sequence[Row], metric: Metric, stopped_by: str | None
 ) -> Mapping[str, Value]:
-    stored = evaluation.model_dump(mode="json")
     run = Results(
         stored["initial"], stored["final"], stored["during"], history, other=stored["other"], stopped_by=stopped_by
     )

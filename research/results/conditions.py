@@ -8,11 +8,12 @@ not available is None. Not observed: programs of other users on the machine.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from typing import Any
 
 from research.installation.slots import Span
-from research.results.attempt_files import AttemptSpec, ObservedConditions, RunEvaluation
+from research.results.attempt_files import AttemptSpec, ObservedConditions
 from studies.checks.run_facts import Row, conditions_in, tasks_hash
 from studies.log.study_state import AttemptState
 from studies.records.run_data import Conditions
@@ -23,15 +24,14 @@ from swarm.environments.registry import get_environment
 def conditions_of(
     spec: AttemptSpec,
     history: Sequence[Row],
-    evaluations: RunEvaluation,
+    evaluations: Mapping[str, Any],
     seen: ObservedConditions,
     neighbours: int | None,
     stopped_by: str | None,
 ) -> Conditions:
-    """Return a collected run's conditions."""
-    initial, final = (part.model_dump(mode="json") for part in (evaluations.initial, evaluations.final))
+    """Return a collected run's conditions; `evaluations` is a RunEvaluation as JSON."""
     return Conditions(
-        **conditions_in(history, initial, final),
+        **conditions_in(history, evaluations["initial"], evaluations["final"]),
         drawn_tasks=_drawn(spec),
         optimiser_steps=_updates(spec, history),
         initial_policy=seen.initial_policy,

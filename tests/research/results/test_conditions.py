@@ -20,13 +20,13 @@ from tests.research.results.test_collect import make_order
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def evaluated(*tasks: str, version: int = 3) -> RunEvaluation:
+def evaluated(*tasks: str, version: int = 3) -> dict[str, Any]:
     plays = [EpisodeOutcome(task_id=task, sample=0, success=True, reward=1.0) for task in tasks]
     initial, final = (
         Evaluation(environment="guess", split="hidden", policy_version=number, episodes=plays)
         for number in (0, version)
     )
-    return RunEvaluation(run_id="r", attempt=1, initial=initial, final=final)
+    return RunEvaluation(run_id="r", attempt=1, initial=initial, final=final).model_dump(mode="json")
 
 
 def history(steps: int = 3, **metrics: float) -> list[dict[str, Any]]:
@@ -128,9 +128,8 @@ def test_the_tasks_that_the_evaluator_plays_for_a_seed_are_those_the_harness_exp
         for task in part
     ]
     part = Evaluation(environment=spec.environment, split="hidden", policy_version=3, episodes=plays)
-    found = conditions_of(
-        order, history(), RunEvaluation(run_id="r", attempt=1, initial=part, final=part), ObservedConditions(), 0, None
-    )
+    played = RunEvaluation(run_id="r", attempt=1, initial=part, final=part).model_dump(mode="json")
+    found = conditions_of(order, history(), played, ObservedConditions(), 0, None)
     assert found.evaluation_tasks == found.drawn_tasks
     assert (
         conditions_of(order, history(), evaluated("a"), ObservedConditions(), 0, None).drawn_tasks == found.drawn_tasks
