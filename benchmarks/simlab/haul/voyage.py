@@ -9,7 +9,7 @@ people; `simlab.haul.weather` is the plan of what they do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +27,7 @@ from simlab.haul.page import FakePage
 from simlab.haul.weather import CALM, DAY_S, HOUR_S, Blow, Stretch, Weather
 from studies import Event, EventLog, StudyLog, StudyState
 from studies.log.event import row_of
-from studies.proof import Proof, verify
+from studies.proof import Discrepancy, verify
 
 KEEPER_S = HOUR_S
 """How long nobody drives the study until somebody takes it up again."""
@@ -52,7 +52,8 @@ class Voyage:
 
     state: StudyState
     events: tuple[Event, ...]
-    proof: Proof
+    drifts: tuple[Discrepancy, ...] | None
+    """Where the study is not what its log says; None where no report was built, which is most of such a proof."""
     starts: Counter[str]
     """How often each attempt was started."""
     orphans: tuple[str, ...]
@@ -225,13 +226,16 @@ class _Sailing:
     def _ends(self) -> Counter[str]:
         return Counter(helm.over or "alive" for helm in self._helms)
 
+    def _drifts(self, events: Sequence[Event]) -> tuple[Discrepancy, ...]:
+        rows = [row_of(event) for event in events]
+        return verify(self._flight.name, rows, self._home.study(self._flight.name)).drifts
+
     def _landed(self, state: StudyState) -> Voyage:
         events = self._ashore.read(self._flight.name)
-        rows = [row_of(event) for event in events]
         return Voyage(
             state=state,
             events=tuple(events),
-            proof=verify(self._flight.name, rows, self._home.study(self._flight.name)),
+            drifts=self._drifts(events) if self._flight.report else None,
             starts=self._sandbox.starts(),
             orphans=tuple(self._sandbox.running()),
             most_at_once=self._sandbox.most_at_once,

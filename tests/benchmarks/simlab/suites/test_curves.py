@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import pytest
-from simlab.flights.records import flown
+from simlab.flights.flight import Flight
+from simlab.flights.records import FlightRecord, flown
 from simlab.suites import curves
 
 MADE = ("area:0.7", "episodes:0.7")
+_FLOWN: dict[str, FlightRecord] = {}
+
+
+def once(flight: Flight) -> FlightRecord:
+    """Return a flight's record; the same flight is the same study whenever it is flown."""
+    if flight.name not in _FLOWN:
+        _FLOWN[flight.name] = flown(flight)
+    return _FLOWN[flight.name]
 
 
 @pytest.mark.parametrize("metric", MADE)
 def test_a_planted_effect_on_a_metric_is_found_through_the_whole_loop(metric: str) -> None:
-    null, effect = (flown(flight) for flight in curves.flights(1, 1, metrics=[metric])[:2])
+    null, effect = (once(flight) for flight in curves.flights(1, 1, metrics=[metric])[:2])
     assert [claim.false for claim in null.claims] == [False], null.refused
     assert [claim.false for claim in effect.claims] == [False], effect.refused
     (claim,) = effect.claims
@@ -31,7 +40,7 @@ def test_every_study_asks_for_its_metric_and_is_counted_under_it() -> None:
 
 
 def test_what_is_refused_is_a_row_and_no_figure() -> None:
-    records = [flown(flight) for flight in curves.flights(1, 1, metrics=["collapse"])]
+    records = [once(flight) for flight in curves.flights(1, 1, metrics=["collapse"])]
     (row, *_) = curves.rows(records)
     assert [row["metric"], row["planted"], row["studies"]] == ["collapse", "null", 1]
     assert all(row["refused"] or row["seeds"] != "nothing to count" for row in curves.rows(records))
@@ -41,7 +50,7 @@ def test_what_is_refused_is_a_row_and_no_figure() -> None:
 
 
 def test_a_difference_well_inside_the_margin_is_planted_and_called_equivalent() -> None:
-    record = flown(curves.flights(1, 1, metrics=["area:0.7"])[curves.KINDS.index("equivalence")])
+    record = once(curves.flights(1, 1, metrics=["area:0.7"])[curves.KINDS.index("equivalence")])
     (claim,) = record.claims
     assert 0 < claim.truth == pytest.approx(0.2 * (claim.promised or 0.0))
     assert [claim.verdict, claim.falsely_equivalent, claim.false] == ["equivalent", False, False]
@@ -49,7 +58,7 @@ def test_a_difference_well_inside_the_margin_is_planted_and_called_equivalent() 
 
 def test_shares_are_pooled_over_metrics_and_intervals_of_means_apart_from_those_of_rates() -> None:
     flights = [flight for flight in curves.flights(1, 1) if flight.name.split("-")[1] in ("4", "12")]  # both null
-    found = {figure.name: figure for figure in curves.figures([flown(flight) for flight in flights])}
+    found = {figure.name: figure for figure in curves.figures([once(flight) for flight in flights])}
     assert found["all metrics, null: false claims"].of == 2
     assert found["area:0.7, null: false claims"].of == found["collapse, null: false claims"].of == 1
     covered = "intervals that hold the truth, beside their stated level"
