@@ -8,8 +8,9 @@ keeps the figures of several rounds apart: it begins their names.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 from matplotlib.artist import Artist
@@ -44,8 +45,8 @@ class Drawing:
     tips: Mapping[str, str]
 
 
-Draw = Callable[[str, float], Drawing]
-"""Draws at a width; its first argument keeps the ids of drawings on one page apart."""
+Draw = Callable[[Any, str, float], Drawing]
+"""Draws its first argument at a width; the second one keeps the ids of drawings on one page apart."""
 
 
 def learning_curves(data: Curves, prefix: str = "") -> Figure:
@@ -54,9 +55,7 @@ def learning_curves(data: Curves, prefix: str = "") -> Figure:
         f"{_capital(data.measured)}, by {data.unit}. Thin: one run; thick: an arm's mean; nothing is smoothed. These "
         "episodes are the training's own and decide nothing."
     )
-    return both(
-        f"{prefix}learning-curves", "Learning curves", caption, lambda salt, width: draw_curves(data, salt, width)
-    )
+    return both(f"{prefix}learning-curves", "Learning curves", caption, draw_curves, data)
 
 
 def hidden_curves(data: Curves, prefix: str = "") -> Figure:
@@ -67,7 +66,7 @@ def hidden_curves(data: Curves, prefix: str = "") -> Figure:
         f"{_capital(data.measured)} of evaluations before, during and after training, by {data.unit}. Thin: one run; "
         f"thick: an arm's mean; nothing is smoothed.{goal}{end}"
     )
-    return both(f"{prefix}hidden-curves", "Hidden success", caption, lambda salt, width: draw_curves(data, salt, width))
+    return both(f"{prefix}hidden-curves", "Hidden success", caption, draw_curves, data)
 
 
 def training_reward(data: Curves, number: int, prefix: str = "") -> Figure:
@@ -77,7 +76,7 @@ def training_reward(data: Curves, number: int, prefix: str = "") -> Figure:
         "another's. A thin line is one run, a thick one the mean of an arm's runs."
     )
     name = f"{prefix}training-reward-{number}"
-    return both(name, "Training reward", caption, lambda salt, width: draw_curves(data, salt, width))
+    return both(name, "Training reward", caption, draw_curves, data)
 
 
 def training(data: Sequence[Curves], prefix: str = "") -> Figure:
@@ -86,7 +85,7 @@ def training(data: Sequence[Curves], prefix: str = "") -> Figure:
         f"Logged metrics by {data[0].unit}: {', '.join(panel.measured for panel in data)}. A thin line is one run, a "
         "thick one the mean of an arm's runs."
     )
-    return both(f"{prefix}training", "How training went", caption, lambda salt, width: draw_panels(data, salt, width))
+    return both(f"{prefix}training", "How training went", caption, draw_panels, tuple(data))
 
 
 def before_after(data: Shifts, prefix: str = "") -> Figure:
@@ -107,7 +106,7 @@ def before_after(data: Shifts, prefix: str = "") -> Figure:
         caption += " A hollow mark is a run that never reached the threshold: it stands at the horizon."
     name = f"{prefix}before-after"
     title = "Before and after training" if data.both else "Run by run"
-    return both(name, title, caption, lambda salt, width: draw_shifts(data, salt, width))
+    return both(name, title, caption, draw_shifts, data)
 
 
 def predictions(data: Forecasts, prefix: str = "") -> Figure:
@@ -118,7 +117,7 @@ def predictions(data: Forecasts, prefix: str = "") -> Figure:
         f"observed, with the interval that decides.{margin}"
     )
     name = f"{prefix}predictions"
-    return both(name, "Predicted and observed", caption, lambda salt, width: draw_forecasts(data, salt, width))
+    return both(name, "Predicted and observed", caption, draw_forecasts, data)
 
 
 def screen(data: Screening, prefix: str = "") -> Figure:
@@ -127,7 +126,7 @@ def screen(data: Screening, prefix: str = "") -> Figure:
         f"{_capital(data.measured)} of the screen's candidates, one seed each: a faint mark is a shorter run, the full "
         "one the longest. Coloured candidates were confirmed. No claim rests on a screen."
     )
-    return both(f"{prefix}screen", "The screen", caption, lambda salt, width: draw_screen(data, salt, width))
+    return both(f"{prefix}screen", "The screen", caption, draw_screen, data)
 
 
 _ALONE = 640.0
@@ -155,19 +154,26 @@ def screen_picture(data: Screening) -> bytes:
 def _png(draw: Callable[[], Drawing], dpi: int) -> bytes:
     buffer = io.BytesIO()
     with painted(LIGHT), style("png"):
-        drawn = draw().canvas
-        drawn.savefig(buffer, format="png", dpi=dpi, facecolor=LIGHT["page"], metadata={"Software": None})
+        draw().canvas.savefig(buffer, format="png", dpi=dpi, facecolor=LIGHT["page"], metadata={"Software": None})
     return buffer.getvalue()
 
 
-def both(name: str, title: str, caption: str, draw: Draw) -> Figure:
-    """Return a figure drawn for a wide page and for a narrow one."""
-    return Figure(name, title, caption, _svg(draw, f"{name}-wide", WIDE), _svg(draw, f"{name}-narrow", NARROW))
+def both(name: str, title: str, caption: str, draw: Draw, data: Hashable) -> Figure:
+    """Return the figure of this data for a wide page and for a narrow one."""
+    wide, narrow = (
+        drawn_once(draw, data, f"{name}-{page}", width) for page, width in (("wide", WIDE), ("narrow", NARROW))
+    )
+    return Figure(name, title, caption, wide, narrow)
 
 
-def _svg(draw: Draw, salt: str, width: float) -> str:
+@lru_cache(maxsize=256)
+def drawn_once(draw: Draw, data: Hashable, salt: str, width: float) -> str:
+    """Return a drawing as SVG: what was drawn of the same before, if anything was.
+
+    Drawing takes most of the time that a report takes, and the proof of it and each later round draw the same again.
+    """
     with style(salt):
-        drawing = draw(salt, width)
+        drawing = draw(data, salt, width)
         return themed(drawing.canvas, drawing.label, drawing.tips)
 
 

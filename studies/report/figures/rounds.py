@@ -25,7 +25,7 @@ def effects(data: Effects, number: int) -> Figure:
         f"the level of its round.{shaded} Each round has fresh seeds."
     )
     name = "effects" if number == 1 else f"effects-{number}"
-    return both(name, "Claims by round", caption, lambda salt, width: draw_effects(data, width))
+    return both(name, "Claims by round", caption, draw_effects, data)
 
 
 def levels(data: Sequence[LevelBars]) -> Figure:
@@ -34,10 +34,10 @@ def levels(data: Sequence[LevelBars]) -> Figure:
         "The level of each round, by kind of claim. Dark: its own part; light: what the round before handed on. An "
         "outline is a round that was not locked, as it would be if nothing more were handed on."
     )
-    return both("levels", "The error ledgers", caption, lambda salt, width: draw_levels(data, width))
+    return both("levels", "The error ledgers", caption, draw_levels, tuple(data))
 
 
-def draw_effects(data: Effects, width: float) -> Drawing:
+def draw_effects(data: Effects, _salt: str, width: float) -> Drawing:
     """Draw each claim as a strip: the difference, its interval, the margin and the line of no difference."""
     items = [Strip(item.name, _note(item, data.unit), 34, paint("ink")) for item in data.items]
     figure, drawn = strips(width, items, (), f"difference in {data.measured}")
@@ -48,7 +48,7 @@ def draw_effects(data: Effects, width: float) -> Drawing:
     return Drawing(figure, f"Difference in {data.measured} of each claim, by round", {})
 
 
-def draw_levels(data: Sequence[LevelBars], width: float) -> Drawing:
+def draw_levels(data: Sequence[LevelBars], _salt: str, width: float) -> Drawing:
     """Draw a panel for each ledger, beside each other where there is room."""
     columns = 1 if width < WIDE else len(data)
     panel, top = 214.0, 34.0

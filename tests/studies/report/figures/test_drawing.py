@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -14,13 +14,15 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
+from studies.report.figures import drawing
 from studies.report.figures.drawing import (
-    Draw,
+    Drawing,
     draw_curves,
     draw_forecasts,
     draw_panels,
     draw_screen,
     draw_shifts,
+    learning_curves,
     picture,
 )
 from studies.report.figures.series import (
@@ -38,6 +40,8 @@ from studies.report.figures.strips import NARROW, WIDE, wrapped
 from studies.report.parts.deciding_interval import DecidingInterval
 from studies.report.parts.theme import style
 from studies.statistics.samples import mean_interval
+
+Draw = Callable[[str, float], Drawing]
 
 NAMES = ("group_size=4", "group_size=16", "learning_rate=0.003, group_size=64, temperature=0.7, clip_ratio=0.28")
 
@@ -194,3 +198,15 @@ def test_a_picture_of_a_metric_is_the_same_bytes_again_and_needs_no_style_sheet(
     assert (svg, png) == picture(curves())
     assert png.startswith(b"\x89PNG")
     assert "var(--arm-0" in svg
+
+
+def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() -> None:
+    drawing.drawn_once.cache_clear()
+    first = learning_curves(curves())
+    assert learning_curves(curves()) == first
+    assert drawing.drawn_once.cache_info().misses == 2, "a wide one and a narrow one"
+    other = learning_curves(curves(height=0.5))
+    assert (other.wide != first.wide, other.narrow != first.narrow) == (True, True)
+    assert learning_curves(curves(), "round-2-").wide != first.wide, "ids are kept apart by the name"
+    drawing.drawn_once.cache_clear()
+    assert learning_curves(curves()) == first, "drawn once more it is the same"

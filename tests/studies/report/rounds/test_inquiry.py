@@ -11,6 +11,7 @@ import pytest
 
 from studies import ReportError, StudyState
 from studies.report.build import render_report
+from studies.report.figures import drawing
 from studies.report.parts.evidence import Evidence, gather
 from studies.report.rounds.ending import why_ended
 from studies.report.rounds.spending import ledger_section
@@ -110,6 +111,7 @@ def test_the_page_is_whole_and_fetches_nothing(html: str) -> None:
 
 def test_the_same_state_and_files_give_the_same_bytes(told: Inquiry) -> None:
     shown = replace(told, events=told.events[:-1])
+    drawing.drawn_once.cache_clear()
     again = render_report(shown.state, told.folder)
     assert {name: (told.folder / name).read_text() for name in again} == again
 
