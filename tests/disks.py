@@ -15,7 +15,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 _OWN = ("unshare", "--user", "--map-root-user", "--mount", "--kill-child", "--pid", "--fork")
-TIMEOUT_S = 120.0
+TIMEOUT_S = 300.0
 
 
 def _can_mount() -> bool:

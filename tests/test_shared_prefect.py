@@ -49,7 +49,7 @@ def test_two_workers_are_served_by_one_server_that_ends_with_the_run(tmp_path: P
     (tests / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "2", "--dist", "each", str(tests)]
     alone = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1", "PYTHONPATH": str(ROOT)}
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, env=alone)
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=400, env=alone)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     first, second = (json.loads(path.read_text()) for path in told.iterdir())
     assert first == second

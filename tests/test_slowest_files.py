@@ -32,7 +32,7 @@ def test_the_slowest_files_are_named_with_the_sum_of_their_tests_whoever_ran_the
             sys.executable, "-m", "pytest", "-q", "-p", "xdist", "-n", "2",
             "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path),
         ],
-        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
+        capture_output=True, text=True, timeout=400, check=False, cwd=tmp_path,
         env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
     )  # fmt: skip
     said = done.stdout.partition("slowest 10 files")[2].splitlines()[1:11]

@@ -47,11 +47,11 @@ def environ(tmp_path: Path) -> dict[str, str]:
 
 def ajet(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "research", *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=170, check=False)
+    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=400, check=False)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 def test_a_study_is_planned_and_trained_by_what_a_package_brings(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

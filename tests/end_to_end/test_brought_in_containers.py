@@ -23,7 +23,7 @@ from tests.end_to_end.test_study import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 NUMERALS = '''
 """Roman numerals, by a package that ajet does not have; its code looks around wherever it is played."""
@@ -101,7 +101,7 @@ def test_a_package_comes_along_and_no_client_finds_a_hidden_task(
     study = start(environment, "research", *asked, *LARGE, "--sandbox", "docker", "--no-prefect")
     wait_until(study, environment, lambda state: any(run.status == "collected" for run in state.runs.values()))
     study.send_signal(signal.SIGINT)
-    _, errors = study.communicate(timeout=60)
+    _, errors = study.communicate(timeout=400)
     assert study.returncode == 130, errors
 
     state = state_of(environment)

@@ -32,7 +32,7 @@ from tests.end_to_end.test_study import (
     wait_until,
 )
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 class Containers:

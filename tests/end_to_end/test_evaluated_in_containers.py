@@ -31,7 +31,7 @@ from tests.research.attempts.test_containers import ContainedTrial
 from tests.research.attempts.test_during import PLAYS, evaluated_often
 from tests.research.attempts.test_resumption import Tries
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 COUNTING = '''
 """Its code looks around wherever it is played: a client finds no hidden task, and whoever evaluates finds them."""

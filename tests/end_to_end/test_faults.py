@@ -24,9 +24,9 @@ from studies.proof import verify
 from tests.end_to_end.controller import STUDY, make_loop
 from tests.research.fakes import create_study
 
-DEADLINE_S = 300.0
+DEADLINE_S = 600.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(360)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

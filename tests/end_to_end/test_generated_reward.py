@@ -31,9 +31,9 @@ from tests.end_to_end.test_study import LARGE, ajet, environment, state_of  # no
 from tests.research.planner.scripted_endpoint import says, scripted_endpoint
 from tests.research.test_generated_code import Coder, create_study
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(480)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-DEADLINE_S = 400.0
+DEADLINE_S = 600.0
 TOPIC = "Does a dense reward function help with sums?"
 OFFSET = 5.0
 """Added to every reward of the generated function, so that its runs are told apart by what they logged."""

@@ -23,9 +23,9 @@ from tests.research.fakes import create_study
 from tests.wandb_standin import StandIn, standing_in
 from tests.wandb_standin.server import KEY
 
-DEADLINE_S = 300.0
+DEADLINE_S = 600.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

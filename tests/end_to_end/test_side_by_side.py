@@ -24,9 +24,9 @@ from tests.end_to_end.controller import make_loop
 from tests.research.fakes import create_study
 
 STUDIES = ("s1", "s2")
-DEADLINE_S = 300.0
+DEADLINE_S = 600.0
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(700)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 def ajet(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "research", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
 
 
 def small_job(steps: int = Job().steps) -> Job:
@@ -64,7 +64,7 @@ def documented_block(beginning: str) -> str:
 def test_the_documented_curl_episode(environment: dict[str, str], tmp_path: Path) -> None:
     url, tokens = started(environment, tmp_path)
     ended = subprocess.run(
-        ["bash", "-euc", documented_block("HOME_DIR=")], env=environment, capture_output=True, text=True, timeout=60
+        ["bash", "-euc", documented_block("HOME_DIR=")], env=environment, capture_output=True, text=True, timeout=400
     )
     assert ended.returncode == 0, ended.stderr
     decoder, text, answers = json.JSONDecoder(), ended.stdout.strip(), []

@@ -19,7 +19,7 @@ SMALL = '{"backend": "fake", "episodes_per_step": 20, "group_size": 2, "lease_tt
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_every_batch_has_its_shares_before_and_after_they_change(tmp_path: Path) -> None:
     words = ("--steps", "5", "--slowness", "20", "--port", "0", "--home", "home", "--out", "plot", "--job", SMALL)
     ended = subprocess.run(

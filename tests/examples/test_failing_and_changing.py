@@ -16,7 +16,7 @@ from swarm.client import SwarmClient
 from swarm.job import Job
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-DEADLINE_S = 180.0
+DEADLINE_S = 600.0
 
 
 def without_settings() -> dict[str, str]:

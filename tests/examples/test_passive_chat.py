@@ -12,7 +12,7 @@ MODEL = {"kind": "tiny", "hidden_size": 32, "layers": 1, "warm_start_steps": 60}
 """Answers with numbers, of which users like one more than another: what it takes for a choice."""
 
 
-@pytest.mark.timeout(600)  # a busy machine takes 200
+@pytest.mark.timeout(900)  # a busy machine takes 200
 def test_use_alone_makes_training_data_of_those_who_consent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AJET_BENCHMARK_MODELS", str(tmp_path))
     job = job_of(0, model=MODEL)

@@ -34,8 +34,8 @@ from swarm.errors import (
 from swarm.job import Job
 from tests.faults.points import Fault
 
-DEADLINE_S = 30.0
-PATIENCE_S = 20.0
+DEADLINE_S = 180.0
+PATIENCE_S = 180.0
 """How long a client sends the same request again while the server is away: nothing may hang longer."""
 TURNS = 2
 """Calls of an episode."""

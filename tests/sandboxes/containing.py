@@ -10,7 +10,7 @@ from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.options import INSTALLATION
 from sandboxes.images import Image
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 def spec(image: Image, code: str, name: str = "one", **more: Any) -> SandboxSpec:

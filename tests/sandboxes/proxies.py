@@ -14,7 +14,7 @@ from typing import Any
 
 from aiohttp import web
 
-DEADLINE_S = 20.0
+DEADLINE_S = 180.0
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 

@@ -67,7 +67,7 @@ def modules_of(distributions: set[str]) -> set[str]:
 def imported(modules: str) -> subprocess.CompletedProcess[str]:
     allowed = " ".join(modules_of(needs("aiohttp", "pydantic")))
     return subprocess.run(
-        [sys.executable, "-c", IMPORTING, modules, allowed], capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, "-c", IMPORTING, modules, allowed], capture_output=True, text=True, timeout=400, check=False
     )
 
 

@@ -33,7 +33,7 @@ from swarm.job import Job
 from swarm.wire import ServerState, Status
 from tests.research.model_folders import model_at
 
-DEADLINE_S = 150.0
+DEADLINE_S = 300.0
 ROOT = Path(__file__).parents[3]
 EPISODES = 24
 

@@ -115,7 +115,7 @@ def modules(forking: subprocess.Popen[str], tmp_path: Path) -> Imported:
 def test_what_runs_no_command_imports_none(tmp_path: Path, arguments: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", AJET, arguments],
-        env={**os.environ, "AJET_HOME": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False,
+        env={**os.environ, "AJET_HOME": str(tmp_path)}, capture_output=True, text=True, timeout=400, check=False,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     found = packages(done.stderr.splitlines()[-1].split())

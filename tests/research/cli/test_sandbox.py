@@ -29,7 +29,7 @@ from tests.research.cli.conftest import Ajet
 from tests.sandboxes.containing import held, spec
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 @pytest.fixture

@@ -49,7 +49,7 @@ def test_what_was_installed_of_it_plays_a_job_to_its_end(tmp_path: Path) -> None
             client.ensure_training(Job(backend="fake", steps=2, episodes_per_step=4, group_size=2))
         ended = subprocess.run(
             [sys.executable, "-c", PLAY, server.url, server.client_token, str(there)],
-            capture_output=True, text=True, cwd=tmp_path, timeout=120, check=False,
+            capture_output=True, text=True, cwd=tmp_path, timeout=400, check=False,
         )  # fmt: skip
     finally:
         stop_swarm(server)

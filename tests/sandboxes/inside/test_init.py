@@ -98,7 +98,7 @@ def in_namespace(workspace: Path, code: str, before: str = "", **more: Any) -> s
 def ended(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], list[dict[str, Any]], str]:
     """Return the frame of the end, all further ones, and the output."""
     try:
-        out, said = process.communicate(timeout=60)
+        out, said = process.communicate(timeout=400)
     finally:
         process.kill()
     frames = [json.loads(line) for line in said.splitlines()]

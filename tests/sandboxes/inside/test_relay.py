@@ -16,7 +16,7 @@ import pytest
 from sandboxes.inside import relay
 
 Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-DEADLINE_S = 20.0
+DEADLINE_S = 180.0
 
 
 def free_port() -> int:

@@ -20,7 +20,7 @@ import pytest
 from sandboxes import Exit, ProcessSandbox, SandboxError, SandboxSpec
 from sandboxes.shim import LOG_BYTES
 
-DEADLINE_S = 30.0
+DEADLINE_S = 180.0
 
 
 def eventually(condition: Callable[[], bool]) -> None:

@@ -17,7 +17,7 @@ from swarm.environments.playing.evaluate import MOST_CHARACTERS, MOST_MESSAGES, 
 from swarm.environments.tasks_file import read_tasks
 from tests.swarm.server.support import Served, eventually, job, serving
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 
 
 async def started(*arguments: str, token: str) -> asyncio.subprocess.Process:

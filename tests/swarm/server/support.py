@@ -23,7 +23,7 @@ from swarm.server.http.head_limits import LimitedHttp
 from swarm.server.shared.directory import ServerDirectory
 from swarm.server.training.tracking import NullTracker, Tracker
 
-DEADLINE_S = 20.0
+DEADLINE_S = 180.0
 MODEL = "fake"
 
 

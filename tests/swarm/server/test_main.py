@@ -22,7 +22,7 @@ import pytest
 from swarm.server.__main__ import main
 from swarm.store.databases.database import check
 
-DEADLINE_S = 40.0
+DEADLINE_S = 180.0
 HELLO = {"role": "user", "content": "hi"}
 
 
@@ -106,7 +106,7 @@ def test_a_signal_ends_a_training_cleanly(tmp_path: Path) -> None:
     (run,) = (tmp_path / "metrics").glob("wandb/offline-run-*/run-r1.wandb")
     inspected = subprocess.run(
         [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(run)],
-        capture_output=True, text=True, check=True, timeout=60,
+        capture_output=True, text=True, check=True, timeout=400,
     )  # fmt: skip
     assert json.loads(inspected.stdout.splitlines()[-1])["type"] == "exit"
     secrets = [*tokens.values(), lease["api_key"], lease["lease_token"]]

@@ -37,7 +37,7 @@ def test_evaluations_are_played_whenever_training_waits_until_it_is_finished(
         )
         try:
             trained = ajet("client", "run", "--concurrency", "4")
-            out, err = beside.communicate(timeout=60)
+            out, err = beside.communicate(timeout=400)
         finally:
             beside.kill()
             beside.wait()

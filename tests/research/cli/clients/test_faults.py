@@ -28,7 +28,7 @@ from swarm.job import Job
 from swarm.wire import EpisodeSummary
 from tests.research.environments.written import sums, wheel_in
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 seeds = itertools.count(1)
 SLOW = """
 import asyncio

@@ -17,7 +17,7 @@ from research.installation.server_process import start_swarm, stop_swarm
 from research.servers.fronts import NoFront, running_front
 from tests.research.cli.conftest import Ajet
 
-DEADLINE_S = 40.0
+DEADLINE_S = 180.0
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from studies import EventLog, StudyLog, StudyState
 from tests.research.bench import STUDY
 
 ROOT = Path(__file__).parents[4]
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 ASKED = "type yes or no"
 
 

@@ -272,7 +272,7 @@ def test_two_starts_of_one_name_at_once_end_with_one_server(home: Path) -> None:
     """Whichever comes second finds what the first started."""
     command = [sys.executable, "-m", "research", "swarm", "start", "--name", "twice", "--port", "0", "--json"]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
-    ended = [process.communicate(timeout=120) for process in both]
+    ended = [process.communicate(timeout=400) for process in both]
     assert [process.returncode for process in both] == [0, 0], ended
     urls = {json.loads(out)["url"] for out, _ in ended}
     running = find_swarm(home / "swarms" / "twice")

@@ -12,7 +12,7 @@ from swarm.backends.protocols import Backend, Batch, Chunk, Finish, GenerationRe
 from tests.lazily import lazy
 
 stats = lazy("scipy.stats")
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 """Bound on waiting for what must happen: nothing here waits this long unless it is broken."""
 
 

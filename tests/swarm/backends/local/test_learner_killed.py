@@ -22,7 +22,7 @@ _SYNCS = 6
 """Files and folders that a checkpoint syncs."""
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(900)
 def test_kill_9_within_an_update_and_within_a_save_changes_nothing_in_the_end(tmp_path: Path) -> None:
     rng = random.Random()
     job = Job(epochs=2, minibatches=2, lr_schedule="cosine", lr_warmup_steps=1, steps=6, kl_coef=0.01)

@@ -22,7 +22,7 @@ from swarm.job import Job
 from tests.swarm.backends.local.batches import make_batch
 from tests.swarm.backends.local.models import forced_logprobs, make_policy
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 180.0
 
 
 @dataclass

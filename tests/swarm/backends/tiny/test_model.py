@@ -142,7 +142,7 @@ def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
     spec = json.dumps({"hidden_size": 16, "layers": 1, "warm_start_steps": 5})
     given = ("--models", str(models), "--environment", "arith", "--spec", spec)
     command = [sys.executable, "-c", TWO, *map(str, files), *given]
-    ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=120, capture_output=True)
+    ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=400, capture_output=True)
     assert ended.returncode == 0, ended.stderr.decode()
     outputs = [file.read_text() for file in files]
     paths = {out.splitlines()[-1] for out in outputs}

@@ -40,7 +40,7 @@ def tracked(folder: Path) -> Job:
 def inspect(folder: Path) -> list[dict[str, Any]]:
     (log,) = folder.glob("wandb/offline-run-*/run-run7.wandb")
     command = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(log)]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.splitlines()
+    lines = subprocess.run(command, capture_output=True, text=True, check=True, timeout=400).stdout.splitlines()
     return [json.loads(line) for line in lines]
 
 
@@ -49,7 +49,7 @@ def test_a_finished_run_is_whole_on_disk_without_an_account(tmp_path: Path) -> N
     job = tracked(tmp_path)
     command = [sys.executable, "-c", CODE, job.model_dump_json()]
     done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=90, check=False
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=400, check=False
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout == ""

@@ -23,7 +23,7 @@ from swarm.errors import NotFound
 from swarm.job import Job
 from tests.research.cli.conftest import Ajet
 
-DEADLINE_S = 60.0
+DEADLINE_S = 180.0
 JOB = Job.model_validate(
     {"backend": "fake", "steps": 4, "episodes_per_step": 2, "group_size": 2, "environment": "arith"}
 )

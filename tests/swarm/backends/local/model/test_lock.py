@@ -7,7 +7,7 @@ import time
 
 from swarm.backends.local.model.lock import ReadWriteLock
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 180.0
 
 
 def test_readers_share_the_lock() -> None:
