@@ -46,6 +46,16 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("untimed")
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the files of `slow_files.txt`, which take most of the time of all: `make test` leaves them to `.ci/run`."""
+    here = Path(__file__).parent
+    slow = {here / name for name in (here / "slow_files.txt").read_text().split()}
+    for item in items:
+        if item.path in slow:
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def _environments_of_this_module() -> Iterator[None]:
     """Know at a module's beginning the built-in environments only: what others brought is forgotten."""

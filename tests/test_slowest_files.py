@@ -37,3 +37,9 @@ def test_the_slowest_files_are_named_with_the_sum_of_their_tests_whoever_ran_the
     )  # fmt: skip
     said = done.stdout.partition("slowest 10 files")[2].splitlines()[1:11]
     assert said == [f"{2 * file:7.1f}s test_file{file}.py" for file in range(11, 1, -1)], done.stdout
+
+
+def test_files_that_are_left_to_ci_are_there_and_each_is_named_once() -> None:
+    names = (ROOT / "tests" / "slow_files.txt").read_text().split()
+    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
+    assert names == sorted(set(names))
