@@ -7,6 +7,7 @@ skipped where none answers, with the reason; AJET_TEST_DOCKER=required makes tha
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -42,7 +43,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["AJET_ROUNDS"] = "1"  # a test that asks on says so
     config.pluginmanager.register(SlowestFiles())
     config.pluginmanager.register(EndsPrefect())
-    settings.register_profile("untimed", deadline=None)
+    settings.register_profile("untimed", deadline=None, max_examples=50)
     settings.load_profile("untimed")
 
 
@@ -54,6 +55,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path in slow:
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Leave what all tests and their libraries are made of, a million objects, out of every collection of garbage."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="module", autouse=True)
