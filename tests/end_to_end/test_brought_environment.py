@@ -62,7 +62,7 @@ def test_a_folder_is_studied_as_it_was_when_the_study_began(environment: dict[st
     folder.mkdir()
     (folder / "environment.py").write_text(NEXT)
     asked = ("--vary", "group_size=4,8", "--set", "steps=3", "--env", str(folder), "--max-runs", "13", "--no-prefect")
-    controller = start(environment, "research", *asked, *LARGE, "--backend", "fake", "--json")
+    controller = start(environment, "research", *asked, *LARGE, "--json")
     wait_until(controller, environment, lambda state: state.first_launch is not None)
     (folder / "environment.py").write_text("raise RuntimeError('changed')\n")
     out, errors = controller.communicate()
