@@ -1,7 +1,7 @@
 # Every target sets up what it needs: a virtual environment in .venv with the pinned dependencies.
 #
 #   make research TOPIC="Does a larger group size make GRPO learn the guessing game faster?"
-#   make test        the tests that take a moment each: about 6 minutes; TESTS=all adds whole studies and trainings
+#   make test        the quick tests; TESTS=all adds those of tests/slow_files.txt, whole studies and trainings
 #   make test-verl   the tests of the backend `verl`, in an environment of their own (.venv-verl: 3 GB)
 #   make gpu-smoke   the suite of all backends on a GPU, by an environment whose torch finds one: GPU_BIN=/path/to/venv/bin
 #   make check       ruff, mypy and the measures of the code
@@ -47,6 +47,7 @@ research: setup
 # .ci/run runs all of them, with the services that some need.
 TESTS ?= quick
 test: setup
+	@case "$(TESTS)" in quick|all) ;; *) echo "make test: expected TESTS=quick or TESTS=all; found TESTS=$(TESTS)" >&2; exit 2;; esac
 	@$(BIN)/pytest -n 2 --dist worksteal $(if $(filter all,$(TESTS)),,-m "not slow") $(ARGS)
 
 # vLLM and Prefect cannot share an environment. Everything is pinned and resolved: nothing is to be looked up.

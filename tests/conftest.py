@@ -58,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Leave what all tests and their libraries are made of, a million objects, out of every collection of garbage."""
+    """Leave what all tests and their libraries are made of out of every collection of garbage."""
     gc.collect()
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""How a process imports torch and transformers, which make two million objects that stay."""
+"""How a process imports torch and transformers, which make very many objects that stay."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from contextlib import contextmanager
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Import large libraries without looking for garbage among what they make: as a decorator, too.
+    """Import large libraries, and load what they load, without collecting garbage meanwhile: as a decorator, too.
 
     Python's collector would go through all that is there again and again while modules are made, and find nothing to
-    free: a sixth of the time that torch and transformers take to come.
+    free. What is left in cycles inside waits for the end.
     """
     was_enabled = gc.isenabled()
     gc.disable()

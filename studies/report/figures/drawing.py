@@ -160,13 +160,11 @@ def _png(draw: Callable[[], Drawing], dpi: int) -> bytes:
 
 def both(name: str, title: str, caption: str, draw: Draw, data: Hashable) -> Figure:
     """Return the figure of this data for a wide page and for a narrow one."""
-    wide, narrow = (
-        drawn_once(draw, data, f"{name}-{page}", width) for page, width in (("wide", WIDE), ("narrow", NARROW))
-    )
-    return Figure(name, title, caption, wide, narrow)
+    wide = drawn_once(draw, data, f"{name}-wide", WIDE)
+    return Figure(name, title, caption, wide, drawn_once(draw, data, f"{name}-narrow", NARROW))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)  # a controller of many days holds them: as many as a report of four rounds has
 def drawn_once(draw: Draw, data: Hashable, salt: str, width: float) -> str:
     """Return a drawing as SVG: what was drawn of the same before, if anything was.
 
