@@ -97,7 +97,7 @@ def asked(arguments: argparse.Namespace) -> list[str]:
     """Return the command of the study, which says how long it takes."""
     steps = QUICK_STEPS if arguments.quick else round(arguments.minutes * STEPS_A_MINUTE)
     if arguments.quick:
-        size = ["--effect", "0.3", "--max-runs", "6"]
+        size = ["--effect", "0.3", "--max-runs", "6", "--episodes", "64"]
     else:
         size = ["--effect", "0.03" if arguments.minutes >= LONG_MINUTES else "0.05"]
     return [

@@ -24,7 +24,7 @@ from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
 from sandboxes.images import Image
 from swarm.environments import registry
 from tests.shared_prefect import EndsPrefect
-from tests.slowest_files import SlowestFiles
+from tests.slowest_files import AsItHappens, SlowestFiles
 
 if TYPE_CHECKING:
     from sandboxes.docker.containers import DockerSandbox
@@ -42,6 +42,7 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["WANDB_MODE"] = "offline"
     os.environ["AJET_ROUNDS"] = "1"  # a test that asks on says so
     config.pluginmanager.register(SlowestFiles())
+    config.pluginmanager.register(AsItHappens(config))
     config.pluginmanager.register(EndsPrefect())
     settings.register_profile("untimed", deadline=None, max_examples=50)
     settings.load_profile("untimed")

@@ -29,9 +29,11 @@ from tests.research.banks import bank
 from tests.research.fakes import ScriptedPlanner
 
 STUDY = "s1"
-BASE = Job(steps=50, backend="fake", episodes_per_step=16)
-QUIET = bank(0.01, job=BASE)
-"""So little noise that two seeds of each arm keep the default promise."""
+EPISODES = 64
+"""Of each evaluation by these studies, which are created with as many."""
+BASE = Job(steps=30, backend="fake", episodes_per_step=16)
+QUIET = bank(0.01, job=BASE, episodes=EPISODES)
+"""So little noise that three seeds of each arm keep the default promise."""
 PRICING = Pricing(lambda job: 5.0, parallel=2, overhead_s=0.0, basis="made up")
 
 

@@ -14,7 +14,7 @@ import pytest
 from research.installation.home import Home
 from research.study.one_controller import is_driven
 from studies import EventLog, StudyState
-from tests.end_to_end.controller import STUDY
+from tests.end_to_end.controller import EPISODES, STUDY
 from tests.end_to_end.test_faults import check_whole, state_of, within_deadline
 from tests.research.fakes import create_study
 
@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[2]
 def home(tmp_path: Path) -> Home:
     home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
     with closing(EventLog(home.database)) as log:
-        create_study(log, STUDY, budget_s=3600.0, approve="plan")
+        create_study(log, STUDY, budget_s=3600.0, episodes=EPISODES, approve="plan")
     return home
 
 

@@ -1,4 +1,7 @@
-"""A study's runs, in containers, of an environment that brings a package and looks for the tasks that are hidden."""
+"""A study's runs, in containers, of an environment that brings a package and looks for the tasks that are hidden.
+
+Its policy is the fake backend's, which says one of the numbers in reach: nothing here depends on what is learned.
+"""
 
 from __future__ import annotations
 
@@ -52,14 +55,14 @@ class NumeralGame(Game):
         self._number, self._said = number, ""
 
     def opening(self):
-        return [{"role": "user", "content": f"write {self._number}"}]
+        return [{"role": "user", "content": f"which of {self._number - 1} to {self._number + 1} is {self._number}?"}]
 
     def answer(self, message):
         self._said = text_of(message).strip()
         return []
 
     def outcome(self):
-        right = self._said == roman.toRoman(self._number)
+        right = self._said.isdigit() and roman.toRoman(int(self._said) + 1) == roman.toRoman(self._number + 1)
         return Outcome(float(right), success=right)
 
 
@@ -78,7 +81,7 @@ class Numerals(Environment):
     def imitate(self, task, rng):
         number = task.data["number"]
         right = number if rng.random() < 0.4 else rng.randint(1, 96)
-        return [*NumeralGame(number).opening(), said(roman.toRoman(right))]
+        return [*NumeralGame(number).opening(), said(str(right))]
 '''
 SPLITS = ("train", "search", "hidden")
 
@@ -98,7 +101,7 @@ def test_a_package_comes_along_and_no_client_finds_a_hidden_task(
     (mine / "tasks.jsonl").write_text("\n".join(lines))
 
     asked = ("--vary", "group_size=4,8", "--set", "steps=3", "--env", str(mine), "--max-runs", "13")
-    study = start(environment, "research", *asked, *LARGE, "--sandbox", "docker", "--no-prefect")
+    study = start(environment, "research", *asked, *LARGE, "--backend", "fake", "--sandbox", "docker", "--no-prefect")
     wait_until(study, environment, lambda state: any(run.status == "collected" for run in state.runs.values()))
     study.send_signal(signal.SIGINT)
     _, errors = study.communicate(timeout=400)

@@ -21,7 +21,7 @@ from sandboxes import ProcessSandbox
 from studies import EventLog, RunState, StudyState, fold
 from studies.log.event import row_of
 from studies.proof import verify
-from tests.end_to_end.controller import STUDY, make_loop
+from tests.end_to_end.controller import EPISODES, STUDY, make_loop
 from tests.research.fakes import create_study
 
 DEADLINE_S = 600.0
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 def home(tmp_path: Path) -> Iterator[Home]:
     home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
     with closing(EventLog(home.database)) as log:
-        create_study(log, STUDY, budget_s=3600.0)
+        create_study(log, STUDY, budget_s=3600.0, episodes=EPISODES)
     yield home
     for handle in ProcessSandbox(home.sandboxes).list():
         handle.stop(grace_s=1.0)

@@ -26,7 +26,7 @@ from sandboxes.images import Image
 from studies import EventLog, RunState, StudyState
 from studies.report.parts.evidence import gather
 from swarm.job import Job
-from tests.end_to_end.controller import PRICING, QUIET, STUDY
+from tests.end_to_end.controller import EPISODES, PRICING, QUIET, STUDY
 from tests.end_to_end.test_study import LARGE, ajet, environment, state_of  # noqa: F401
 from tests.research.planner.scripted_endpoint import says, scripted_endpoint
 from tests.research.test_generated_code import Coder, create_study
@@ -184,7 +184,7 @@ def hostile(
     containers = DockerSandbox(home.containers, engine)
     planner = Coder("arith", hostile=f"TRACE = {str(tmp_path / 'trace')!r}\n{HOSTILE}", cheat=CHEATING)
     with closing(EventLog(home.database)) as log:
-        create_study(log, sandboxing)
+        create_study(log, sandboxing, episodes=EPISODES)
         yield StudyController(
             home=home, log=log, study=STUDY, planner=planner,
             sandbox=ProcessSandbox(home.sandboxes), isolation=Isolation(sandboxing, containers), pricing=PRICING,

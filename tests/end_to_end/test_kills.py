@@ -14,6 +14,13 @@ pytestmark = [
 ]  # sized for 3 minutes; a busy machine takes 15
 
 
-def test_a_study_under_kill_9_of_everything_ends_like_the_undisturbed_one(tmp_path: Path) -> None:
+def test_a_study_under_kill_9_of_everything_ends_like_the_undisturbed_one(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """The one left in peace finds its model made, as for all tests."""
+    models = tmp_path_factory.getbasetemp().parent / "models-of-all-workers"
+    models.mkdir(exist_ok=True)
+    (tmp_path / "calm").mkdir(mode=0o700)
+    (tmp_path / "calm" / "models").symlink_to(models)
     figures = measured(tmp_path, Namespace(quick=True, seed=1))
     assert figures["missed"] == [], table(figures)

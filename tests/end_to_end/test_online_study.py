@@ -18,7 +18,7 @@ from sandboxes import ProcessSandbox
 from studies import EventLog, StudyState, fold
 from studies.log.event import row_of
 from studies.proof import verify
-from tests.end_to_end.controller import STUDY
+from tests.end_to_end.controller import BASE, EPISODES, STUDY
 from tests.research.fakes import create_study
 from tests.wandb_standin import StandIn, standing_in
 from tests.wandb_standin.server import KEY
@@ -38,7 +38,7 @@ def standin() -> Iterator[StandIn]:
 def home(tmp_path: Path, standin: StandIn) -> Iterator[Home]:
     home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
     with closing(EventLog(home.database)) as log:
-        create_study(log, STUDY, budget_s=3600.0, wandb={"base_url": standin.url})
+        create_study(log, STUDY, budget_s=3600.0, episodes=EPISODES, wandb={"base_url": standin.url})
     yield home
     for handle in ProcessSandbox(home.sandboxes).list():
         handle.stop(grace_s=1.0)
@@ -126,7 +126,7 @@ def test_a_study_is_copied_whole_though_wandb_is_down_and_its_controller_killed(
         assert (found.values["design_hash"], found.values["group_size"]) == (
             state.design_hash, run.spec.job["group_size"],
         )  # fmt: skip
-        assert found.steps == list(range(1, 51))
+        assert found.steps == list(range(1, BASE.steps + 1))
         assert attempt.url in report_of(home, state).replace("\\", "")
     assert standin.artifacts.files(f"report-{STUDY}")["report.md"] == report_of(home, state).encode()
     assert standin.run(f"{STUDY}-report").group == STUDY

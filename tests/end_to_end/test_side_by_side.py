@@ -20,7 +20,7 @@ from studies.log.event import row_of
 from studies.log.leases import Holder
 from studies.log.slots import SlotRow, Slots
 from studies.proof import verify
-from tests.end_to_end.controller import make_loop
+from tests.end_to_end.controller import EPISODES, make_loop
 from tests.research.fakes import create_study
 
 STUDIES = ("s1", "s2")
@@ -40,7 +40,7 @@ def home(tmp_path: Path) -> Iterator[Home]:
 def create(home: Home, parallel: int) -> None:
     with closing(EventLog(home.database)) as log:
         for study in STUDIES:
-            create_study(log, study, budget_s=3600.0, parallel=parallel)
+            create_study(log, study, budget_s=3600.0, episodes=EPISODES, parallel=parallel)
 
 
 @contextmanager

@@ -22,8 +22,8 @@ from tests.research.planner.scripted_endpoint import Reply, says, scripted_endpo
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 TOPIC = "group size 4 vs 8 on arith with 3 training steps"
-LARGE = ("--effect", "0.3")
-"""An effect so large that two seeds of each arm see it: these tests are about the way, not about what is found."""
+LARGE = ("--effect", "0.3", "--episodes", "64")
+"""An effect so large that few seeds and episodes see it: these tests are about the way, not about what is found."""
 DEADLINE_S = 600.0
 
 

@@ -90,6 +90,7 @@ def create_study(
     wanted: Mapping[str, Any] | None = None,
     approve: str = "none",
     wandb: Mapping[str, Any] | None = None,
+    episodes: int | None = None,
 ) -> None:
     payload = {
         "topic": topic,
@@ -98,6 +99,7 @@ def create_study(
             "budget_s": budget_s, "max_runs": max_runs, "parallel": parallel, "approve": approve,
             **({} if wanted is None else {"wanted": wanted}),
             **({} if wandb is None else {"wandb": wandb}),
+            **({} if episodes is None else {"episodes": episodes}),
         },
         "command": ["ajet", "research", "..."],
         "versions": {"python": "3"},

@@ -52,9 +52,9 @@ class Coder:
                 return PlannerTurn(Conclude(reason="Done."))
 
 
-def create_study(log: EventLog, sandbox: Sandboxing) -> None:
+def create_study(log: EventLog, sandbox: Sandboxing, **settled: object) -> None:
     """Begin the study, with the sandbox it was created with."""
-    settings = {"budget_s": 600.0, "max_runs": None, "parallel": 2, "approve": "none"}
+    settings = {"budget_s": 600.0, "max_runs": None, "parallel": 2, "approve": "none", **settled}
     append(log, STUDY, EventType.STUDY_CREATED, {
         "topic": "Does a dense reward function help?", "planner": {"name": "llm", "model": "scripted"},
         "settings": {**settings, "sandbox": sandbox.model_dump(mode="json")}, "command": ["ajet"],

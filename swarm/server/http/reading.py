@@ -6,6 +6,7 @@ import asyncio
 import json
 import logging
 from collections.abc import Mapping
+from functools import cache
 
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.main import IncEx
@@ -77,7 +78,6 @@ class _Readers:
         self._keep_alive_s = keep_alive_s
         self._inspection = Inspection(server)
         self._exports = Exports(self._inspection)
-        self._document = json.dumps(openapi()).encode()
 
     async def episodes(self, asked: Authorised) -> BaseModel | Response:
         query = asked.query(_ListQuery)
@@ -121,7 +121,13 @@ class _Readers:
         return await history(self._server, asked.query(HistoryQuery))
 
     async def openapi(self, _: Authorised) -> Response:
-        return json_response(self._document)
+        return json_response(await asyncio.to_thread(_document))  # model calls do not wait for it
+
+
+@cache
+def _document() -> bytes:
+    """Return the OpenAPI document, made when it is first asked for: it takes as long as starting all else."""
+    return json.dumps(openapi()).encode()
 
 
 class _ExportResponse(StreamingResponse):

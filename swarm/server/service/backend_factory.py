@@ -6,7 +6,7 @@ import importlib.util
 from pathlib import Path
 
 from swarm.backends.protocols import Backend, BackendError
-from swarm.entry_points import BACKENDS, EntryPointBroken, backend_names, load
+from swarm.entry_points import BACKENDS, BUILT_IN_BACKENDS, EntryPointBroken, backend_names, load
 from swarm.errors import InvalidRequest
 from swarm.job import Job
 
@@ -16,7 +16,7 @@ _LOCAL = ("torch", "transformers", "safetensors", "tokenizers")
 
 def require_known(name: str) -> None:
     """Raise InvalidRequest, which lists the names, unless a backend of this name is installed."""
-    if name not in (known := backend_names()):
+    if name not in BUILT_IN_BACKENDS and name not in (known := backend_names()):
         raise InvalidRequest(f"backend: expected one of {', '.join(known)}; found {name!r}", param="backend")
 
 

@@ -145,15 +145,16 @@ def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and_plays
     tries = tries_evaluated(made, tmp_path, 24, checkpoint_every=4)
     assert tries.order.evaluate_after == (3, 6, 9, 12, 15, 18, 21)
     tries.launch()
-    eventually(lambda: "event=step step=8/" in tries.log(1), "step 8 is learned")
+    first = tries.trial(1)
+    eventually(lambda: "event=step step=8/" in tries.log(1) and first.at("train", step=8), "step 8 is noted")
     tries.kill(1, "research.attempts.attempt")
     tries.over(1)
     tries.ended("lost")
     assert beginning(tries.run, tries.folder).resumes == 1
     begun_without_its_evaluations(tries)
     changed_and_gone_on_with(tries, tmp_path / "changed")
-    first = read_during(tries.folder(1).evaluation("during"))
-    assert [each.policy_version for each in first][:2] == [3, 6]
+    before = read_during(tries.folder(1).evaluation("during"))
+    assert [each.policy_version for each in before][:2] == [3, 6]
 
     order = tries.launch()
     assert order.during_sha256
@@ -164,7 +165,7 @@ def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and_plays
     evidence = collect(tries.folder(2), order, tmp_path / "study", said=outcome)
     stored = json.loads((tmp_path / "study" / evidence.evaluation["path"]).read_text())
     assert [part["policy_version"] for part in stored["during"]] == list(order.evaluate_after)
-    for part, kept in zip(stored["during"], first, strict=False):
+    for part, kept in zip(stored["during"], before, strict=False):
         if kept.policy_version < outcome.resumed_at:
             assert part == kept.model_dump(mode="json", exclude_defaults=True)
 

@@ -57,7 +57,7 @@ def driver(pages: Pages, study: str) -> psutil.Process:
 def test_a_study_goes_on_in_another_container_when_its_own_is_killed_and_ends_in_a_report(
     pages: Pages, engine: ContainerEngine
 ) -> None:
-    short = ("--budget", "30m", "--effect", "0.3", "--max-runs", "6", "--detach")
+    short = ("--budget", "30m", "--effect", "0.3", "--episodes", "64", "--max-runs", "6", "--detach")
     assert pages.ajet("research", SHORT, *short).returncode == 0
     study = pages.study().id
     assert pages.study().settings["sandbox"]["kind"] == "process"
