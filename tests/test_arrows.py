@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -166,15 +166,18 @@ HEAVY = {"torch", "transformers", "safetensors", "tokenizers", "llguidance", "pe
 LIGHT_MAY_USE = {"aiohttp", "pydantic", "pydantic_core", "openai", "swarm"}
 
 
-def imports(path: Path) -> Iterator[str]:
-    """Yield the absolute name of every module a file imports, at any depth of the file."""
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    """Return the absolute name of every module a file imports, at any depth of the file; each file is read once."""
+    found: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            found += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path} uses a relative import"
             assert node.module is not None
-            yield node.module
+            found.append(node.module)
+    return tuple(found)
 
 
 def folder_of(room: str) -> Path:

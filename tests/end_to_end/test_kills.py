@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from kills import measured, table
 
+from tests.furnished import furnish
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.timeout(2400),
@@ -17,10 +19,7 @@ pytestmark = [
 def test_a_study_under_kill_9_of_everything_ends_like_the_undisturbed_one(
     tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The one left in peace finds its model made, as for all tests."""
-    models = tmp_path_factory.getbasetemp().parent / "models-of-all-workers"
-    models.mkdir(exist_ok=True)
-    (tmp_path / "calm").mkdir(mode=0o700)
-    (tmp_path / "calm" / "models").symlink_to(models)
+    """The one left in peace finds its model made; the other makes it, while what makes it is killed."""
+    furnish(tmp_path / "calm", tmp_path_factory)
     figures = measured(tmp_path, Namespace(quick=True, seed=1))
     assert figures["missed"] == [], table(figures)

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 from studies import EventLog, StudyState, fold
+from tests.furnished import furnish
 from tests.research.planner.scripted_endpoint import Reply, says, scripted_endpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -29,16 +30,10 @@ DEADLINE_S = 600.0
 
 @pytest.fixture
 def environment(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """The environment of an installation of its own; its Prefect server is stopped at the end.
-
-    Tiny models are made once for all tests, whichever process comes first.
-    """
+    """The environment of an installation of its own; its Prefect server is stopped at the end."""
     inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AJET_", "OPENAI_", "PREFECT_", "WANDB_"))}
     home = tmp_path / "home"
-    home.mkdir(mode=0o700)
-    models = tmp_path_factory.getbasetemp().parent / "models-of-all-workers"
-    models.mkdir(exist_ok=True)
-    (home / "models").symlink_to(models)
+    furnish(home, tmp_path_factory)
     mine = {**inherited, "AJET_HOME": str(home), "AJET_SANDBOX": "process", "AJET_ROUNDS": "1", "WANDB_MODE": "offline"}
     yield mine
     ajet(mine, "up", "--stop")

@@ -20,6 +20,7 @@ from research.installation.home import Home
 from research.orchestration.server import PrefectServer, client_environment, ensure_server, lives, recorded, stop_server
 from research.serving.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
+from tests.furnished import furnish
 from tests.research.orchestration.conftest import client, server  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
@@ -227,12 +228,9 @@ def stop(pages: Pages, study: str) -> None:
 
 @pytest.fixture(scope="module")
 def own_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The installation, with an environment; tiny models are made once for all tests, whoever comes first."""
+    """The installation, with an environment."""
     home = tmp_path_factory.mktemp("served") / "home"
-    home.mkdir(mode=0o700)
-    models = tmp_path_factory.getbasetemp().parent / "models-of-all-workers"
-    models.mkdir(exist_ok=True)
-    (home / "models").symlink_to(models)
+    furnish(home, tmp_path_factory)
     (home / "lingering").mkdir()
     (home / "lingering" / "environment.py").write_text(LINGERING)
     return home

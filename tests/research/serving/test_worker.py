@@ -258,7 +258,10 @@ def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages
     page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Custom run").click()
     page.get_by_label("Topic").fill("group size 4 vs 8 on arith with 3 training steps")
-    page.get_by_label("Budget").fill("20m")
+    page.get_by_label("Budget").fill("1d")
+    page.get_by_label("Episodes").fill("64")
+    fill_optional(page, "Effect", "float", "0.3")
+    fill_optional(page, "Rounds", "int", "1")
     with page.expect_response(lambda reply: reply.url.endswith("/create_flow_run")) as made:
         page.get_by_role("button", name="Submit").click()
     run = UUID(made.value.json()["id"])
@@ -272,6 +275,13 @@ def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages
     (report,) = [artifact["id"] for artifact in found if artifact["key"].endswith("-report")]
     page.goto(f"{pages.server.url}/v2/artifacts/artifact/{report}")
     page.get_by_text("Asked:").first.wait_for()
+
+
+def fill_optional(page: Page, name: str, kind: str, value: str) -> None:
+    """Fill a field of the form that may be left empty: its kind is chosen first."""
+    field = page.get_by_text(f"{name} (Optional)", exact=True).locator("xpath=ancestor::div[3]")
+    field.get_by_role("tab", name=kind).click()
+    field.get_by_role("spinbutton").fill(value)
 
 
 def test_a_notification_of_somebodys_own_is_sent_when_a_study_fails(pages: Pages) -> None:
