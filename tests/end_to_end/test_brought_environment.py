@@ -13,7 +13,6 @@ import pytest
 from research.installation.home import Home
 from swarm.environments.brought import BroughtEnvironment
 from tests.end_to_end.test_study import (
-    LARGE,
     ajet,
     environment,  # noqa: F401
     start,
@@ -23,6 +22,8 @@ from tests.end_to_end.test_study import (
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
+SEEN = ("--effect", "0.3", "--episodes", "128")
+"""An effect that three seeds see whatever the A/A runs say of noise, which is that of so many episodes."""
 NEXT = '''
 """The number after a number."""
 from swarm.environments import Environment, Game, Outcome, Task, said, text_of
@@ -65,7 +66,7 @@ def test_a_folder_is_studied_as_it_was_when_the_study_began(environment: dict[st
     folder.mkdir()
     (folder / "environment.py").write_text(NEXT)
     asked = ("--vary", "group_size=4,8", "--set", "steps=3", "--env", str(folder), "--backend", "fake")
-    controller = start(environment, "research", *asked, *LARGE, "--max-runs", "13", "--no-prefect", "--json")
+    controller = start(environment, "research", *asked, *SEEN, "--max-runs", "13", "--no-prefect", "--json")
     wait_until(controller, environment, lambda state: state.first_launch is not None)
     (folder / "environment.py").write_text("raise RuntimeError('changed')\n")
     out, errors = controller.communicate()
