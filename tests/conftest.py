@@ -8,8 +8,10 @@ skipped where none answers, with the reason; AJET_TEST_DOCKER=required makes tha
 from __future__ import annotations
 
 import gc
+import hashlib
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,12 +52,26 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the files of `slow_files.txt`, which take most of the time of all: `make test` leaves them to `.ci/run`."""
+    """Mark the files of `slow_files.txt`, which `make test` leaves to `.ci/run`, and those of `long_files.txt`.
+
+    A run that has an end puts its files in another order for each commit, so that none is always the last.
+    """
     here = Path(__file__).parent
-    slow = {here / name for name in (here / "slow_files.txt").read_text().split()}
-    for item in items:
-        if item.path in slow:
-            item.add_marker(pytest.mark.slow)
+    for name in ("slow", "long"):
+        files = {here / path for path in (here / f"{name}_files.txt").read_text().split()}
+        for item in items:
+            if item.path in files:
+                item.add_marker(name)
+    if (order := os.environ.get("AJET_TEST_ORDER")) is not None:
+        items.sort(key=lambda item: hashlib.sha256(f"{order} {item.path.name}".encode()).digest())
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin no file of minutes after the end of a run that has one: what is left is told, and is CI's next time."""
+    until = os.environ.get("AJET_TEST_UNTIL")
+    if until is not None and time.time() > float(until) and item.get_closest_marker("long"):
+        pytest.skip("this run of CI has no time left for it; another commit's comes to it")
 
 
 def pytest_collection_finish() -> None:

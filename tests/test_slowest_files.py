@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parent.parent
 CONFTEST = """
 from tests.slowest_files import SlowestFiles
@@ -39,7 +41,8 @@ def test_the_slowest_files_are_named_with_the_sum_of_their_tests_whoever_ran_the
     assert said == [f"{2 * file:7.1f}s test_file{file}.py" for file in range(11, 1, -1)], done.stdout
 
 
-def test_files_that_are_left_to_ci_are_there_and_each_is_named_once() -> None:
-    names = (ROOT / "tests" / "slow_files.txt").read_text().split()
+@pytest.mark.parametrize("listed", ["slow", "long"])
+def test_files_that_are_left_to_ci_are_there_and_each_is_named_once(listed: str) -> None:
+    names = (ROOT / "tests" / f"{listed}_files.txt").read_text().split()
     assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
     assert names == sorted(set(names))
