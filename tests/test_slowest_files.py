@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,14 @@ def test_files_that_are_left_to_ci_are_there_and_each_is_named_once(listed: str)
     names = (ROOT / "tests" / f"{listed}_files.txt").read_text().split()
     assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
     assert names == sorted(set(names))
+
+
+@pytest.mark.parametrize(("left_s", "said"), [(60, "1 skipped"), (7200, "1 passed")])
+def test_a_long_test_is_begun_only_where_its_limit_ends_before_the_run_does(left_s: float, said: str) -> None:
+    named = "tests/research/cli/swarm/test_export_model.py::test_where_nothing_was_trained_one_line_says_so"
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:xdist", named],
+        capture_output=True, text=True, timeout=400, check=False, cwd=ROOT,
+        env={**os.environ, "AJET_TEST_UNTIL": str(time.time() + left_s), "AJET_TEST_ORDER": "a commit"},
+    )  # fmt: skip
+    assert said in done.stdout
