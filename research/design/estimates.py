@@ -31,6 +31,8 @@ from swarm.models import ModelCheck, model_place
 
 STARTUP_S: Final = 7.0
 """Server and client processes start, the model is loaded."""
+BOOTS_S: Final[Mapping[str, float]] = {"verl": 100.0}
+"""As much with a backend that has more to start: Ray, a rank and a replica, as in a study of 13 runs on 2 cores."""
 SECONDS_PER_CALL: Final = 0.0014
 """One chat completion, with all that happens around it, at the default concurrency."""
 UPDATE_SECONDS_PER_EPISODE: Final = 0.16 / 128
@@ -148,7 +150,7 @@ class Estimates:
 
     def _startup(self, job: Job) -> float:
         check = self._check(job)
-        return STARTUP_S + (4 * _large(job) / LOADED_PER_S if check is None else check.load_s)
+        return BOOTS_S.get(job.backend, STARTUP_S) + (4 * _large(job) / LOADED_PER_S if check is None else check.load_s)
 
     def _call(self, job: Job) -> float:
         if (check := self._check(job)) is None:

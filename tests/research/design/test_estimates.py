@@ -11,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.design.estimates import (
+    BOOTS_S,
     CALLS_PER_EPISODE,
     EVALUATION_EPISODES,
     FED_PROMPT,
     SECONDS_PER_CALL,
+    STARTUP_S,
     Estimates,
     is_guess,
     parameters,
@@ -72,6 +74,12 @@ def test_a_larger_model_is_dearer_and_its_parameters_are_counted_without_loading
     assert Estimates().run(brought) > 10 * Estimates().run(Job())
     assert is_guess(brought)
     assert not is_guess(Job())
+
+
+def test_a_run_whose_backend_boots_for_minutes_is_priced_with_its_boot() -> None:
+    job = Job(environment="arith", steps=3)
+    dearer = Estimates().run(job.model_copy(update={"backend": "verl"})) - Estimates().run(job)
+    assert dearer == pytest.approx(BOOTS_S["verl"] - STARTUP_S)
 
 
 def test_a_small_model_of_a_folder_costs_what_the_tiny_one_does(tmp_path: Path) -> None:
