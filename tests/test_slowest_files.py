@@ -58,3 +58,17 @@ def test_a_long_test_is_begun_only_where_its_limit_ends_before_the_run_does(left
         env={**os.environ, "AJET_TEST_UNTIL": str(time.time() + left_s), "AJET_TEST_ORDER": "a commit"},
     )  # fmt: skip
     assert said in done.stdout
+
+
+def test_a_failure_is_said_when_it_happens_with_its_reason(tmp_path: Path) -> None:
+    registers = CONFTEST.replace("SlowestFiles()", "AsItHappens(config)").replace("SlowestFiles", "AsItHappens")
+    (tmp_path / "conftest.py").write_text(f"import sys\nsys.path.insert(0, {str(ROOT)!r})\n{registers}")
+    (tmp_path / "test_it.py").write_text("def test_of_1(): assert 1 == 2, 'no'\n\ndef test_of_31(): pass\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-c", "/dev/null", "--rootdir", str(tmp_path), str(tmp_path)],
+        capture_output=True, text=True, timeout=400, check=False, cwd=tmp_path,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )  # fmt: skip
+    told = done.stdout.partition("= FAILURES =")[0]
+    assert "failed: test_it.py::test_of_1 (call): AssertionError: no" in told, done.stdout
+    assert "took 31 s: test_it.py::test_of_31 (call)" in told

@@ -23,7 +23,7 @@ from tests.end_to_end.test_study import (
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 SEEN = ("--effect", "0.3", "--episodes", "128")
-"""An effect that three seeds see whatever the A/A runs say of noise, which is that of so many episodes."""
+"""An effect and as many episodes as let three seeds see it past what six A/A runs may say of noise; 64 were too few."""
 NEXT = '''
 """The number after a number."""
 from swarm.environments import Environment, Game, Outcome, Task, said, text_of

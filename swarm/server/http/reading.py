@@ -126,7 +126,7 @@ class _Readers:
 
 @cache
 def _document() -> bytes:
-    """Return the OpenAPI document, made when it is first asked for: it takes as long as starting all else."""
+    """Return the OpenAPI document, made when it is first asked for: no server starts later for it."""
     return json.dumps(openapi()).encode()
 
 
