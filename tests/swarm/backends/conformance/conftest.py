@@ -6,17 +6,33 @@ import gc
 from collections.abc import AsyncIterator, Callable
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
 
 from swarm.backends.protocols import Backend
+from swarm.backends.verl.backend import VerlBackend
 from tests.swarm.backends.conformance.keeping import KeptBackends
 from tests.swarm.backends.conformance.kinds import CAPABILITIES, KINDS, Kind
 from tests.swarm.backends.local.models import save_folder
 
 Make = Callable[..., Backend]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where starts are slow, come last to the file whose tests end their backends: what is kept serves all others.
+
+    First come the tests that ask for nothing of their own: a run that has an end is sure to come to them.
+    """
+    if find_spec("vllm") is not None:
+        items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> tuple[bool, bool]:
+    asked = getattr(item, "fixturenames", ())
+    return item.path.name == "test_life.py", "backend" not in asked
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -27,8 +43,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     needed = mark.args if mark else ()
     assert set(needed) <= set(CAPABILITIES), f"{metafunc.function.__name__} needs what no kind declares"
     fit = [kind for kind in _kinds() if not set(needed) & set(kind.lacks)]
-    # one of a slow kind is started several times in some tests, a minute each time
-    slow = [pytest.mark.timeout(1200)]
+    # up to three of a slow kind are started for a test, a minute each
+    slow = [pytest.mark.timeout(400)]
     metafunc.parametrize("kind", [pytest.param(kind, id=kind.name, marks=slow if kind.slow else ()) for kind in fit])
 
 
@@ -78,22 +94,21 @@ async def kept(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KeptBa
 @pytest.fixture
 async def start(kind: Kind, make: Make, kept: KeptBackends) -> AsyncIterator[Callable[..., Any]]:
     """Make and start backends of the kind; they are stopped, or kept for others, after the test."""
-    running: list[tuple[dict[str, Any], Backend]] = []
+    running: list[Backend] = []
 
     async def started(**fields: Any) -> Backend:
+        backend = make(**fields)
         if kind.slow:
-            named = {"kind": kind.name, **fields}
-            backend = await kept.take(named, lambda: make(**fields))
-            running.append((named, backend))
+            backend = await kept.take(cast(VerlBackend, backend))
+            running.append(backend)
         else:
-            backend = make(**fields)
-            running.append((fields, backend))
+            running.append(backend)
             await backend.start()
         return backend
 
     yield started
-    for fields, backend in running:
-        await (kept.give(fields, backend) if kind.slow else backend.stop())
+    for backend in running:
+        await (kept.give(cast(VerlBackend, backend)) if kind.slow else backend.stop())
 
 
 @pytest.fixture

@@ -6,14 +6,13 @@ What is kept is brought back to how it was when it had started, weights, version
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Callable, Mapping
+from itertools import count
 from pathlib import Path
-from typing import Any
 
-from swarm.backends.protocols import Backend, BackendError
+from swarm.backends.protocols import BackendError
+from swarm.backends.verl.backend import VerlBackend
 
-MOST = 3
+MOST = 4
 """Backends that stand idle at most, for each takes gigabytes."""
 
 
@@ -22,25 +21,23 @@ class KeptBackends:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._idle: list[tuple[str, Backend]] = []
+        self._idle: list[VerlBackend] = []
         self._first: dict[int, Path] = {}
+        self._numbers = count()
 
-    async def take(self, fields: Mapping[str, Any], make: Callable[[], Backend]) -> Backend:
-        """Return a started backend of these fields of a job, as it is right after its start."""
-        wanted = _key(fields)
-        for place, (key, backend) in enumerate(self._idle):
-            if key == wanted:
-                del self._idle[place]
-                return backend
+    async def take(self, backend: VerlBackend) -> VerlBackend:
+        """Return this backend, started now, or one of the same job that is kept, as it was right after its start."""
+        for place, kept in enumerate(self._idle):
+            if kept.job == backend.job:
+                return self._idle.pop(place)
         while len(self._idle) >= MOST:
-            await self._end(self._idle.pop(0)[1])
-        backend = make()
+            await self._end(self._idle.pop(0))
         await backend.start()
-        self._first[id(backend)] = checkpoint = self._folder / f"first-{len(self._first)}"
+        self._first[id(backend)] = checkpoint = self._folder / f"first-{next(self._numbers)}"
         await asyncio.to_thread(backend.learner.save, checkpoint)
         return backend
 
-    async def give(self, fields: Mapping[str, Any], backend: Backend) -> None:
+    async def give(self, backend: VerlBackend) -> None:
         """Bring a backend back to its beginning and keep it; end one that its test stopped or broke."""
         if backend.failure() is not None:
             await self._end(backend)
@@ -51,17 +48,13 @@ class KeptBackends:
         except BackendError:
             await self._end(backend)
             return
-        self._idle.append((_key(fields), backend))
+        self._idle.append(backend)
 
     async def close(self) -> None:
         """End all."""
         while self._idle:
-            await self._end(self._idle.pop()[1])
+            await self._end(self._idle.pop())
 
-    async def _end(self, backend: Backend) -> None:
+    async def _end(self, backend: VerlBackend) -> None:
         self._first.pop(id(backend), None)
         await backend.stop()
-
-
-def _key(fields: Mapping[str, Any]) -> str:
-    return json.dumps({name: str(value) for name, value in fields.items()}, sort_keys=True)

@@ -22,6 +22,10 @@ from swarm.server.service.backend_factory import make_backend
 
 DEVICE = os.environ.get("AJET_TEST_DEVICE", "cpu")
 """Where the local backends of the suite compute: cpu, or cuda on a machine with a GPU (`make gpu-smoke`)."""
+RATE = 0.01
+"""The learning rate of whatever a test does not give another: it moves log-probs far beyond any tolerance."""
+MINIBATCHES: Mapping[str, Any] = {"kl_coef": 0.05, "minibatches": 2, "lr_schedule": "linear"}
+"""Fields of a job whose updates are of several steps, each of another size, and have a reference."""
 CAPABILITIES = {
     "model": "its log-probs are a model's, so that a plain forward gives them too",
     "exact": "sums that are taken in another order come out the same, but for the last digits of fp32",
@@ -66,7 +70,7 @@ class Kind:
     def make(self, model: Path, cache: Path, **fields: Any) -> Backend:
         """Return a backend, not started, over the model in a folder, with some of the job's fields as given."""
         common = {"model": PathModel(path=str(model)), "max_context": 128, "max_concurrency": 4, "seed": 3}
-        return make_backend(Job(**{**common, "device": DEVICE, **self.job, **fields}), cache)
+        return make_backend(Job(**{**common, "learning_rate": RATE, "device": DEVICE, **self.job, **fields}), cache)
 
     def ask(self, backend: Backend) -> Oracle:
         """Return the backend's oracle."""

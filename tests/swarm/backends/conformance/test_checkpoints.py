@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 
 from swarm.backends.protocols import Backend, BackendError
-from tests.swarm.backends.conformance.kinds import Kind
+from tests.swarm.backends.conformance.kinds import MINIBATCHES, Kind
 from tests.swarm.backends.conformance.support import played
 from tests.swarm.backends.conformance.test_learning import mind
 
 Start = Callable[..., Any]
-_FIELDS: Mapping[str, Any] = {"learning_rate": 0.01, "kl_coef": 0.05, "minibatches": 2, "lr_schedule": "linear"}
 
 
 async def curve(backend: Backend, steps: range) -> list[dict[str, float]]:
@@ -46,7 +45,7 @@ async def test_a_checkpoint_restores_the_version_also_into_another_backend(
 
 @pytest.mark.needs("model", "learns")
 async def test_weights_come_back_bit_for_bit_and_serve_at_once(kind: Kind, start: Start, tmp_path: Path) -> None:
-    backend: Backend = await start(**_FIELDS)
+    backend: Backend = await start(**MINIBATCHES)
     await curve(backend, range(1))
     known = mind(kind, backend)
     backend.learner.save(tmp_path / "c")
@@ -67,11 +66,11 @@ async def test_weights_come_back_bit_for_bit_and_serve_at_once(kind: Kind, start
 @pytest.mark.needs("learns")
 async def test_a_run_that_is_resumed_has_the_same_curve(kind: Kind, start: Start, tmp_path: Path) -> None:
     """Answers, and so the generators that draw them, are part of it."""
-    whole: Backend = await start(**_FIELDS)
+    whole: Backend = await start(**MINIBATCHES)
     await curve(whole, range(2))
     whole.learner.save(tmp_path / "c")
     expected = await curve(whole, range(2, 4))
-    resumed: Backend = await start(**_FIELDS)
+    resumed: Backend = await start(**MINIBATCHES)
     resumed.learner.load(tmp_path / "c")
     await asyncio.to_thread(resumed.publish)
     assert await curve(resumed, range(2, 4)) == expected
@@ -101,7 +100,7 @@ async def test_where_no_checkpoint_is_nothing_is_loaded(kind: Kind, backend: Bac
 
 @pytest.mark.needs("hashes")
 async def test_a_damaged_checkpoint_is_refused_and_changes_nothing(kind: Kind, start: Start, tmp_path: Path) -> None:
-    backend: Backend = await start(**_FIELDS)
+    backend: Backend = await start(**MINIBATCHES)
     await curve(backend, range(1))
     backend.learner.save(tmp_path / "c")
     await curve(backend, range(1, 2))

@@ -14,8 +14,6 @@ from tests.swarm.backends.conformance.kinds import Kind
 from tests.swarm.backends.conformance.support import PATIENCE_S, Answer, ask, ask_all, played, prompt
 
 Start = Callable[..., Any]
-_RATE = 0.01
-"""A learning rate that moves the tiny model's log-probs far beyond any tolerance."""
 
 
 async def test_answers_bear_the_version_that_sampled_them(kind: Kind, backend: Backend) -> None:
@@ -29,7 +27,7 @@ async def test_answers_bear_the_version_that_sampled_them(kind: Kind, backend: B
 
 @pytest.mark.needs("model", "learns")
 async def test_after_an_update_nothing_of_the_older_weights_is_used(kind: Kind, start: Start) -> None:
-    backend: Backend = await start(learning_rate=_RATE)
+    backend: Backend = await start()
     oracle = kind.ask(backend)
     opening = list(range(70))
     for step in range(2):
@@ -51,7 +49,7 @@ async def test_after_an_update_nothing_of_the_older_weights_is_used(kind: Kind, 
 @pytest.mark.needs("model", "learns", "overlaps", "long")
 async def test_generations_caught_by_an_update_go_on_under_the_new_weights(kind: Kind, start: Start) -> None:
     """Wherever the update falls, a token after it has the log-prob of the new weights over all that stands before."""
-    backend: Backend = await start(learning_rate=_RATE, max_staleness=1)
+    backend: Backend = await start(max_staleness=1)
     oracle = kind.ask(backend)
     batch = await played(backend)
     answers: list[Answer] = []
