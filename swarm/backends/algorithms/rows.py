@@ -44,6 +44,10 @@ class Row:
     """(K,): the off-policy factors of the targets, where somebody computed them apart from the loss."""
     kept: Tensor | None = None
     """(K,), bool: which of the targets that correction did not reject."""
+    values: Tensor | None = None
+    """(K,): what a critic said of the targets as the update began, where there is one."""
+    returns: Tensor | None = None
+    """(K,): what it is to say of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -100,6 +100,8 @@ def _columns(rows: Sequence[Row], tokens: Tokens, sequence: Sequence[Tensor]) ->
         columns["old_log_probs"] = tokens.proximal.split(counts)
     for name, known in (
         ("ref_log_prob", [row.reference for row in rows if row.reference is not None]),
+        ("values", [row.values for row in rows if row.values is not None]),
+        ("returns", [row.returns for row in rows if row.returns is not None]),
     ):
         if len(known) == len(rows):
             columns[name] = known

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ from swarm.backends.verl.generating.draws import Draws
 from swarm.backends.verl.learning.dealing import Deal
 from swarm.backends.verl.learning.group import TrainerGroup
 from swarm.backends.verl.learning.loss import NamedLoss, SharedLoss, Whole
-from swarm.backends.verl.learning.worker import RankShare
+from swarm.backends.verl.learning.worker import Rank, RankShare
 from swarm.backends.verl.saving import sharded
 from swarm.job import Job
 from swarm.verl_fields import VerlFields
@@ -77,6 +77,9 @@ class RankedUpdate:
 class VerlLearner:
     """Implements `Learner` from the driver. Ray must be up; the ranks are made at once and live until `stop`."""
 
+    RANK: ClassVar[type[Rank]] = Rank
+    """The class of its ranks."""
+
     def __init__(
         self,
         folder: Path,
@@ -102,7 +105,7 @@ class VerlLearner:
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
         self._order = torch.Generator().manual_seed(job.seed)
-        self.group = TrainerGroup(folder, job, trainers, device, options=options)
+        self.group = TrainerGroup(folder, job, trainers, device, options=options, rank=self.RANK)
 
     def update(self, batch: Batch) -> Mapping[str, float]:
         """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
@@ -313,6 +316,7 @@ class VerlLearner:
             "version": self.version,
             "lora_rank": self._job.lora_rank,
             "mismatch": self._guard.state,
+            "critic": self._names.has_critic,
             "draws": 0 if self._draws is None else self._draws.count,
         }
         own = checkpoint.Checkpoint({"random": {"order": self._order.get_state()}}, facts)
@@ -336,6 +340,12 @@ class VerlLearner:
             raise BackendError(
                 f"the checkpoint {folder} is of lora_rank {rank}, the job of {self._job.lora_rank}: "
                 f"load it into the job that wrote it"
+            )
+        if bool(saved.facts.get("critic")) != self._names.has_critic:
+            wrote, asks = ("a", "none") if saved.facts.get("critic") else ("no", "one")
+            raise BackendError(
+                f"the checkpoint {folder} has {wrote} critic, the job asks for {asks} (verl.advantage_estimator gae): "
+                "load it into the job that wrote it"
             )
         return saved
 
