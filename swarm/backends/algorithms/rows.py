@@ -39,7 +39,7 @@ class Row:
     calls: Tensor | None = None
     """(K,): the call of each target, where its episode's calls have rewards of their own."""
     advantages: Tensor | None = None
-    """(K,): those of the targets, where the episode's calls differ in them."""
+    """(K,): those of the targets, where the tokens of their episode differ in them."""
     correction: Tensor | None = None
     """(K,): the off-policy factors of the targets, where somebody computed them apart from the loss."""
     kept: Tensor | None = None

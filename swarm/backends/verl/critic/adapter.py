@@ -59,16 +59,23 @@ def _with_a_head(seed: int) -> Iterator[None]:
 
 def _critic(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
     """Return a model with a head of one number: verl's own function wants flash attention, whatever the job's model."""
-    from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING, AutoModelForTokenClassification
+    from transformers import AutoModelForTokenClassification
+
+    require_critic(model_config)
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
+    )
+
+
+def require_critic(model_config: Any) -> None:
+    """Raise BackendError where transformers has no model of that kind with a head for each place."""
+    from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
 
     if type(model_config) not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING:
         raise BackendError(
             f"verl.advantage_estimator gae: transformers has no token classification of {model_config.model_type}, "
             "which a critic would be; take reinforce_plus_plus"
         )
-    return AutoModelForTokenClassification.from_pretrained(
-        local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
-    )
 
 
 def values(engine: Any, batch: TensorDict) -> Tensor:

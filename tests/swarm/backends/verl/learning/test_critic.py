@@ -6,6 +6,7 @@ The critic that is compared with is transformers' own, with the weights that the
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,11 +18,13 @@ from torch import Tensor
 
 from swarm.backends.exporting.folder import write_model
 from swarm.backends.protocols import BackendError, Batch, CallReward, NotFinite, TrainRow
+from swarm.backends.verl.check import looked
 from swarm.backends.verl.saving import sharded
 from swarm.job import Job
 from tests.lazily import lazy
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.batches import make_batch
+from tests.swarm.backends.local.models import make_tokenizer
 from tests.swarm.backends.verl.learning.support import Ranks, exported, local, said_again
 from tests.swarm.backends.verl.learning.whole_batch import CLOSE, CUTS, gradients, padded_batch, same
 
@@ -384,7 +387,13 @@ def test_an_update_in_which_nothing_was_sampled_has_finite_metrics(ranks: Ranks,
 
 
 def test_a_model_that_transformers_has_no_critic_of_is_refused_in_a_line(ranks: Ranks, tmp_path: Path) -> None:
-    from swarm.backends.verl.critic.adapter import _critic
-
-    with pytest.raises(BackendError, match=r"gae: transformers has no token classification of opt, .*take reinforce"):
-        _critic(str(tmp_path), torch.float32, transformers.OPTConfig(), False)
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size", "max_position_embeddings"), 16)
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": len(make_tokenizer())}
+    transformers.OlmoForCausalLM(transformers.OlmoConfig(**sizes, **heads)).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    expected = r"gae: transformers has no token classification of olmo, .*take reinforce"
+    with pytest.raises(BackendError, match=expected):
+        ranks.learner(tmp_path, _job(), 1)
+    told = {each.what: each for each in looked(_job(model={"kind": "path", "path": str(tmp_path)}), tmp_path)}["model"]
+    assert not told.there
+    assert re.search(expected, told.said)
