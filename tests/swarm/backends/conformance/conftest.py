@@ -44,7 +44,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     assert set(needed) <= set(CAPABILITIES), f"{metafunc.function.__name__} needs what no kind declares"
     fit = [kind for kind in _kinds() if not set(needed) & set(kind.lacks)]
     # up to three of a slow kind are started for a test, a minute each
-    slow = [pytest.mark.timeout(400)]
+    slow = [pytest.mark.timeout(300)]
     metafunc.parametrize("kind", [pytest.param(kind, id=kind.name, marks=slow if kind.slow else ()) for kind in fit])
 
 
