@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
@@ -14,7 +16,7 @@ import pytest_asyncio
 from swarm.backends.protocols import Backend
 from swarm.backends.verl.backend import VerlBackend
 from tests.swarm.backends.conformance.keeping import KeptBackends
-from tests.swarm.backends.conformance.kinds import CAPABILITIES, KINDS, Kind
+from tests.swarm.backends.conformance.kinds import CAPABILITIES, KINDS, SHARED, Kind
 from tests.swarm.backends.local.models import save_folder
 
 Make = Callable[..., Backend]
@@ -24,15 +26,17 @@ Make = Callable[..., Backend]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Where starts are slow, come last to the file whose tests end their backends: what is kept serves all others.
 
-    First come the tests that ask for nothing of their own: a run that has an end is sure to come to them.
+    First come the tests that ask for nothing of their own: a run that has an end is sure to come to them. The rest it
+    takes in an order of its own, or those of one file would never be begun where a machine is slow.
     """
     if find_spec("vllm") is not None:
         items.sort(key=_turn)
 
 
 def _turn(item: pytest.Item) -> tuple[bool, bool]:
-    asked = getattr(item, "fixturenames", ())
-    return item.path.name == "test_life.py", "backend" not in asked
+    ends = item.path.name == "test_life.py"
+    own = "backend" not in getattr(item, "fixturenames", ())
+    return ends or own, ends and "AJET_TEST_ORDER" not in os.environ
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -94,21 +98,19 @@ async def kept(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KeptBa
 @pytest.fixture
 async def start(kind: Kind, make: Make, kept: KeptBackends) -> AsyncIterator[Callable[..., Any]]:
     """Make and start backends of the kind; they are stopped, or kept for others, after the test."""
-    running: list[Backend] = []
+    async with AsyncExitStack() as running:
 
-    async def started(**fields: Any) -> Backend:
-        backend = make(**fields)
-        if kind.slow:
-            backend = await kept.take(cast(VerlBackend, backend))
-            running.append(backend)
-        else:
-            running.append(backend)
+        async def started(**fields: Any) -> Backend:
+            backend = make(**fields)
+            if kind.slow and fields in SHARED:
+                one = await kept.take(cast(VerlBackend, backend))
+                running.push_async_callback(kept.give, one)
+                return one
+            running.push_async_callback(backend.stop)
             await backend.start()
-        return backend
+            return backend
 
-    yield started
-    for backend in running:
-        await (kept.give(cast(VerlBackend, backend)) if kind.slow else backend.stop())
+        yield started
 
 
 @pytest.fixture

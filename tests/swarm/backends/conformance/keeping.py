@@ -12,12 +12,9 @@ from pathlib import Path
 from swarm.backends.protocols import BackendError
 from swarm.backends.verl.backend import VerlBackend
 
-MOST = 4
-"""Backends that stand idle at most, for each takes gigabytes."""
-
 
 class KeptBackends:
-    """Started backends that nobody uses now, the one that was used last at the end."""
+    """Started backends that nobody uses now."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,8 +27,6 @@ class KeptBackends:
         for place, kept in enumerate(self._idle):
             if kept.job == backend.job:
                 return self._idle.pop(place)
-        while len(self._idle) >= MOST:
-            await self._end(self._idle.pop(0))
         await backend.start()
         self._first[id(backend)] = checkpoint = self._folder / f"first-{next(self._numbers)}"
         await asyncio.to_thread(backend.learner.save, checkpoint)

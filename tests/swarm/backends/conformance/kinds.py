@@ -26,6 +26,8 @@ RATE = 0.01
 """The learning rate of whatever a test does not give another: it moves log-probs far beyond any tolerance."""
 MINIBATCHES: Mapping[str, Any] = {"kl_coef": 0.05, "minibatches": 2, "lr_schedule": "linear"}
 """Fields of a job whose updates are of several steps, each of another size, and have a reference."""
+SHARED: Sequence[Mapping[str, Any]] = ({}, MINIBATCHES, {"max_staleness": 1})
+"""Fields that several tests give: of a slow kind their backends are kept from test to test (`keeping.py`)."""
 CAPABILITIES = {
     "model": "its log-probs are a model's, so that a plain forward gives them too",
     "exact": "sums that are taken in another order come out the same, but for the last digits of fp32",
@@ -65,7 +67,7 @@ class Kind:
     model: str = "llama"
     """Kind of its model, one of `tests.swarm.backends.local.models.KINDS`."""
     slow: bool = False
-    """Its start takes so long that one is kept from test to test (`keeping.py`)."""
+    """Its start takes so long that those of `SHARED` are kept from test to test."""
 
     def make(self, model: Path, cache: Path, **fields: Any) -> Backend:
         """Return a backend, not started, over the model in a folder, with some of the job's fields as given."""
