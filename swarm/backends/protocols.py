@@ -141,7 +141,8 @@ class TrainRow:
     logprobs: tuple[float, ...]
     versions: tuple[int, ...]
     calls: tuple[int, ...] = ()
-    """(T,): the call that sampled it where sampled, else -1; empty where its episode has no `call_rewards`."""
+    """(T,): the call that sampled it where sampled, else -1, numbered as they ended; empty where its episode has
+    no `call_rewards` and no learner asked for them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,9 +45,12 @@ def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
     return tuple(sample for group in groups for sample in group.ended)
 
 
-def make_batch(step: int, samples: Sequence[Sample], *, merged: bool = True) -> Batch:
-    """Return samples as the learner takes them, in their order; unless `merged`, with a row for each call."""
-    return Batch(step, tuple(_train_episode(sample, merged) for sample in samples))
+def make_batch(step: int, samples: Sequence[Sample], *, merged: bool = True, by_call: bool = False) -> Batch:
+    """Return samples as the learner takes them, in their order; unless `merged`, with a row for each call.
+
+    by_call: rows say which call sampled what, though calls have no rewards of their own.
+    """
+    return Batch(step, tuple(_train_episode(sample, merged, by_call) for sample in samples))
 
 
 def batch_metrics(
@@ -71,10 +74,10 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def _train_episode(sample: Sample, merged: bool) -> TrainEpisode:
+def _train_episode(sample: Sample, merged: bool, by_call: bool) -> TrainEpisode:
     own = sample.trained_rewards
     make = linear_rows if merged else unmerged_rows
-    rows = make(sample.nodes, by_call=bool(own))
+    rows = make(sample.nodes, by_call=by_call or bool(own))
     return TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight, own)
 
 

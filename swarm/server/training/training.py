@@ -347,7 +347,8 @@ class Training:
         `evaluated` is how its weights were evaluated in a former life of the server.
         """
         step, learner = self.step + 1, backend.learner
-        made = partial(make_batch, step, samples_of(groups), merged=self.job.merging != "none")
+        rows = {"merged": self.job.merging != "none", "by_call": self.job.follows_calls}
+        made = partial(make_batch, step, samples_of(groups), **rows)
         learned = await self._updated(step, lambda: dict(learner.update(made())))
         watch.lap("update_actor")
         await self._published(step, backend)

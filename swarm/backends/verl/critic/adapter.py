@@ -76,6 +76,11 @@ def require_critic(model_config: Any) -> None:
             f"verl.advantage_estimator gae: transformers has no token classification of {model_config.model_type}, "
             "which a critic would be; take reinforce_plus_plus"
         )
+    if hasattr(type(model_config), "hidden_dropout"):  # which verl sets to a text, and transformers refuses
+        raise BackendError(
+            f"verl.advantage_estimator gae: verl 0.9.1 makes no critic of {model_config.model_type}, whose dropout it "
+            "sets to what the model does not take; take reinforce_plus_plus"
+        )
 
 
 def values(engine: Any, batch: TensorDict) -> Tensor:

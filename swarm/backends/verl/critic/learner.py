@@ -60,15 +60,21 @@ class CriticLearner(VerlLearner):
         update.told = {**update.told, **_worth(values, [row.returns for row in rows if row.returns is not None])}
 
     def _estimate(self, update: RankedUpdate, values: Sequence[Tensor]) -> None:
-        """Fill in each token's value, advantage and return, and each episode's mean advantage."""
+        """Fill in each token's value, advantage and return, and each episode's mean advantage.
+
+        Rows are in the order of their ends, and tokens of an episode follow one another as its calls did.
+        """
         rows, counts = update.all_rows, [len(own) for own in values]
         episodes = torch.tensor([row.episode for row in rows]).repeat_interleave(torch.tensor(counts))
+        calls = [torch.zeros_like(row.targets) if row.calls is None else row.calls for row in rows]
+        order = torch.cat(calls).argsort(stable=True)
         rewards = [self._outcome(episode) for episode in update.episodes]
-        asked = (rewards, torch.cat(list(values)), episodes)
+        asked = (rewards, torch.cat(list(values))[order], episodes[order])
         found = self.group.call_all("estimated", *asked, timeout_s=self._timeout_s)[0]
-        parts = zip(rows, values, found.advantages.split(counts), found.returns.split(counts), strict=True)
-        for row, *own in parts:
-            row.values, row.advantages, row.returns = own
+        own = [torch.empty_like(each).index_copy(0, order, each) for each in (found.advantages, found.returns)]
+        parts = zip(rows, values, *(each.split(counts) for each in own), strict=True)
+        for row, *worth in parts:
+            row.values, row.advantages, row.returns = worth
         update.advantages = [_mean_advantage(own) for own in update.rows]
 
     def _learn(self, steps: Sequence[Sequence[int]], update: RankedUpdate) -> None:
@@ -94,6 +100,7 @@ class CriticLearner(VerlLearner):
         taught.sums = ValueSums()
         for each in found:
             taught.sums.merge(each.sums)
+        update.cost.forward += deal.tokens
 
     def _value_step(self, size: float, taught: _Taught) -> None:
         norm = self.group.call_all("value_step", size, timeout_s=self._timeout_s)[0]

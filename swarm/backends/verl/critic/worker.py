@@ -8,9 +8,9 @@ What is exported for those who answer is the policy alone.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -34,8 +34,6 @@ class ValueShare:
 
 class CriticRank(Rank):
     """A Ray actor's class, for the estimator `gae`."""
-
-    WEIGHTS: ClassVar[tuple[str, ...]] = (sharded.MODEL, sharded.CRITIC)
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -69,9 +67,15 @@ class CriticRank(Rank):
         """Begin an update. The critic is always kept for `undo`: it learns before the policy does."""
         from swarm.backends.verl.critic.loss import ValueLoss
 
+        self._critic_before = None
         super().begin(loss, undoable=undoable)
         self._value_loss = ValueLoss(self._job)
         self._critic_before = self._copied_critic()
+
+    def keep(self) -> None:
+        """End an update that was made: forget what `undo` would have put back."""
+        super().keep()
+        self._critic_before = None
 
     def _copied_critic(self) -> shards.Shards:
         return shards.copied(self._critic.module, self._critic.optimizer)
@@ -92,6 +96,10 @@ class CriticRank(Rank):
         if self._critic_before is not None:
             shards.put_back(self._critic.module, self._critic.optimizer, self._critic_before)
         self._critic_before = None
+
+    def _modules(self) -> Mapping[str, Any]:
+        """See `Rank`."""
+        return {**super()._modules(), sharded.CRITIC: self._critic.module}
 
     def _sets(self) -> sharded.Sets:
         own = self._copied_critic()

@@ -207,10 +207,13 @@ class VerlLearner:
             for chosen in minibatches(len(update.episodes), self._job.minibatches, self._order)
         ]
         loss = (SharedLoss if self._names.loss is None else NamedLoss)(self._job, self.version)
-        with update.cost.measured("update_actor"):
-            self.group.call_all("begin", loss, timeout_s=self._timeout_s, undoable=len(steps) > 1)
+        undoable = len(steps) > 1
         try:
+            with update.cost.measured("update_actor"):
+                self.group.call_all("begin", loss, timeout_s=self._timeout_s, undoable=undoable)
             self._learn(steps, update)
+            if undoable or self._names.has_critic:
+                self.group.call_all("keep", timeout_s=self._timeout_s)
         except Exception:
             self._order.set_state(order)
             if self.group.failure is None:

@@ -42,6 +42,11 @@ def trained(module: nn.Module) -> dict[str, nn.Parameter]:
     return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
 
 
+def shapes(module: nn.Module) -> dict[str, torch.Size]:
+    """Return the shapes of this rank's parts of the parameters that learn, by name."""
+    return {name: _local(weight).shape for name, weight in trained(module).items()}
+
+
 def _local(value: Any) -> Tensor:
     """Return this rank's part of a tensor, which shares its memory."""
     found: Tensor = (value.to_local() if hasattr(value, "to_local") else value).detach()

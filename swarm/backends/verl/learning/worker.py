@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
@@ -54,9 +54,6 @@ class RankShare:
 
 class Rank:
     """A Ray actor's class. Nothing of verl is imported before `start`."""
-
-    WEIGHTS: ClassVar[tuple[str, ...]] = (sharded.MODEL,)
-    """The sets of a checkpoint in which every weight must be found."""
 
     def __init__(self, folder: str, job: Job, device: str) -> None:
         self._folder, self._job, self._device = Path(folder), job, device
@@ -134,8 +131,13 @@ class Rank:
 
     def begin(self, loss: Loss, *, undoable: bool) -> None:
         """Begin an update; `undoable`: it may fail after a step, and everything is kept for `undo`."""
-        self._loss = loss
-        self._before = self._copied() if undoable else None
+        self._loss, self._before = loss, None
+        if undoable:
+            self._before = self._copied()
+
+    def keep(self) -> None:
+        """End an update that was made: forget what `undo` would have put back."""
+        self._before = None
 
     def gradient(self, batch: Any, longest: int, whole: Whole | None = None) -> RankShare:
         """Leave the gradient of this rank's part of a minibatch, to be exchanged; weights stay.
@@ -172,11 +174,15 @@ class Rank:
 
         As many ranks as there are now share what was saved, by however many.
         """
-        saved, own = sharded.read_rank(Path(folder), self._rank, self._world), self._sets()
-        for name in self.WEIGHTS:
-            if _shapes(saved.get(name, {})) != _shapes(own[name]):
+        saved = sharded.read_rank(Path(folder), self._rank, self._world)
+        for name, module in self._modules().items():
+            if {own: value.shape for own, value in saved.get(name, {}).items()} != shards.shapes(module):
                 raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
         self._read = saved
+
+    def _modules(self) -> Mapping[str, Any]:
+        """Return what learns, by the set of a checkpoint in which all of its weights must be found."""
+        return {sharded.MODEL: self._engine.module}
 
     def restore(self) -> None:
         """Take over what `prepare` read."""
@@ -221,7 +227,3 @@ class Rank:
             bucket[name] = tensor
             size += tensor.nbytes
         yield bucket
-
-
-def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in tensors.items()}

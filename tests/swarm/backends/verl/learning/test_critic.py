@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from swarm.backends.exporting.folder import write_model
-from swarm.backends.protocols import BackendError, Batch, CallReward, NotFinite, TrainRow
+from swarm.backends.protocols import BackendError, Batch, CallReward, NotFinite, TrainEpisode, TrainRow
 from swarm.backends.verl.check import looked
 from swarm.backends.verl.saving import sharded
 from swarm.job import Job
+from swarm.timelines import Drift, Node, linear_rows, unmerged_rows
 from tests.lazily import lazy
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.batches import make_batch
@@ -189,6 +190,44 @@ def test_an_estimate_by_hand() -> None:
     assert torch.allclose(found.advantages, (plain - plain.mean()) / plain.std(), atol=1e-5)
 
 
+def _interrupted() -> tuple[Node, ...]:
+    """An agent's two calls, between which another's was answered."""
+
+    def call(index: int, parent: Node | None, context: tuple[int, ...]) -> Node:
+        sampled = (20 + index, 30 + index)
+        return Node(index, parent, context, sampled, (-3.0, -3.0), (0, 0), "", Drift.START)
+
+    first = call(0, None, (5, 6, 7))
+    return first, call(1, None, (8, 9)), call(2, first, (10,))
+
+
+def test_tokens_follow_one_another_as_their_calls_did_however_they_are_merged(ranks: Ranks, llama: Path) -> None:
+    learner = ranks.learner(llama, _job({"discount": 0.9, "gae_lambda": 0.5}), 2)
+    nodes = _interrupted()
+    told = []
+    for make in (linear_rows, unmerged_rows):
+        episodes = (
+            TrainEpisode("a", "g", 1.0, make(nodes, by_call=True)),
+            TrainEpisode("b", "g", 0.0, make(nodes[:1], by_call=True)),
+        )
+        update = learner._begin(Batch(0, episodes))
+        learner._score(update)
+        told.append(
+            {
+                (row.episode, call, each): found
+                for row in update.all_rows
+                if row.calls is not None and row.advantages is not None and row.returns is not None
+                for call, *found, each in zip(
+                    row.calls.tolist(), row.advantages.tolist(), row.returns.tolist(), row.targets.tolist(), strict=True
+                )
+            }
+        )
+    merged, apart = told
+    assert len(merged) == 8
+    assert [row.calls.tolist() for row in learner._begin(Batch(0, episodes[:1])).all_rows] == [[0, 0], [1, 1], [2, 2]]
+    assert {key: pytest.approx(value, abs=1e-5) for key, value in apart.items()} == merged
+
+
 def test_the_clip_holds_a_value_near_what_it_was() -> None:
     pytest.importorskip("verl")
     present, before = torch.tensor([0.3, 0.9], requires_grad=True), torch.tensor([0.0, 0.0])
@@ -210,6 +249,7 @@ def test_it_learns_what_all_episodes_are_worth(ranks: Ranks, llama: Path) -> Non
     assert told[-1]["critic/values/mean"] == pytest.approx(1.0, abs=0.2)
     after = exported(learner)
     assert all(torch.equal(before[name], after[name]) for name in before)
+    assert _on_ranks(learner, lambda rank: (rank._before, rank._critic_before)) == [(None, None)]
 
 
 def test_it_begins_the_same_on_any_number_of_ranks_and_by_the_seed(ranks: Ranks, llama: Path, qwen2: Path) -> None:
@@ -265,6 +305,9 @@ def test_an_adapter_is_the_policy_s_alone(ranks: Ranks, llama: Path) -> None:
 def _broken(learner: Any, where: str) -> None:
     """Have the learner's second optimiser step of the policy, or the critic, fail."""
     called = []
+    if where == "begin":
+        _refusing(learner.group, where)
+        return
     work = getattr(learner, where)
 
     def fails(*arguments: Any) -> None:
@@ -277,7 +320,20 @@ def _broken(learner: Any, where: str) -> None:
     setattr(learner, where, fails)
 
 
-@pytest.mark.parametrize("where", ["_gradient", "_step", "_value_gradient", "_value_step"])
+def _refusing(group: Any, method: str) -> None:
+    """Have the next call of a method of all ranks fail before it reaches them."""
+    call = group.call_all
+
+    def refused(name: str, *arguments: Any, **named: Any) -> Any:
+        if name != method:
+            return call(name, *arguments, **named)
+        group.call_all = call
+        raise BackendError("made up")
+
+    group.call_all = refused
+
+
+@pytest.mark.parametrize("where", ["begin", "_gradient", "_step", "_value_gradient", "_value_step"])
 def test_an_update_that_fails_leaves_both_as_they_were(where: str, ranks: Ranks, llama: Path) -> None:
     made = _job(minibatches=2)
     policy, _ = local(made)
@@ -289,7 +345,7 @@ def test_an_update_that_fails_leaves_both_as_they_were(where: str, ranks: Ranks,
     assert _compared(tried.update(batches[0])) == expected[0]
     before = _everything(tried)
     _broken(tried, where)
-    with pytest.raises(NotFinite):
+    with pytest.raises(BackendError, match="made up"):
         tried.update(batches[1])
     assert tried.version == 1
     assert _bit_equal(_everything(tried), before)
@@ -397,3 +453,5 @@ def test_a_model_that_transformers_has_no_critic_of_is_refused_in_a_line(ranks: 
     told = {each.what: each for each in looked(_job(model={"kind": "path", "path": str(tmp_path)}), tmp_path)}["model"]
     assert not told.there
     assert re.search(expected, told.said)
+    with pytest.raises(BackendError, match=r"verl 0.9.1 makes no critic of stablelm.*take reinforce"):
+        critic.require_critic(transformers.StableLmConfig())
