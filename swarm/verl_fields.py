@@ -7,13 +7,28 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from swarm.job_schema import Versioned
 from swarm.verl_names import Named, require_known
 
 _SPREAD = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory"}
 """Fields that say where a training is computed, with any of which it may go on: no step depends on them."""
+
+
+class CriticFields(Versioned):
+    """How the critic of the estimator `gae` learns, and how its values become advantages."""
+
+    learning_rate: float = Field(default=1e-5, ge=0, le=1)
+    """The critic's step size, the same at each update: the job's schedule is the policy's. Default 1e-5."""
+    clip_range: float = Field(default=0.5, gt=0, le=1e6)
+    """How far a token's value may move from what it was when the update began before the loss has nothing more to gain
+    by it, in units of the reward. Default 0.5."""
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """What a reward is worth one sampled token earlier. Default 1: all tokens of an episode are as near to it."""
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """How much of what came after a token, beyond the value of the next one, is in its advantage: 0 trusts the critic
+    alone, 1 the reward alone. Default 1."""
 
 
 class VerlFields(Versioned):
@@ -37,16 +52,25 @@ class VerlFields(Versioned):
 
     advantage_estimator: str | None = None
     """verl's own estimator of advantages by its name, computed by verl's function: grpo, grpo_vectorized, grpo_passk,
-    reinforce_plus_plus, reinforce_plus_plus_baseline, rloo, rloo_vectorized, opo or gpg. It stands for the job's
-    `algorithm`, which must then be the default. Default None: the job's `algorithm`."""
+    reinforce_plus_plus, reinforce_plus_plus_baseline, rloo, rloo_vectorized, opo, gpg, or gae, which has a critic. It
+    stands for the job's `algorithm`, which must then be the default. Default None: the job's `algorithm`."""
     policy_loss: str | None = None
     """verl's own policy loss by its name, computed by verl's function: vanilla, dppo_tv, dppo_kl, gspo, sapo, gpg,
     clip_cov, kl_cov, geo_mean or cispo. Default None: that of the job's other fields. A field of the job that the
     loss does not heed is refused (docs/cluster.md)."""
+    critic: CriticFields | None = None
+    """What the estimator `gae` has of its own: how its critic, a second model with an optimiser of its own, learns.
+    Default None: that of each field. Other estimators refuse it."""
     rollout_correction: str | None = None
     """verl's own preset of off-policy weights and rejections by its name, such as decoupled_seq_is or
     bypass_ppo_clip_geo_rs (docs/cluster.md), computed by verl's function. It stands for the job's
     `rollout_correction`. Default None: the job's."""
+
+    @field_validator("critic")
+    @classmethod
+    def _saying_something(cls, value: CriticFields | None) -> CriticFields | None:
+        """Return None for a critic of defaults alone: to say a default is to say nothing."""
+        return None if value == CriticFields() else value
 
     @model_validator(mode="after")
     def _known_to_verl(self) -> Self:
@@ -56,6 +80,13 @@ class VerlFields(Versioned):
             require_known("policy_loss", self.policy_loss)
         if self.rollout_correction is not None:
             require_known("rollout_correction", self.rollout_correction)
+        return self
+
+    @model_validator(mode="after")
+    def _of_a_critic(self) -> Self:
+        if self.critic is not None and not self.named.has_critic:
+            found = self.advantage_estimator or "none"
+            raise ValueError(f"verl.critic: expected verl.advantage_estimator gae, found {found}: leave the critic out")
         return self
 
     @property

@@ -19,6 +19,8 @@ class Estimator:
     refused: str = ""
     normalizes: bool = False
     """Whether it heeds the job's `normalize_advantage`."""
+    critic: bool = False
+    """Whether a critic, which learns beside the policy, says what each token is worth."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +55,7 @@ ESTIMATORS: Final[Mapping[str, Estimator]] = {
     "rloo_vectorized": Estimator(),
     "opo": Estimator(),
     "gpg": Estimator(),
-    "gae": Estimator("a critic's value of each token; take reinforce_plus_plus"),
+    "gae": Estimator(critic=True),
     "remax": Estimator("the reward of a greedy answer to each task; take rloo"),
     "optimal_token_baseline": Estimator("the sum of squared probabilities at each token; take opo"),
     "tir_optimal_token_baseline": Estimator("the sum of squared probabilities at each token; take opo"),
@@ -122,6 +124,11 @@ class Named:
     estimator: str | None = None
     policy_loss: str | None = None
     correction: str | None = None
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a critic learns beside the policy."""
+        return self.estimator is not None and ESTIMATORS[self.estimator].critic
 
     @property
     def bypass(self) -> bool:

@@ -105,6 +105,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "exports",
         "backends.checking backends.exporting",
         "backends.verl",
+        "backends.verl.critic",
         "backends.local backends.verl.learning",
         "backends.verl.saving",
         "backends.local.generating backends.local.learning backends.verl.generating backends.imitation",

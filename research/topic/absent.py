@@ -41,8 +41,10 @@ _SHAPE = (
     r"\b(?:hidden|embedding|vocabulary|vocab)[- ](?:size|dimension|dim|width)s?\b|\bhidden[_ ]size\b"
     r"|\b(?:number of|more|fewer|\d+|two|three|four)[- ](?:attention )?(?:layers|heads|parameters)\b"
     r"|\b(?:deeper|wider|shallower) (?:models?|networks?|polic(?:y|ies)|transformers?)\b|\bmodel (?:depth|width)\b"
-    r"|\b(?:dropout|optimi[sz]ers?|adamw?|sgd|muon|lion|adafactor|weight decay|gradient clipping|value function|critic|"
-    r"gae|gamma|discount(?: factor)?)\b"
+    r"|\b(?:dropout|optimi[sz]ers?|adamw?|sgd|muon|lion|adafactor|weight decay|gradient clipping)\b"
+)
+_CRITIC = (
+    r"\b(?:value (?:function|head)s?|critics?|gae|generali[sz]ed advantage estimation|gamma|discount(?: factor)?)\b"
 )
 _START = (
     r"\bwarm[- ]?start\w*(?: steps?)?\b|\b(?:initial|starting) (?:policy|weights|checkpoint)\b|\bsft steps?\b"
@@ -104,6 +106,11 @@ _KINDS = (
     _kind(
         "part of the model or its optimiser", _SHAPE,
         "all arms have the same model and optimiser; name a field of the job (`ajet study plan --help`)",
+    ),
+    _kind(
+        "part of a critic", _CRITIC,
+        "no study varies one; give all arms one by a job with verl.advantage_estimator gae, --job FILE "
+        "(docs/cluster.md), and ask about another field",
     ),
     _kind(
         "beginning", _START, "all arms begin with the same weights, as a head start would be taken for the effect",

@@ -113,7 +113,8 @@ class UpdateSums:
         }
 
 
-def _spread(name: str, values: Sequence[float]) -> dict[str, float]:
+def spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return mean, greatest and least of values as metrics; 0 where there are none."""
     return {
         f"{name}/mean": math.fsum(values) / max(1, len(values)),
         f"{name}/max": float(max(values, default=0)),
@@ -129,7 +130,7 @@ def batch_metrics(batch: Batch, advantages: Sequence[float]) -> Mapping[str, flo
         for reward in [each.reward for each in episode.call_rewards] or [episode.reward]
     ]
     return {
-        **_spread("critic/advantages", advantages),
+        **spread("critic/advantages", advantages),
         "batch/constant_groups": float(constant_groups([reward for reward, _ in found], [group for _, group in found])),
     }
 
@@ -144,10 +145,10 @@ class UpdateCost:
 
     @contextmanager
     def measured(self, part: str) -> Iterator[None]:
-        """Measure a part's seconds."""
+        """Measure a part's seconds; what is measured again is added."""
         begun = time.perf_counter()
         yield
-        self._seconds[part] = time.perf_counter() - begun
+        self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - begun
 
     def metrics(self) -> Mapping[str, float]:
         """Return what was measured; the throughput is of all parts together."""

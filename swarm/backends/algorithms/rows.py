@@ -39,11 +39,15 @@ class Row:
     calls: Tensor | None = None
     """(K,): the call of each target, where its episode's calls have rewards of their own."""
     advantages: Tensor | None = None
-    """(K,): those of the targets, where the episode's calls differ in them."""
+    """(K,): those of the targets, where the tokens of their episode differ in them."""
     correction: Tensor | None = None
     """(K,): the off-policy factors of the targets, where somebody computed them apart from the loss."""
     kept: Tensor | None = None
     """(K,), bool: which of the targets that correction did not reject."""
+    values: Tensor | None = None
+    """(K,): what a critic said of the targets as the update began, where there is one."""
+    returns: Tensor | None = None
+    """(K,): what it is to say of them."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -177,10 +177,12 @@ def _prepared(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
 
 
 def _learner(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> VerlLearner:
+    from swarm.backends.verl.critic.learner import CriticLearner
     from swarm.backends.verl.learning.learner import VerlLearner
 
     fields, options = cluster.fields, cluster.placed(1)
-    return VerlLearner(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
+    kind = CriticLearner if fields.named.has_critic else VerlLearner
+    return kind(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
 
 
 def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> VllmEngine:

@@ -100,8 +100,18 @@ def _model(job: Job, models: Path) -> str:
         return "made on the spot"
     require_model_folder(folder := model_place(job.model.path, models))
     architecture = require_architecture(folder)
+    if (job.verl or VerlFields()).named.has_critic:
+        _require_critic(folder)
     require_heads(head_size(folder), str(folder), _device(job))
     return f"{architecture} in {folder}"
+
+
+def _require_critic(folder: Path) -> None:
+    from transformers import AutoConfig
+
+    from swarm.backends.verl.critic.adapter import require_critic
+
+    require_critic(AutoConfig.from_pretrained(folder, local_files_only=True))
 
 
 def _device(job: Job) -> str:

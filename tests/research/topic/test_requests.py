@@ -114,6 +114,9 @@ def test_always_is_tested_in_one_setting() -> None:
         ("Do larger groups help? Measure the gain ratio.", "found a measure, Measure the gain ratio"),
         ("Do larger groups help? Report only the best seed.", "found a measure, Report only the best seed"),
         ("train with GRPO", "one arm, grpo"),
+        ("Does GAE learn faster than GRPO?", "found a part of a critic, GAE, which is not here; no study varies one"),
+        ("Does a critic help?", "give all arms one by a job with verl.advantage_estimator gae, --job FILE"),
+        ("Does dropout help?", "found a part of the model or its optimiser, dropout"),
     ],
 )
 def test_what_no_study_can_answer_is_refused_in_one_line(topic: str, told: str) -> None:

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from tensordict import TensorDict
@@ -26,6 +26,8 @@ from swarm.job import Job
 
 PINNED = "0.9"
 """The verl that this file was written for: any 0.9.x."""
+ModelType = Literal["language_model", "value_model"]
+"""verl's names of what a model says at each place: log-probs of the next id, or one number."""
 EXCHANGE_TIMEOUT_S = 1800
 """Seconds that a rank waits for the others in one exchange."""
 
@@ -78,6 +80,14 @@ def joined() -> bool:
 
 def engine(folder: Path, job: Job, device: str) -> Any:
     """Return verl's engine for a model, made and sharded over the ranks of the group; all of them must call it."""
+    made = worker(folder, job, device, "language_model")
+    made.engine._build_lora_module = _seeded(made.engine._build_lora_module, job.seed)
+    made.reset()
+    return made.engine
+
+
+def worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
+    """Return verl's worker around an engine of a type, which `reset` loads the model into."""
     from verl.trainer.config import CheckpointConfig
     from verl.workers.config import TrainingWorkerConfig
     from verl.workers.engine_workers import TrainingWorker
@@ -85,26 +95,24 @@ def engine(folder: Path, job: Job, device: str) -> Any:
     _register(device)
     model, engine, optimizer = _configurations(folder, job, device)
     config = TrainingWorkerConfig(
-        model_type="language_model",
+        model_type=model_type,
         model_config=model,
         engine_config=engine,
         optimizer_config=optimizer,
         checkpoint_config=CheckpointConfig(),
     )
-    worker = TrainingWorker(config)
-    worker.engine._build_lora_module = _seeded(worker.engine._build_lora_module, job.seed)
-    worker.reset()
-    return worker.engine
+    return TrainingWorker(config)
 
 
 @cache
 def _register(device: str) -> None:
-    """Tell verl that its FSDP engine runs on a CPU."""
+    """Tell verl that its FSDP engines run on a CPU."""
     from verl.workers.engine.base import EngineRegistry
-    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+    from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead, FSDPEngineWithValueHead
 
     if device == "cpu":
-        EngineRegistry.register(model_type="language_model", backend=["fsdp2"], device="cpu")(FSDPEngineWithLMHead)
+        for model_type, made in (("language_model", FSDPEngineWithLMHead), ("value_model", FSDPEngineWithValueHead)):
+            EngineRegistry.register(model_type=model_type, backend=["fsdp2"], device="cpu")(made)
 
 
 def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]:

@@ -98,9 +98,13 @@ def _columns(rows: Sequence[Row], tokens: Tokens, sequence: Sequence[Tensor]) ->
     }
     if tokens.proximal is not None:
         columns["old_log_probs"] = tokens.proximal.split(counts)
-    references = [row.reference for row in rows if row.reference is not None]
-    if len(references) == len(rows):
-        columns["ref_log_prob"] = references
+    for name, known in (
+        ("ref_log_prob", [row.reference for row in rows if row.reference is not None]),
+        ("values", [row.values for row in rows if row.values is not None]),
+        ("returns", [row.returns for row in rows if row.returns is not None]),
+    ):
+        if len(known) == len(rows):
+            columns[name] = known
     for name, own in (("rollout_is_weights", tokens.correction), ("kept", tokens.kept)):
         if own is not None:
             columns[name] = own.split(counts)
@@ -120,33 +124,28 @@ def sampled(values: Any, batch: TensorDict) -> Tensor:
     return torch.cat(parts)[batch["response_mask"].values().bool()]
 
 
-def minibatch_places(batch: TensorDict) -> Tensor:
-    """Return where among all tokens of its minibatch the M sampled tokens of a batch stand."""
-    found: Tensor = batch["places"].values()[batch["response_mask"].values().bool()]
+def column(batch: TensorDict, name: str) -> Tensor:
+    """Return what of a name a batch has of its M sampled tokens: one of `verl_batch`'s, or `places`."""
+    found: Tensor = batch[name].values()[batch["response_mask"].values().bool()]
     return found
 
 
 def batch_tokens(batch: TensorDict) -> tuple[Tokens, Tensor | None]:
     """Return the M sampled tokens of a batch, row by row, and their log-probs under the reference if it has them."""
-    mask = batch["response_mask"].values().bool()
 
-    def column(name: str) -> Tensor | None:
-        return batch[name].values()[mask] if name in batch.keys() else None  # noqa: SIM118 a TensorDict needs keys()
-
-    def known(name: str) -> Tensor:
-        values: Tensor = batch[name].values()[mask]
-        return values
+    def own(name: str) -> Tensor | None:
+        return column(batch, name) if name in batch.keys() else None  # noqa: SIM118 a TensorDict needs keys()
 
     tokens = Tokens(
-        targets=known("responses"),
-        rollout=known("rollout_log_probs"),
-        versions=known("versions"),
-        proximal=column("old_log_probs"),
-        advantages=known("advantages"),
-        weights=known("token_weights"),
-        episodes=known("episodes"),
-        sequence=column("sequence_log_ratios"),
-        correction=column("rollout_is_weights"),
-        kept=column("kept"),
+        targets=column(batch, "responses"),
+        rollout=column(batch, "rollout_log_probs"),
+        versions=column(batch, "versions"),
+        proximal=own("old_log_probs"),
+        advantages=column(batch, "advantages"),
+        weights=column(batch, "token_weights"),
+        episodes=column(batch, "episodes"),
+        sequence=own("sequence_log_ratios"),
+        correction=own("rollout_is_weights"),
+        kept=own("kept"),
     )
-    return tokens, column("ref_log_prob")
+    return tokens, own("ref_log_prob")

@@ -34,9 +34,19 @@ class TrainerGroup:
     """`world` ranks, one to a bundle of Ray's resources."""
 
     def __init__(
-        self, folder: Path, job: Job, world: int, device: str, *, options: Mapping[str, Any] | None = None
+        self,
+        folder: Path,
+        job: Job,
+        world: int,
+        device: str,
+        *,
+        options: Mapping[str, Any] | None = None,
+        rank: type[Rank] = Rank,
     ) -> None:
-        """Start the ranks; BackendError where they do not come up. `options` are more of Ray's, for each actor."""
+        """Start ranks of a class; BackendError where they do not come up.
+
+        `options` are more of Ray's, for each actor.
+        """
         import ray
 
         self._ray = ray
@@ -44,11 +54,11 @@ class TrainerGroup:
         self._signs: list[Any] = []
         wanted = {"num_cpus": 1, **({} if device == "cpu" else {"num_gpus": 1}), "max_restarts": 0}
         variables = {"env_vars": adapter.environment(device)}
-        made = ray.remote(Rank).options(**{**wanted, "runtime_env": variables, **(options or {})})
+        made = ray.remote(rank).options(**{**wanted, "runtime_env": variables, **(options or {})})
         self._actors = [made.remote(str(folder), job, device) for _ in range(world)]
         try:
             address, port = self._wait([self._actors[0].address.remote()], BOOT_S, "address")[0]
-            each = [(rank, world, address, port) for rank in range(world)]
+            each = [(number, world, address, port) for number in range(world)]
             self.boot_s: float = max(self.call("start", each, timeout_s=BOOT_S))
         except BaseException:
             self.stop()

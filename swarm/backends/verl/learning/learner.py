@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -44,7 +44,7 @@ from swarm.backends.verl.generating.draws import Draws
 from swarm.backends.verl.learning.dealing import Deal
 from swarm.backends.verl.learning.group import TrainerGroup
 from swarm.backends.verl.learning.loss import NamedLoss, SharedLoss, Whole
-from swarm.backends.verl.learning.worker import RankShare
+from swarm.backends.verl.learning.worker import Rank, RankShare
 from swarm.backends.verl.saving import sharded
 from swarm.job import Job
 from swarm.verl_fields import VerlFields
@@ -55,7 +55,7 @@ UPDATE_S = 3600.0
 
 
 @dataclass(slots=True)
-class _RankedUpdate:
+class RankedUpdate:
     """What one update works on: `rows` and `advantages` stand as `episodes` do."""
 
     episodes: Sequence[TrainEpisode]
@@ -70,11 +70,15 @@ class _RankedUpdate:
 
     @property
     def all_rows(self) -> list[Row]:
+        """The rows of all episodes, in their order."""
         return [row for own in self.rows for row in own]
 
 
 class VerlLearner:
     """Implements `Learner` from the driver. Ray must be up; the ranks are made at once and live until `stop`."""
+
+    RANK: ClassVar[type[Rank]] = Rank
+    """The class of its ranks."""
 
     def __init__(
         self,
@@ -101,7 +105,7 @@ class VerlLearner:
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
         self._order = torch.Generator().manual_seed(job.seed)
-        self.group = TrainerGroup(folder, job, trainers, device, options=options)
+        self.group = TrainerGroup(folder, job, trainers, device, options=options, rank=self.RANK)
 
     def update(self, batch: Batch) -> Mapping[str, float]:
         """Make one training step: `epochs` passes over the batch, each in `minibatches` optimiser steps."""
@@ -110,8 +114,7 @@ class VerlLearner:
         batch = without_zero_weight(batch)
         update = self._begin(batch)
         self._score(update)
-        with update.cost.measured("update_actor"):
-            self._train(update)
+        self._train(update)
         return {
             **update.sums.metrics(),
             **batch_metrics(batch, update.advantages),
@@ -120,7 +123,7 @@ class VerlLearner:
             "actor/lr": update.step_size,
         }
 
-    def _begin(self, batch: Batch) -> _RankedUpdate:
+    def _begin(self, batch: Batch) -> RankedUpdate:
         rows = train_rows(batch.episodes)
         counts = [tokens_by_call(own) for own in rows]
         values, by_call = self._advantages(batch.episodes, counts)
@@ -128,7 +131,7 @@ class VerlLearner:
             value_calls(rows[number], own)
         cost = UpdateCost(sum(sum(own.values()) for own in counts))
         sums = UpdateSums(self.version, self._job.correction_cap)
-        return _RankedUpdate(batch.episodes, rows, values, step_size(self._job, self.version), cost, [], sums)
+        return RankedUpdate(batch.episodes, rows, values, step_size(self._job, self.version), cost, [], sums)
 
     def _advantages(
         self, episodes: Sequence[TrainEpisode], counts: Sequence[Mapping[int, int]]
@@ -136,21 +139,24 @@ class VerlLearner:
         """Return what `call_advantages` does, or each episode's advantage by the estimator that the job names."""
         if self._names.estimator is None:
             return call_advantages(self._job, episodes, counts)
-        for episode in episodes:
-            if len({each.reward for each in episode.call_rewards}) > 1:
-                raise BackendError(
-                    f"episode {episode.episode_id}: expected one reward, as verl.advantage_estimator "
-                    f"{self._names.estimator} compares episodes; found rewards of single calls: give it one, or leave "
-                    "the estimator out"
-                )
         asked = [
-            [episode_reward(episode) for episode in episodes],
+            [self._outcome(episode) for episode in episodes],
             [episode.group for episode in episodes],
             [sum(own.values()) for own in counts],
         ]
         return self.group.call_all("advantages", *asked, timeout_s=self._timeout_s)[0], {}
 
-    def _score(self, update: _RankedUpdate) -> None:
+    def _outcome(self, episode: TrainEpisode) -> float:
+        """Return an episode's one reward; raise BackendError where its calls have their own."""
+        if len({each.reward for each in episode.call_rewards}) > 1:
+            raise BackendError(
+                f"episode {episode.episode_id}: expected one reward, as verl.advantage_estimator "
+                f"{self._names.estimator} compares episodes; found rewards of single calls: give it one, or leave "
+                "the estimator out"
+            )
+        return episode_reward(episode)
+
+    def _score(self, update: RankedUpdate) -> None:
         """Fill in, once for all epochs, what the loss compares with: the reference and the weights of this moment."""
         rows = update.all_rows
         if self._job.kl_coef > 0:
@@ -166,7 +172,7 @@ class VerlLearner:
         if decoupled:
             self._correct(update)
 
-    def _correct(self, update: _RankedUpdate) -> None:
+    def _correct(self, update: RankedUpdate) -> None:
         """Fill in the factors and rejections of verl's preset: of the weights of this moment and those that sampled."""
         rows = update.all_rows
         if not rows:
@@ -181,15 +187,18 @@ class VerlLearner:
 
     def _scored(self, rows: Sequence[Row], *, reference: bool = False, timeout_s: float | None = None) -> list[Tensor]:
         """Return the log-probs (K,) of each row's sampled tokens under the present weights, or the reference."""
+        return self._of_rows("score", rows, timeout_s or self._timeout_s, reference=reference)
+
+    def _of_rows(self, method: str, rows: Sequence[Row], timeout_s: float, **same: Any) -> list[Tensor]:
+        """Return what a method of the ranks says of each row's sampled tokens (K,)."""
         if not rows:
             return []
         deal = Deal(rows, self.group.world)
         nothing = [0.0] * (1 + max(row.episode for row in rows))
         batches = [(batch, deal.longest) for batch in deal.batches(nothing, nothing)]
-        found = self.group.call("score", batches, timeout_s=timeout_s or self._timeout_s, reference=reference)
-        return deal.gathered(found)
+        return deal.gathered(self.group.call(method, batches, timeout_s=timeout_s, **same))
 
-    def _train(self, update: _RankedUpdate) -> None:
+    def _train(self, update: RankedUpdate) -> None:
         """Make all optimiser steps, or none: what fails on the way is undone."""
         order = self._order.get_state()
         steps = [
@@ -198,11 +207,10 @@ class VerlLearner:
             for chosen in minibatches(len(update.episodes), self._job.minibatches, self._order)
         ]
         loss = (SharedLoss if self._names.loss is None else NamedLoss)(self._job, self.version)
-        self.group.call_all("begin", loss, timeout_s=self._timeout_s, undoable=len(steps) > 1)
+        with update.cost.measured("update_actor"):
+            self.group.call_all("begin", loss, timeout_s=self._timeout_s, undoable=len(steps) > 1)
         try:
-            for chosen in steps:
-                self._gradient(chosen, update)
-                self._step(update)
+            self._learn(steps, update)
         except Exception:
             self._order.set_state(order)
             if self.group.failure is None:
@@ -210,11 +218,22 @@ class VerlLearner:
             raise
         self.version += 1
 
-    def _gradient(self, chosen: Sequence[int], update: _RankedUpdate) -> None:
-        """Leave the gradient of a minibatch of whole episodes with the ranks."""
+    def _learn(self, steps: Sequence[Sequence[int]], update: RankedUpdate) -> None:
+        """Make the optimiser steps, each over the episodes of its minibatch."""
+        with update.cost.measured("update_actor"):
+            for chosen in steps:
+                self._gradient(chosen, update)
+                self._step(update)
+
+    def _minibatch(self, chosen: Sequence[int], update: RankedUpdate) -> tuple[list[Row], list[float]]:
+        """Return the rows of the `chosen` episodes, and the token weight in their minibatch of each one of all."""
         counts = [sum(len(row.targets) for row in own) for own in update.rows]
         weights = minibatch_weights(self._job, counts, [each.weight for each in update.episodes], chosen)
-        rows = [row for number in chosen for row in update.rows[number]]
+        return [row for number in chosen for row in update.rows[number]], weights
+
+    def _gradient(self, chosen: Sequence[int], update: RankedUpdate) -> None:
+        """Leave the gradient of a minibatch of whole episodes with the ranks."""
+        rows, weights = self._minibatch(chosen, update)
         deal = Deal(rows, self.group.world)
         parts = deal.batches(update.advantages, weights, self._sequences(rows, weights, update))
         whole = self._whole(rows, weights, update)
@@ -223,7 +242,7 @@ class VerlLearner:
         self._take(found, update)
         update.cost.forward += deal.tokens
 
-    def _take(self, found: Sequence[RankShare], update: _RankedUpdate) -> None:
+    def _take(self, found: Sequence[RankShare], update: RankedUpdate) -> None:
         """Add up what the ranks measured; refuse what is not finite, or is too far from what was sampled."""
         loss = sum(each.loss for each in found) / len(found)
         if not math.isfinite(loss):
@@ -234,7 +253,7 @@ class VerlLearner:
         if not update.norms:
             self._guard.check(update.sums.mismatch, update.sums.fresh, partial(self._side, update))
 
-    def _side(self, update: _RankedUpdate) -> str:
+    def _side(self, update: RankedUpdate) -> str:
         """Return which side moved, by a plain forward over the weights that are exported."""
         import ray
         from transformers import AutoConfig
@@ -246,7 +265,7 @@ class VerlLearner:
         plain = PlainModel(config, (ray.get(bucket, timeout=OPINION_S) for bucket in buckets))
         return side(found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype, self.replicas, self.version)
 
-    def _sequences(self, rows: Sequence[Row], weights: Sequence[float], update: _RankedUpdate) -> list[Tensor]:
+    def _sequences(self, rows: Sequence[Row], weights: Sequence[float], update: RankedUpdate) -> list[Tensor]:
         """Return each row's `Tokens.sequence` where the loss needs it: an episode may be spread over the ranks."""
         if not rows or not self._objective.needs_sequences:
             return []
@@ -254,7 +273,7 @@ class VerlLearner:
         parts = [flat_tokens([row], update.advantages, weights, torch.device("cpu")) for row in rows]
         return self._objective.sequences(list(zip(present, parts, strict=True)))
 
-    def _whole(self, rows: Sequence[Row], weights: Sequence[float], update: _RankedUpdate) -> Whole | None:
+    def _whole(self, rows: Sequence[Row], weights: Sequence[float], update: RankedUpdate) -> Whole | None:
         """Return the whole minibatch where each of its micro-batches must see it."""
         kind = self._names.kind_of_loss
         if not rows or kind is None or not kind.whole:
@@ -263,7 +282,7 @@ class VerlLearner:
         seed = self._job.seed + (self.version << 16) + len(update.norms)
         return Whole(tokens, torch.cat(self._scored(rows)), seed)
 
-    def _step(self, update: _RankedUpdate) -> None:
+    def _step(self, update: RankedUpdate) -> None:
         norm = self.group.call_all("step", update.step_size, timeout_s=self._timeout_s)[0]
         if not math.isfinite(norm):
             raise NotFinite(f"the gradient's norm is {norm}: the update was refused, the weights kept")
@@ -297,6 +316,7 @@ class VerlLearner:
             "version": self.version,
             "lora_rank": self._job.lora_rank,
             "mismatch": self._guard.state,
+            "critic": self._names.has_critic,
             "draws": 0 if self._draws is None else self._draws.count,
         }
         own = checkpoint.Checkpoint({"random": {"order": self._order.get_state()}}, facts)
@@ -320,6 +340,12 @@ class VerlLearner:
             raise BackendError(
                 f"the checkpoint {folder} is of lora_rank {rank}, the job of {self._job.lora_rank}: "
                 f"load it into the job that wrote it"
+            )
+        if bool(saved.facts.get("critic")) != self._names.has_critic:
+            wrote, asks = ("a", "none") if saved.facts.get("critic") else ("no", "one")
+            raise BackendError(
+                f"the checkpoint {folder} has {wrote} critic, the job asks for {asks} (verl.advantage_estimator gae): "
+                "load it into the job that wrote it"
             )
         return saved
 

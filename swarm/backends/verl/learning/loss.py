@@ -21,7 +21,7 @@ from swarm.backends.algorithms.metrics import UpdateSums
 from swarm.backends.algorithms.objective import Objective
 from swarm.backends.algorithms.rows import Tokens
 from swarm.backends.verl.learning import named
-from swarm.backends.verl.learning.contract import batch_tokens, minibatch_places, sampled
+from swarm.backends.verl.learning.contract import batch_tokens, column, sampled
 from swarm.job import Job
 
 
@@ -76,7 +76,7 @@ class NamedLoss(SharedLoss):
         if self.whole is None:
             found = named.policy_loss(self._job, own)
         else:
-            found = named.policy_loss(self._job, self._of_whole(own, minibatch_places(data)), seed=self.whole.seed)
+            found = named.policy_loss(self._job, self._of_whole(own, column(data, "places")), seed=self.whole.seed)
         self.sums.add(pg_loss=found.loss)
         # verl tells parts of all tokens, and our sums are over tokens: each counts as the part
         told = [torch.full_like(own.present, part) for part in (found.clipped, found.clipped_lower)]

@@ -116,7 +116,7 @@ def corrected(job: Job, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> 
 
     if not len(proximal):
         return Corrected(proximal, proximal.bool(), {})
-    preset, sequences = _preset(job), _Sequences(episodes)
+    preset, sequences = _preset(job), Sequences(episodes)
     mask = sequences.padded(torch.ones_like(episodes))
     weights, kept, metrics = compute_rollout_correction_and_rejection_mask(
         sequences.padded(proximal),
@@ -140,7 +140,7 @@ def _preset(job: Job) -> Any:
     return RolloutCorrectionConfig(rollout_is=None) if name is None else getattr(RolloutCorrectionConfig, name)()
 
 
-class _Sequences:
+class Sequences:
     """Where the M tokens of E episodes stand in a padded (E, R) tensor: those of one are in order, from the left."""
 
     def __init__(self, episodes: Tensor) -> None:
@@ -207,7 +207,7 @@ def _called(job: Job, name: str, part: Part, weights: Tensor) -> Found:
     """Return what verl's function says, with its factors and its mode of adding up so chosen that `weights` hold."""
     from verl.trainer.ppo.core_algos import get_policy_loss_fn
 
-    tokens, sequences = part.tokens, _Sequences(part.tokens.episodes)
+    tokens, sequences = part.tokens, Sequences(part.tokens.episodes)
     kept = torch.ones_like(tokens.episodes) if tokens.kept is None else tokens.kept.long()
     mask, weighed, factors = sequences.padded(kept), sequences.padded(weights), sequences.padded(part.correction)
     advantages = sequences.padded(tokens.advantages)

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
@@ -54,6 +54,9 @@ class RankShare:
 
 class Rank:
     """A Ray actor's class. Nothing of verl is imported before `start`."""
+
+    WEIGHTS: ClassVar[tuple[str, ...]] = (sharded.MODEL,)
+    """The sets of a checkpoint in which every weight must be found."""
 
     def __init__(self, folder: str, job: Job, device: str) -> None:
         self._folder, self._job, self._device = Path(folder), job, device
@@ -158,27 +161,32 @@ class Rank:
 
     def save(self, folder: str) -> None:
         """Write this rank's shards into a folder of its own in `folder`."""
+        sharded.write_rank(Path(folder), self._rank, self._sets())
+
+    def _sets(self) -> sharded.Sets:
         own = self._copied()
-        sets = {sharded.MODEL: own.weights, sharded.OPTIMIZER: own.moments}
-        sharded.write_rank(Path(folder), self._rank, sets)
+        return {sharded.MODEL: own.weights, sharded.OPTIMIZER: own.moments}
 
     def prepare(self, folder: str) -> None:
         """Read this rank's shards and hold them for `restore`; BackendError for what is damaged or does not fit.
 
         As many ranks as there are now share what was saved, by however many.
         """
-        saved = sharded.read_rank(Path(folder), self._rank, self._world)
-        mine = {name: value.shape for name, value in self._copied().weights.items()}
-        if {name: value.shape for name, value in saved.get(sharded.MODEL, {}).items()} != mine:
-            raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
+        saved, own = sharded.read_rank(Path(folder), self._rank, self._world), self._sets()
+        for name in self.WEIGHTS:
+            if _shapes(saved.get(name, {})) != _shapes(own[name]):
+                raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
         self._read = saved
 
     def restore(self) -> None:
         """Take over what `prepare` read."""
         assert self._read is not None
-        found = shards.Shards(self._read[sharded.MODEL], self._read.get(sharded.OPTIMIZER, {}))
-        shards.put_back(self._engine.module, self._engine.optimizer, found)
+        self._take(self._read)
         self._read = None
+
+    def _take(self, saved: sharded.Sets) -> None:
+        found = shards.Shards(saved[sharded.MODEL], saved.get(sharded.OPTIMIZER, {}))
+        shards.put_back(self._engine.module, self._engine.optimizer, found)
 
     def exported(self) -> list[Any]:
         """Return references to buckets of full tensors by name, in Ray's object store: of rank 0, none of others.
@@ -213,3 +221,7 @@ class Rank:
             bucket[name] = tensor
             size += tensor.nbytes
         yield bucket
+
+
+def _shapes(tensors: Mapping[str, Tensor]) -> dict[str, torch.Size]:
+    return {name: value.shape for name, value in tensors.items()}

@@ -6,7 +6,7 @@ size, and ranks beyond the last row hold none.
 Does not know what the driver remembers, Ray or verl.
 
     FOLDER/driver/      what is no rank's, with the hash of each rank's manifest
-    FOLDER/rank-N/      shards of rank N: the sets `model` and `optimizer`
+    FOLDER/rank-N/      shards of rank N: the sets `model` and `optimizer`; of a critic `critic`, `critic_optimizer`
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from swarm.backends.protocols import BackendError
 Sets = Mapping[str, Mapping[str, Tensor]]
 """Tensors by name, by the name of their set."""
 MODEL, OPTIMIZER = "model", "optimizer"
+CRITIC, CRITIC_OPTIMIZER = "critic", "critic_optimizer"
 _DRIVER, _RANKS = "driver", "ranks"
 
 

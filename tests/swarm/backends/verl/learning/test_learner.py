@@ -23,7 +23,7 @@ from swarm.backends.verl.learning import adapter
 from swarm.backends.verl.learning.learner import VerlLearner
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.batches import make_batch
-from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, exported, job, local, plain_weights
+from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, exported, job, local, plain_weights, said_again
 
 pytestmark = pytest.mark.timeout(240)
 _CLOSE = 1e-5 if DEVICE == "cpu" else 1e-4
@@ -173,6 +173,18 @@ def test_a_checkpoint_that_is_damaged_or_of_another_job_is_refused_and_changes_n
     assert learner.version == 1
     after = exported(learner)
     assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_checkpoint_with_a_critic_is_refused_and_one_that_says_nothing_of_one_has_none(
+    ranks: Ranks, llama: Path, tmp_path: Path
+) -> None:
+    learner = ranks.learner(llama, job(), 1)
+    learner.save(tmp_path / "c")
+    said_again(tmp_path / "c", critic=True)
+    with pytest.raises(BackendError, match=r"c has a critic, the job asks for none .*estimator gae\): load it into"):
+        learner.load(tmp_path / "c")
+    said_again(tmp_path / "c", critic=None)
+    learner.load(tmp_path / "c")
 
 
 @pytest.mark.parametrize("fields", [{}, {"epochs": 2}], ids=str)

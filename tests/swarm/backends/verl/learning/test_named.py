@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from pydantic import ValidationError
@@ -26,6 +25,7 @@ from swarm.verl_names import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
 from tests.lazily import lazy
 from tests.swarm.backends.local.batches import make_batch
 from tests.swarm.backends.verl.learning.support import Ranks, exported, local
+from tests.swarm.backends.verl.learning.whole_batch import CLOSE, CUTS, Padded, gradients, padded_batch, same
 
 core_algos = lazy("verl.trainer.ppo.core_algos")
 algorithm = lazy("verl.trainer.config.algorithm")
@@ -33,13 +33,11 @@ helper = lazy("verl.trainer.ppo.rollout_corr_helper")
 actor = lazy("verl.workers.config.actor")
 
 pytestmark = pytest.mark.timeout(240)
-_CLOSE = 1e-5
 _THERE = [name for name, each in ESTIMATORS.items() if not each.refused]
+_BY_EPISODES = [name for name in _THERE if not ESTIMATORS[name].critic]
 _LOSSES = [name for name, each in POLICY_LOSSES.items() if not each.refused]
 _BYPASS = [name for name, each in CORRECTIONS.items() if each.loss is not None]
 _DECOUPLED = [name for name in CORRECTIONS if name not in _BYPASS]
-_CUTS = [(1, 2048), (1, 32), (2, 40)]
-"""Ranks, and tokens of a micro-batch: all in one, and cut."""
 
 
 def _job(verl: dict[str, Any], **fields: Any) -> Job:
@@ -58,7 +56,6 @@ def _refused(verl: dict[str, Any], **fields: Any) -> str:
 @pytest.mark.parametrize(
     ("verl", "needs"),
     [
-        ({"advantage_estimator": "gae"}, "gae needs a critic's value of each token; take reinforce_plus_plus instead"),
         ({"advantage_estimator": "remax"}, "remax needs the reward of a greedy answer to each task; take rloo instead"),
         ({"advantage_estimator": "optimal_token_baseline"}, "needs the sum of squared probabilities .* take opo"),
         ({"advantage_estimator": "tir_optimal_token_baseline"}, "needs the sum of squared probabilities .* take opo"),
@@ -89,6 +86,8 @@ def test_a_name_that_verl_has_not_is_refused_with_those_that_can_be_taken(kind: 
         ({"advantage_estimator": "opo"}, {"algorithm": "rloo"}),
         ({"advantage_estimator": "grpo"}, {"algorithm": "dr_grpo"}),
         ({"advantage_estimator": "rloo"}, {"normalize_advantage": False}),
+        ({"advantage_estimator": "gae"}, {"normalize_advantage": False}),
+        ({"advantage_estimator": "gae"}, {"algorithm": "rloo"}),
         ({"policy_loss": "vanilla"}, {"algorithm": "gspo"}),
         ({"policy_loss": "geo_mean"}, {"algorithm": "dr_grpo"}),
         ({"policy_loss": "geo_mean"}, {"loss_weighting": "token"}),
@@ -119,6 +118,29 @@ def test_a_correction_that_is_a_loss_is_refused_with_another_loss() -> None:
     assert "decoupled_" in said
 
 
+@pytest.mark.parametrize("verl", [{}, {"advantage_estimator": "rloo"}, {"policy_loss": "gspo"}], ids=str)
+def test_a_critic_is_gae_s_alone(verl: dict[str, Any]) -> None:
+    found = verl.get("advantage_estimator", "none")
+    said = f"verl.critic: expected verl.advantage_estimator gae, found {found}: leave the critic out"
+    assert said in _refused({**verl, "critic": {"discount": 0.9}})
+    assert _job({**verl, "critic": {}}) == _job(verl)  # to say defaults is to say nothing
+
+
+@pytest.mark.parametrize("critic", [{"discount": 0}, {"gae_lambda": 1.1}, {"clip_range": 0}, {"learning_rate": -1}])
+def test_a_critic_of_no_sense_is_refused(critic: dict[str, Any]) -> None:
+    assert "should be" in _refused({"advantage_estimator": "gae", "critic": critic})
+
+
+def test_what_a_critic_learns_by_is_a_part_of_what_a_training_learns() -> None:
+    plain, own = _job({"advantage_estimator": "gae"}), {"advantage_estimator": "gae", "critic": {"discount": 0.9}}
+    assert _job({"advantage_estimator": "gae", "critic": {"gae_lambda": 1.0}}).digest() == plain.digest()
+    assert "critic" not in plain.value()["verl"]
+    assert _job(own).value()["verl"]["critic"] == {"discount": 0.9}
+    assert Job.recorded(_job(own).model_dump_json()) == Job.recorded(_job(own).canonical()) == _job(own)
+    assert not _job(own).continues(plain)
+    assert _job(own).continues(_job({**own, "trainers": 2}))
+
+
 def test_what_names_still_leave_to_the_job_is_taken() -> None:
     assert _job({"advantage_estimator": "grpo_passk"}, normalize_advantage=False, clip_ratio=0.1, dual_clip=3.0)
     assert _job({"policy_loss": "vanilla"}, algorithm="dr_grpo", dual_clip=3.0, rollout_correction="off", kl_coef=0.1)
@@ -136,7 +158,7 @@ def test_jobs_keep_their_digests_are_read_from_records_and_go_on_only_under_the_
         assert not _job({}).continues(named)
 
 
-@pytest.mark.parametrize("name", _THERE)
+@pytest.mark.parametrize("name", _BY_EPISODES)
 def test_where_nothing_was_sampled_there_is_no_advantage(name: str) -> None:
     assert advantages(_job({"advantage_estimator": name}), [1.0, 0.0], ["g", "g"], [0, 0]) == [0.0, 0.0]
 
@@ -151,41 +173,7 @@ def test_the_names_are_verl_s() -> None:
     assert {name for name in presets if getattr(algorithm.RolloutCorrectionConfig, name)().bypass_mode} == set(_BYPASS)
 
 
-@dataclass(frozen=True)
-class _Padded:
-    """A batch as verl has it, (E, R): a row for each episode, of the tokens sampled in it, row of ids by row of ids."""
-
-    mask: Tensor
-    present: Tensor
-    rollout: Tensor
-    rewards: Tensor
-    groups: np.ndarray[Any, Any]
-
-
-def _padded(policy: Any, batch: Batch) -> _Padded:
-    episodes = []
-    for episode in batch.episodes:
-        present, rollout = [], []
-        for row in episode.rows:
-            ids = torch.tensor([row.ids])
-            every = policy.model(input_ids=ids, use_cache=False).logits[0].log_softmax(-1)
-            for place, flag in enumerate(row.sampled):
-                if flag:
-                    present.append(every[place - 1, row.ids[place]])
-                    rollout.append(row.logprobs[place])
-        episodes.append((torch.stack(present), torch.tensor(rollout)))
-    present = torch.nn.utils.rnn.pad_sequence([own for own, _ in episodes], batch_first=True)
-    rollout = torch.nn.utils.rnn.pad_sequence([own for _, own in episodes], batch_first=True)
-    counts = torch.tensor([len(own) for own, _ in episodes])
-    mask = (torch.arange(present.shape[1]) < counts[:, None]).long()
-    rewards = torch.zeros(mask.shape)
-    for number, episode in enumerate(batch.episodes):
-        rewards[number, counts[number] - 1] = episode.reward
-    groups = np.array([episode.group for episode in batch.episodes])
-    return _Padded(mask, present, rollout, rewards, groups)
-
-
-def _grpo(padded: _Padded, *, normalize: bool = True) -> Tensor:
+def _grpo(padded: Padded, *, normalize: bool = True) -> Tensor:
     found: Tensor = core_algos.compute_grpo_outcome_advantage(
         padded.rewards, padded.mask, padded.groups, norm_adv_by_std_in_grpo=normalize
     )[0]
@@ -218,7 +206,7 @@ def _mode(job: Job) -> str:
     return "token-mean" if job.loss_weighting == "token" else "seq-mean-token-mean"
 
 
-def _loss(job: Job, name: str, padded: _Padded, *, old: Tensor, factors: Any = None, mask: Any = None) -> Tensor:
+def _loss(job: Job, name: str, padded: Padded, *, old: Tensor, factors: Any = None, mask: Any = None) -> Tensor:
     """verl's loss of the whole batch in one call, in its own mode of adding up."""
     mask = padded.mask if mask is None else mask
     with torch.random.fork_rng(devices=[]):
@@ -233,12 +221,6 @@ def _loss(job: Job, name: str, padded: _Padded, *, old: Tensor, factors: Any = N
             rollout_is_weights=factors,
         )[0]
     return found
-
-
-def _gradients(policy: Any, loss: Tensor) -> dict[str, Tensor]:
-    parameters = dict(policy.model.named_parameters())
-    found = torch.autograd.grad(loss, list(parameters.values()))
-    return dict(zip(parameters, found, strict=True))
 
 
 def _learned(ranks: Ranks, folder: Path, job: Job, world: int, batch: Batch) -> tuple[dict[str, Tensor], Any]:
@@ -262,17 +244,11 @@ def _gradient(rank: Any) -> dict[str, Tensor]:
     return {name: each.grad.full_tensor() for name, each in rank._engine.module.named_parameters()}
 
 
-def _same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
-    assert set(found) == set(expected)
-    assert max(value.abs().max().item() for value in expected.values()) > 1e-3
-    return all(torch.allclose(found[name], value, rtol=1e-4, atol=_CLOSE) for name, value in expected.items())
-
-
 def _of_many_rewards(batch: Batch) -> Batch:
     return replace(batch, episodes=tuple(replace(e, reward=i * 7 % 5 + i / 8) for i, e in enumerate(batch.episodes)))
 
 
-@pytest.mark.parametrize("name", _THERE)
+@pytest.mark.parametrize("name", _BY_EPISODES)
 @pytest.mark.parametrize("normalize", [True, False], ids=["normalized", "plain"])
 def test_advantages_are_those_of_verl_s_estimator(name: str, normalize: bool, ranks: Ranks, llama: Path) -> None:
     if not normalize and not ESTIMATORS[name].normalizes:
@@ -281,7 +257,7 @@ def test_advantages_are_those_of_verl_s_estimator(name: str, normalize: bool, ra
     made = _job({"advantage_estimator": name}, normalize_advantage=normalize)
     policy, _ = local(made)
     batch = _of_many_rewards(make_batch(policy, episodes=12))
-    padded = _padded(policy, batch)
+    padded = padded_batch(policy, batch)
     config = algorithm.AlgoConfig(norm_adv_by_std_in_grpo=normalize)
     arguments = {"norm_adv_by_std_in_grpo": normalize} if "grpo" in name and name != "grpo_passk" else {}
     expected, _ = core_algos.get_adv_estimator_fn(name)(
@@ -330,7 +306,7 @@ _OTHER: dict[str, list[dict[str, Any]]] = {
     "kl_cov": [{"loss_weighting": "token"}],
 }
 _CASES = [
-    *[(name, {}, world, micro) for name in _LOSSES for world, micro in _CUTS],
+    *[(name, {}, world, micro) for name in _LOSSES for world, micro in CUTS],
     *[(name, fields, 2, 40) for name, every in _OTHER.items() for fields in every],
 ]
 
@@ -342,11 +318,11 @@ def test_the_gradient_is_that_of_verl_s_loss_however_it_is_cut(
     made = _job({"policy_loss": name}, rollout_correction="off", micro_batch_tokens=micro, **fields)
     policy, _ = local(made)
     batch = make_batch(policy, drift=0.5)
-    padded = _padded(policy, batch)
+    padded = padded_batch(policy, batch)
     expected = _loss(made, name, padded, old=padded.rollout)
     found, metrics = _learned(ranks, llama, made, world, batch)
-    assert metrics["actor/pg_loss"] == pytest.approx(expected.item(), rel=1e-4, abs=_CLOSE)
-    assert _same(found, _gradients(policy, expected))
+    assert metrics["actor/pg_loss"] == pytest.approx(expected.item(), rel=1e-4, abs=CLOSE)
+    assert same(found, gradients(policy, expected))
 
 
 @pytest.mark.parametrize("name", _LOSSES)
@@ -356,13 +332,13 @@ def test_the_job_s_correction_and_the_present_policy_are_what_verl_s_loss_is_tol
     made = _job({"policy_loss": name}, micro_batch_tokens=48)
     policy, _ = local(made)
     batch = make_batch(policy, drift=1.5)
-    padded = _padded(policy, batch)
+    padded = padded_batch(policy, batch)
     old = padded.present.detach()
     factors = (old - padded.rollout).exp().clamp(max=made.correction_cap)
     assert (factors == made.correction_cap).any()
     expected = _loss(made, name, padded, old=old, factors=factors)
     found, _ = _learned(ranks, llama, made, 1, batch)
-    assert _same(found, _gradients(policy, expected))
+    assert same(found, gradients(policy, expected))
 
 
 @pytest.mark.parametrize("name", [name for name in _LOSSES if not name.endswith("_cov")])
@@ -371,7 +347,7 @@ def test_an_episode_s_loss_counts_by_its_weight(name: str, ranks: Ranks, llama: 
     policy, _ = local(made)
     batch = make_batch(policy, drift=0.5)
     batch = replace(batch, episodes=tuple(replace(e, weight=0.5 + i % 3) for i, e in enumerate(batch.episodes)))
-    padded = _padded(policy, batch)
+    padded = padded_batch(policy, batch)
     valued, losses = _grpo(padded), []
     for number in range(len(batch.episodes)):
         own = slice(number, number + 1)
@@ -388,7 +364,7 @@ def test_an_episode_s_loss_counts_by_its_weight(name: str, ranks: Ranks, llama: 
     weights = torch.tensor([episode.weight for episode in batch.episodes])
     expected = (torch.stack(losses) * weights).sum() / weights.sum()
     found, _ = _learned(ranks, llama, made, 2, batch)
-    assert _same(found, _gradients(policy, expected))
+    assert same(found, gradients(policy, expected))
 
 
 def _partly_drifted(policy: Any) -> Batch:
@@ -409,7 +385,7 @@ def test_a_decoupled_preset_weighs_and_rejects_as_verl_s_does(
     made = _job({"rollout_correction": preset, "policy_loss": loss}, micro_batch_tokens=48)
     policy, _ = local(made)
     batch = _partly_drifted(policy)
-    padded, config = _padded(policy, batch), getattr(algorithm.RolloutCorrectionConfig, preset)()
+    padded, config = padded_batch(policy, batch), getattr(algorithm.RolloutCorrectionConfig, preset)()
     old = padded.present.detach()
     weights, mask, metrics = helper.compute_rollout_correction_and_rejection_mask(
         old,
@@ -424,11 +400,11 @@ def test_a_decoupled_preset_weighs_and_rejects_as_verl_s_does(
     factors = None if weights is None else weights.batch["rollout_is_weights"]
     expected = _loss(made, loss or "vanilla", padded, old=old, factors=factors, mask=mask)
     found, told = _learned(ranks, llama, made, 2, batch)
-    assert _same(found, _gradients(policy, expected))
+    assert same(found, gradients(policy, expected))
     assert {name: told[name] for name in metrics} == pytest.approx(metrics, rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize(("world", "micro"), [_CUTS[0], _CUTS[2]], ids=str)
+@pytest.mark.parametrize(("world", "micro"), [CUTS[0], CUTS[2]], ids=str)
 @pytest.mark.parametrize("preset", _BYPASS)
 def test_a_bypassing_preset_is_verl_s_loss_of_that_name(
     preset: str, world: int, micro: int, ranks: Ranks, llama: Path
@@ -436,7 +412,7 @@ def test_a_bypassing_preset_is_verl_s_loss_of_that_name(
     made = _job({"rollout_correction": preset}, micro_batch_tokens=micro)
     policy, _ = local(made)
     batch = _partly_drifted(policy)
-    padded, config = _padded(policy, batch), getattr(algorithm.RolloutCorrectionConfig, preset)()
+    padded, config = padded_batch(policy, batch), getattr(algorithm.RolloutCorrectionConfig, preset)()
     mode = "seq-mean-token-mean"
     expected, _ = core_algos.get_policy_loss_fn("bypass_mode")(
         old_log_prob=padded.rollout,
@@ -447,8 +423,8 @@ def test_a_bypassing_preset_is_verl_s_loss_of_that_name(
         config=_config(made, mode, len(padded.mask), 1, loss_mode="bypass_mode", rollout_correction=config),
     )
     found, metrics = _learned(ranks, llama, made, world, batch)
-    assert metrics["actor/pg_loss"] == pytest.approx(expected.item(), rel=1e-4, abs=_CLOSE)
-    assert _same(found, _gradients(policy, expected))
+    assert metrics["actor/pg_loss"] == pytest.approx(expected.item(), rel=1e-4, abs=CLOSE)
+    assert same(found, gradients(policy, expected))
 
 
 @pytest.mark.parametrize(
@@ -475,9 +451,9 @@ def test_what_both_have_is_the_same_by_verl_s_name_and_by_ours(
         apart = {name for name in own if name.split("/")[0] in ("timing_s", "tokens")}
         assert set(metrics) - apart == set(own) - apart
         for name in set(own) - apart:
-            assert metrics[name] == pytest.approx(own[name], rel=1e-4, abs=_CLOSE), name
+            assert metrics[name] == pytest.approx(own[name], rel=1e-4, abs=CLOSE), name
         gaps = torch.cat([(weights[name] - others[name]).abs().flatten() for name in weights])
-        assert (gaps > _CLOSE).double().mean().item() < 1e-3
+        assert (gaps > CLOSE).double().mean().item() < 1e-3
 
 
 def _updated(learner: VerlLearner, batch: Batch) -> list[tuple[dict[str, float], dict[str, Tensor]]]:
@@ -506,6 +482,6 @@ def test_several_steps_learn_the_same_on_one_rank_and_on_two_cut_small(
     batch = _partly_drifted(policy)
     expected, found = (_updated(ranks.learner(llama, made, w), batch) for made, w in ((whole, 1), (cut, 2)))
     for name in ("actor/pg_loss", "actor/grad_norm", "actor/ppo_kl", "actor/entropy"):
-        assert found[0][0][name] == pytest.approx(expected[0][0][name], rel=1e-3, abs=10 * _CLOSE), name
+        assert found[0][0][name] == pytest.approx(expected[0][0][name], rel=1e-3, abs=10 * CLOSE), name
     gaps = torch.cat([(found[0][1][name] - value).abs().flatten() for name, value in expected[0][1].items()])
-    assert (gaps > 10 * _CLOSE).double().mean().item() < 1e-3
+    assert (gaps > 10 * CLOSE).double().mean().item() < 1e-3

@@ -1,4 +1,4 @@
-"""Forms that are not the plain one: a replica over two devices, and bfloat16. Learned, published and compared."""
+"""Forms that are not the plain one: a replica over two devices, bfloat16, a critic. Learned, published and compared."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import psutil
 import pytest
 
 from swarm.backends.verl.backend import VerlBackend
-from swarm.verl_fields import VerlFields
+from swarm.verl_fields import CriticFields, VerlFields
 from tests.swarm.backends.conformance.support import played
 from tests.swarm.backends.verl.whole.conftest import started
 
@@ -40,3 +40,9 @@ async def test_in_bfloat16_learner_and_engine_differ_by_rounding(tmp_path: Path)
         tolerance = backend.probs_tolerance
         assert tolerance is not None
         assert 0 < max(await gaps(backend)) < tolerance
+
+
+async def test_with_a_critic_the_policy_alone_is_published_and_engine_and_learner_agree(tmp_path: Path) -> None:
+    fields = VerlFields(advantage_estimator="gae", critic=CriticFields(learning_rate=1e-3))
+    async with started(tmp_path, fields, learning_rate=1e-3) as backend:
+        assert max(await gaps(backend)) < 1e-4

@@ -1,0 +1,399 @@
+"""The estimator `gae`: a critic beside the policy learns what verl's functions say, and fails and goes on with it.
+
+The critic that is compared with is transformers' own, with the weights that the ranks have, fed one row at a time.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from swarm.backends.exporting.folder import write_model
+from swarm.backends.protocols import BackendError, Batch, CallReward, NotFinite, TrainRow
+from swarm.backends.verl.check import looked
+from swarm.backends.verl.saving import sharded
+from swarm.job import Job
+from tests.lazily import lazy
+from tests.swarm.backends.conformance.test_learning import PROMISED
+from tests.swarm.backends.local.batches import make_batch
+from tests.swarm.backends.local.models import make_tokenizer
+from tests.swarm.backends.verl.learning.support import Ranks, exported, local, said_again
+from tests.swarm.backends.verl.learning.whole_batch import CLOSE, CUTS, gradients, padded_batch, same
+
+core_algos = lazy("verl.trainer.ppo.core_algos")
+actor = lazy("verl.workers.config.actor")
+transformers = lazy("transformers")
+critic = lazy("swarm.backends.verl.critic.adapter")
+
+pytestmark = pytest.mark.timeout(240)
+_TOLD = {
+    *(f"critic/{name}" for name in ("vf_loss", "vf_clipfrac", "vpred_mean", "vf_explained_var", "grad_norm", "lr")),
+    *(f"critic/{name}/{each}" for name in ("values", "returns", "advantages") for each in ("mean", "max", "min")),
+    *(f"timing_s/{name}" for name in ("values", "update_critic", "update_actor")),
+}
+
+
+def _job(own: Mapping[str, Any] | None = None, names: Mapping[str, str] | None = None, **fields: Any) -> Job:
+    verl = {"advantage_estimator": "gae", "critic": {"learning_rate": 1e-3, **(own or {})}, **(names or {})}
+    return Job(**{"backend": "verl", "learning_rate": 1e-3, "verl": verl, **fields})
+
+
+def _state(rank: Any) -> dict[str, Tensor]:
+    state = rank._critic.module.state_dict()
+    return {name: getattr(value, "full_tensor", lambda value=value: value)() for name, value in state.items()}
+
+
+def _gradients_of_both(rank: Any) -> list[dict[str, Tensor]]:
+    engines = (rank._engine, rank._critic)
+    return [
+        {name: each.grad.full_tensor() for name, each in engine.module.named_parameters() if each.grad is not None}
+        for engine in engines
+    ]
+
+
+def _on_ranks(learner: Any, work: Any) -> list[Any]:
+    import ray
+
+    found: list[Any] = ray.get([each.__ray_call__.remote(work) for each in learner.group._actors], timeout=60)
+    return found
+
+
+def _everything(learner: Any) -> list[Any]:
+    return _on_ranks(learner, lambda rank: rank._sets())
+
+
+def _bit_equal(one: list[Any], other: list[Any]) -> bool:
+    return all(
+        ours.keys() == theirs.keys()
+        and all(ours[name].keys() == theirs[name].keys() for name in ours)
+        and all(torch.equal(ours[name][key], theirs[name][key]) for name in ours for key in ours[name])
+        for ours, theirs in zip(one, other, strict=True)
+    )
+
+
+def _compared(metrics: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if name.split("/")[0] not in ("timing_s", "tokens")}
+
+
+def _rewarded(batch: Batch) -> Batch:
+    """The batch with many rewards, and one episode that weighs more than others."""
+    episodes = [replace(each, reward=i * 7 % 5 / 4) for i, each in enumerate(batch.episodes)]
+    return replace(batch, episodes=(replace(episodes[0], weight=3.0), *episodes[1:]))
+
+
+def _critic_of(learner: Any, folder: Path) -> Any:
+    """transformers' critic with the weights of the ranks'."""
+    model = transformers.AutoModelForTokenClassification.from_pretrained(folder, num_labels=1)
+    model.load_state_dict(_on_ranks(learner, _state)[0])
+    return model.eval()
+
+
+def _values(model: Any, batch: Batch) -> Tensor:
+    """What a critic says before each token of the padded batch (E, R): at the place of the id before it."""
+
+    def before(row: TrainRow) -> Tensor:
+        every: Tensor = model(input_ids=torch.tensor([row.ids]), use_cache=False).logits[0, :, 0]
+        return every.roll(1)[torch.tensor(row.sampled) > 0]
+
+    found = [torch.cat([before(row) for row in episode.rows]) for episode in batch.episodes]
+    return torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+
+
+def _share(job: Job, batch: Batch, mask: Tensor) -> Tensor:
+    """What a token of each episode weighs (E, 1)."""
+    weights = torch.tensor([each.weight for each in batch.episodes])[:, None]
+    counts = mask.sum(1, keepdim=True)
+    if job.loss_weighting == "token":
+        return weights / (weights * counts).sum()
+    return weights / weights.sum() / counts
+
+
+@pytest.mark.parametrize("weighting", ["episode", "token"])
+@pytest.mark.parametrize(("world", "micro"), CUTS, ids=str)
+def test_both_gradients_are_those_of_verl_s_functions_on_the_whole_batch(
+    world: int, micro: int, weighting: str, ranks: Ranks, llama: Path
+) -> None:
+    own = {"discount": 0.9, "gae_lambda": 0.7}
+    made = _job(own, rollout_correction="off", micro_batch_tokens=micro, loss_weighting=weighting)
+    policy, _ = local(made)
+    batch = _rewarded(make_batch(policy, episodes=5, drift=0.5))  # seven rows: one rank has a row of padding
+    learner = ranks.learner(llama, made, world)
+    model, padded = _critic_of(learner, llama), padded_batch(policy, batch)
+    values, share = _values(model, batch), _share(made, batch, padded.mask)
+    advantages, returns = core_algos.compute_gae_advantage_return(
+        padded.rewards, values.detach(), padded.mask, gamma=0.9, lam=0.7
+    )
+    value_loss, _ = core_algos.compute_value_loss(
+        values, returns, values.detach(), padded.mask * share, 0.5, "token-sum"
+    )
+    config = actor.ActorConfig(
+        strategy="fsdp2", rollout_n=1, use_dynamic_bsz=True, clip_ratio=made.clip_ratio, clip_ratio_low=made.clip_ratio,
+        clip_ratio_high=made.clip_ratio, clip_ratio_c=1e6, loss_agg_mode="token-sum",
+        global_batch_info={"dp_size": 1, "batch_num_tokens": None, "global_batch_size": 1, "loss_scale_factor": None},
+    )  # fmt: skip
+    policy_loss = core_algos.get_policy_loss_fn("vanilla")(
+        padded.rollout, padded.present, advantages, padded.mask, "token-sum", config, rollout_is_weights=share
+    )[0]
+    steps: list[list[dict[str, Tensor]]] = []
+    step = learner._step
+
+    def stepped(update: Any) -> None:
+        steps.append(_on_ranks(learner, _gradients_of_both)[0])
+        step(update)
+
+    def kept(size: float, taught: Any) -> None:
+        taught.norms.append(1.0)
+
+    learner._step, learner._value_step = stepped, kept  # type: ignore[method-assign, attr-defined]
+    metrics = learner.update(batch)
+    assert set(metrics) >= PROMISED | _TOLD
+    assert same(steps[0][0], gradients(policy, policy_loss))
+    expected = torch.autograd.grad(value_loss, list(model.parameters()))
+    assert same(steps[0][1], dict(zip(dict(model.named_parameters()), expected, strict=True)))
+    flags = padded.mask.bool()
+    for name, found in (
+        ("vf_loss", value_loss),
+        ("vpred_mean", values[flags].mean()),
+        ("values/max", values[flags].max()),
+        ("returns/min", returns[flags].min()),
+        ("vf_explained_var", 1 - (returns - values)[flags].var() / (returns[flags].var() + 1e-5)),
+        ("advantages/mean", torch.stack([a[f].mean() for a, f in zip(advantages, flags, strict=True)]).mean()),
+    ):
+        assert metrics[f"critic/{name}"] == pytest.approx(found.item(), rel=1e-4, abs=CLOSE), name
+    assert metrics["critic/lr"] == 1e-3
+
+
+def test_an_estimate_by_hand() -> None:
+    """Two episodes, whose tokens lie in rows that take turns: V 0.5, 0.25, 0.1 and R 1; V 0.2, 0.4 and R 0."""
+    pytest.importorskip("verl")
+    found = critic.estimated(
+        _job({"discount": 0.9, "gae_lambda": 0.5}), [0.0, 1.0, 9.0], torch.tensor([0.2, 0.5, 0.25, 0.4, 0.1]),
+        torch.tensor([0, 1, 1, 0, 1]),
+    )  # fmt: skip
+    # the last: R - V; before it: discount V' - V + discount lambda A'
+    third = 1 - 0.1
+    second = 0.9 * 0.1 - 0.25 + 0.45 * third
+    first = 0.9 * 0.25 - 0.5 + 0.45 * second
+    lost = 0 - 0.4
+    before = 0.9 * 0.4 - 0.2 + 0.45 * lost
+    plain = torch.tensor([before, first, second, lost, third])
+    assert torch.allclose(found.returns, plain + torch.tensor([0.2, 0.5, 0.25, 0.4, 0.1]), atol=1e-6)
+    assert torch.allclose(found.advantages, (plain - plain.mean()) / plain.std(), atol=1e-5)
+
+
+def test_the_clip_holds_a_value_near_what_it_was() -> None:
+    pytest.importorskip("verl")
+    present, before = torch.tensor([0.3, 0.9], requires_grad=True), torch.tensor([0.0, 0.0])
+    loss, clipped = critic.value_loss(_job(), present, before, torch.tensor([1.0, 1.0]), torch.tensor([0.25, 2.0]))
+    assert clipped == 0.5
+    assert loss.item() == pytest.approx(0.5 * (0.25 * 0.7**2 + 2.0 * 0.5**2))
+    assert torch.autograd.grad(loss, present)[0].tolist() == pytest.approx([-0.25 * 0.7, 0.0])
+
+
+def test_it_learns_what_all_episodes_are_worth(ranks: Ranks, llama: Path) -> None:
+    made = _job({"learning_rate": 5e-3, "clip_range": 1.0}, learning_rate=0.0)
+    policy, _ = local(made)
+    batch = make_batch(policy)
+    batch = replace(batch, episodes=tuple(replace(each, reward=1.0) for each in batch.episodes))
+    learner = ranks.learner(llama, made, 1)
+    before = exported(learner)
+    told = [learner.update(batch) for _ in range(12)]
+    assert told[-1]["critic/vf_loss"] < 0.1 * told[0]["critic/vf_loss"]
+    assert told[-1]["critic/values/mean"] == pytest.approx(1.0, abs=0.2)
+    after = exported(learner)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_it_begins_the_same_on_any_number_of_ranks_and_by_the_seed(ranks: Ranks, llama: Path, qwen2: Path) -> None:
+    for folder in (llama, qwen2):
+        one, two, other = (
+            _on_ranks(ranks.learner(folder, _job(seed=seed), world), _state)[0]
+            for world, seed in ((1, 0), (2, 0), (1, 1))
+        )
+        assert one.keys() == two.keys()
+        assert all(torch.equal(one[key], two[key]) for key in one)
+        assert {key for key in one if not torch.equal(one[key], other[key])} == {"score.weight"}
+        assert one["score.weight"].abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    "names", [{}, {"policy_loss": "gspo", "rollout_correction": "decoupled_token_icepop"}], ids=["plain", "named"]
+)
+def test_several_steps_learn_the_same_on_one_rank_and_on_two_cut_small(
+    names: dict[str, str], ranks: Ranks, llama: Path
+) -> None:
+    fields: dict[str, Any] = {"epochs": 2, "minibatches": 2, "max_grad_norm": 0.5, "weight_decay": 0.1}
+    own = {"learning_rate": 5e-3, "clip_range": 0.02}
+    whole = _job(own, names, **fields)
+    cut = _job(own, names, micro_batch_tokens=32, gradient_checkpointing=True, **fields)
+    policy, _ = local(whole)
+    batch = _rewarded(make_batch(policy, drift=0.05))
+    one, two = ranks.learner(llama, whole, 1), ranks.learner(llama, cut, 2)
+    expected, found = one.update(batch), two.update(batch)
+    assert expected["critic/vf_clipfrac"] > 0.1
+    assert set(found) == set(expected)
+    for name in (*_TOLD - {each for each in _TOLD if each.startswith("timing")}, "actor/pg_loss", "actor/grad_norm"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-3, abs=10 * CLOSE), name
+    state, other = (_on_ranks(each, _state)[0] for each in (one, two))
+    gaps = torch.cat([(state[name] - other[name]).abs().flatten() for name in state])
+    assert (gaps > 10 * CLOSE).double().mean().item() < 1e-3
+
+
+def test_an_adapter_is_the_policy_s_alone(ranks: Ranks, llama: Path) -> None:
+    made = _job(lora_rank=4, kl_coef=0.1)
+    policy, _ = local(made)
+    learner = ranks.learner(llama, made, 1)
+    before = _everything(learner)[0]
+    learner.update(_rewarded(make_batch(policy)))
+    after = _everything(learner)[0]
+    assert all(".lora_" in name for name in after[sharded.MODEL])
+    assert not any(".lora_" in name for name in after[sharded.CRITIC])
+    moved = [
+        name for name, each in after[sharded.CRITIC].items() if not torch.equal(each, before[sharded.CRITIC][name])
+    ]
+    assert set(moved) == set(after[sharded.CRITIC])
+
+
+def _broken(learner: Any, where: str) -> None:
+    """Have the learner's second optimiser step of the policy, or the critic, fail."""
+    called = []
+    work = getattr(learner, where)
+
+    def fails(*arguments: Any) -> None:
+        called.append(where)
+        if len(called) == 2:
+            setattr(learner, where, work)
+            raise NotFinite("made up")
+        work(*arguments)
+
+    setattr(learner, where, fails)
+
+
+@pytest.mark.parametrize("where", ["_gradient", "_step", "_value_gradient", "_value_step"])
+def test_an_update_that_fails_leaves_both_as_they_were(where: str, ranks: Ranks, llama: Path) -> None:
+    made = _job(minibatches=2)
+    policy, _ = local(made)
+    batches = [_rewarded(make_batch(policy, seed=seed, drift=0.05)) for seed in range(2)]
+    straight = ranks.learner(llama, made, 2)
+    expected = [_compared(straight.update(batch)) for batch in batches]
+    weights = _everything(straight)
+    tried = ranks.learner(llama, made, 2)
+    assert _compared(tried.update(batches[0])) == expected[0]
+    before = _everything(tried)
+    _broken(tried, where)
+    with pytest.raises(NotFinite):
+        tried.update(batches[1])
+    assert tried.version == 1
+    assert _bit_equal(_everything(tried), before)
+    assert _compared(tried.update(batches[1])) == expected[1]
+    assert _bit_equal(_everything(tried), weights)
+
+
+def test_a_reward_that_is_not_finite_is_refused_and_leaves_everything_as_it_was(ranks: Ranks, llama: Path) -> None:
+    made = _job()
+    policy, _ = local(made)
+    batch = make_batch(policy)
+    learner = ranks.learner(llama, made, 1)
+    before = _everything(learner)
+    with pytest.raises(NotFinite, match="critic's loss is"):
+        learner.update(replace(batch, episodes=(replace(batch.episodes[0], reward=math.inf), *batch.episodes[1:])))
+    assert learner.version == 0
+    assert _bit_equal(_everything(learner), before)
+
+
+def test_a_resumed_curve_is_the_same_bit_for_bit(ranks: Ranks, llama: Path, tmp_path: Path) -> None:
+    made = _job(epochs=2, minibatches=2)
+    policy, _ = local(made)
+    batches = [_rewarded(make_batch(policy, seed=seed, drift=0.05)) for seed in range(4)]
+    straight = ranks.learner(llama, made, 2)
+    for batch in batches[:2]:
+        straight.update(batch)
+    straight.save(tmp_path / "c")
+    expected = [_compared(straight.update(batch)) for batch in batches[2:]]
+    state = _everything(straight)
+    resumed = ranks.learner(llama, made, 2)
+    resumed.load(tmp_path / "c")
+    assert resumed.version == 2
+    assert [_compared(resumed.update(batch)) for batch in batches[2:]] == expected
+    assert _bit_equal(_everything(resumed), state)
+
+
+@pytest.mark.parametrize(("wrote", "reads"), [(2, 1), (1, 2)])
+def test_another_number_of_ranks_goes_on_from_a_checkpoint_and_the_policy_alone_is_made_a_folder(
+    wrote: int, reads: int, ranks: Ranks, llama: Path, tmp_path: Path
+) -> None:
+    made = _job(model={"kind": "path", "path": str(llama)})
+    policy, _ = local(made)
+    batches = [_rewarded(make_batch(policy, seed=seed, drift=0.05)) for seed in range(2)]
+    first = ranks.learner(llama, made, wrote)
+    first.update(batches[0])
+    first.save(tmp_path / "c")
+    saved, critics = exported(first), _on_ranks(first, _state)[0]
+    assert not any("score" in name for name in saved)
+    other = ranks.learner(llama, made, reads)
+    other.load(tmp_path / "c")
+    found = _on_ranks(other, _state)[0]
+    assert all(torch.equal(found[name], critics[name]) for name in critics)
+    (tmp_path / "out").mkdir()
+    write_model(made, tmp_path, tmp_path / "c", tmp_path / "out", apart=False, say=lambda _: None)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
+    assert set(loaded) == set(saved)
+    assert all(torch.equal(loaded[name], saved[name]) for name in saved)
+    metrics = (_compared(first.update(batches[1])), _compared(other.update(batches[1])))
+    assert metrics[1] == pytest.approx(metrics[0], rel=1e-3, abs=10 * CLOSE)
+
+
+def test_a_checkpoint_without_a_critic_is_refused_and_nothing_is_changed(
+    ranks: Ranks, llama: Path, tmp_path: Path
+) -> None:
+    learner = ranks.learner(llama, _job(), 1)
+    before = _everything(learner)
+    learner.save(tmp_path / "plain")
+    said_again(tmp_path / "plain", critic=False)
+    with pytest.raises(BackendError, match=r"plain has no critic, the job asks for one .*estimator gae"):
+        learner.load(tmp_path / "plain")
+    assert _bit_equal(_everything(learner), before)
+
+
+def test_rewards_of_single_calls_are_refused_and_nothing_is_learned(ranks: Ranks, llama: Path) -> None:
+    made = _job()
+    policy, _ = local(made)
+    learner, batch = ranks.learner(llama, made, 1), make_batch(policy)
+    calls = (CallReward(0, 1.0), CallReward(1, 0.0))
+    with pytest.raises(BackendError, match=r"episode e0: expected one reward, as verl\.advantage_estimator gae"):
+        learner.update(replace(batch, episodes=(replace(batch.episodes[0], call_rewards=calls), *batch.episodes[1:])))
+    assert learner.version == 0
+
+
+def test_an_update_in_which_nothing_was_sampled_has_finite_metrics(ranks: Ranks, llama: Path) -> None:
+    made = _job()
+    policy, _ = local(made)
+    batch = make_batch(policy)
+    bare = tuple(
+        replace(each, rows=tuple(replace(row, sampled=(0,) * len(row.ids)) for row in each.rows))
+        for each in batch.episodes
+    )
+    metrics = ranks.learner(llama, made, 2).update(replace(batch, episodes=bare))
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert metrics["critic/values/mean"] == metrics["critic/vf_loss"] == metrics["critic/vf_explained_var"] == 0.0
+
+
+def test_a_model_that_transformers_has_no_critic_of_is_refused_in_a_line(ranks: Ranks, tmp_path: Path) -> None:
+    sizes = dict.fromkeys(("hidden_size", "intermediate_size", "max_position_embeddings"), 16)
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": len(make_tokenizer())}
+    transformers.OlmoForCausalLM(transformers.OlmoConfig(**sizes, **heads)).save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    expected = r"gae: transformers has no token classification of olmo, .*take reinforce"
+    with pytest.raises(BackendError, match=expected):
+        ranks.learner(tmp_path, _job(), 1)
+    told = {each.what: each for each in looked(_job(model={"kind": "path", "path": str(tmp_path)}), tmp_path)}["model"]
+    assert not told.there
+    assert re.search(expected, told.said)
