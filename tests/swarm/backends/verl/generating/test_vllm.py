@@ -73,7 +73,7 @@ def logprobs(chunks: Sequence[Chunk]) -> list[float]:
 async def served(request: pytest.FixtureRequest, ray_here: None, tmp_path_factory: Any) -> AsyncIterator[Served]:
     tied = request.param == "tied"
     folder = save_folder(tmp_path_factory.mktemp("models") / request.param, tied=tied)
-    engine = make_engine(ReplicaSpec(str(folder), 128, 8, 1 << 28, seed=3), 2, OPTIONS)
+    engine = make_engine(ReplicaSpec(str(folder), 128, 8, 1 << 28, seed=3), 2, lambda number: OPTIONS)
     await engine.start()
     yield Served(engine, make_model(tied=tied), tied=tied)
     await engine.stop()
