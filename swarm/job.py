@@ -464,6 +464,15 @@ class Job(Versioned):
         return self
 
     @model_validator(mode="after")
+    def _taking_turns(self) -> Self:
+        if self.verl is not None and self.verl.colocated and self.max_staleness:
+            raise ValueError(
+                "verl.colocated: expected a max_staleness of 0, as learners and replicas take turns on their devices; "
+                f"found {self.max_staleness}: make it 0, or leave colocated out"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _meaning_something(self) -> Self:
         if self.verl is not None:
             known = type(self).model_fields.items()

@@ -12,7 +12,7 @@ from pydantic import Field, field_validator, model_validator
 from swarm.job_schema import Versioned
 from swarm.verl_names import Named, require_known
 
-_SPREAD = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory"}
+_SPREAD = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated"}
 """Fields that say where a training is computed, with any of which it may go on: no step depends on them."""
 
 
@@ -49,6 +49,10 @@ class VerlFields(Versioned):
     gpu_memory: float = Field(default=0.6, gt=0, lt=1)
     """Part of a GPU's memory that a replica takes, weights and key-value cache: there it stands for
     the job's `kv_cache_bytes`, which is of a CPU. Default 0.6."""
+    colocated: bool = False
+    """Whether each trainer shares a device with a replica, which gives its memory back while the trainers learn. It
+    needs as many replicas as trainers, a tensor_parallel of 1 and the job's max_staleness of 0. Default False: each has
+    its own."""
 
     advantage_estimator: str | None = None
     """verl's own estimator of advantages by its name, computed by verl's function: grpo, grpo_vectorized, grpo_passk,
@@ -89,6 +93,16 @@ class VerlFields(Versioned):
             raise ValueError(f"verl.critic: expected verl.advantage_estimator gae, found {found}: leave the critic out")
         return self
 
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        if self.colocated and (self.trainers != self.replicas or self.tensor_parallel != 1):
+            raise ValueError(
+                "verl.colocated: expected as many replicas as trainers and a tensor_parallel of 1, as one of each "
+                f"shares a device; found {self.trainers} trainers, {self.replicas} replicas of {self.tensor_parallel}: "
+                "make them so, or leave colocated out"
+            )
+        return self
+
     @property
     def named(self) -> Named:
         """The functions of verl's that the job names."""
@@ -96,8 +110,14 @@ class VerlFields(Versioned):
 
     @property
     def devices(self) -> int:
-        """Devices that learners and replicas take together: each has its own."""
-        return self.trainers + self.replicas * self.tensor_parallel
+        """Devices that learners and replicas take together."""
+        return self.trainers if self.colocated else self.trainers + self.replicas * self.tensor_parallel
+
+    @property
+    def placed(self) -> str:
+        """What these devices are for, in words."""
+        apart = f"{self.trainers} trainers, {self.replicas} replicas of {self.tensor_parallel}"
+        return f"{apart}, one of each on a device in turns" if self.colocated else apart
 
 
 def taught(fields: VerlFields | None) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The verl backend: learners and replicas of one policy on Ray, behind the protocols that every backend has.
 
 Promises: nothing heavy is imported before `start`, and then in a thread; learners and replicas begin with the same
-weights; a version serves once every replica has confirmed it, or the backend is broken and says why. A Ray that was
-started for the training ends with it.
+weights; a version serves once every replica has confirmed it, or the backend is broken and says why; where they share
+devices, learners and replicas use them in turns. A Ray that was started for the training ends with it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -121,12 +122,16 @@ async def _begun(job: Job, models: Path) -> _Running:
     serving: asyncio.Future[None] | None = None
     try:
         engine = _engine(job, folder, cluster, draws)
+        if cluster.fields.colocated:  # vLLM measures what of the device is free: by then the learner is on the host
+            await asyncio.shield(learning)
         serving = asyncio.ensure_future(engine.start())
         done, _ = await asyncio.wait({serving, learning}, return_when=asyncio.FIRST_EXCEPTION)
         for each in done:
             each.result()
         learner = learning.result()
         learner.replicas = partial(_asked, engine)
+        if cluster.fields.colocated:
+            learner.turn = partial(_turn, learner, engine)
         weights = await asyncio.to_thread(_hash_of, learner)
     except BaseException:  # whoever cancels the boot wants no cluster that goes on
         learning.add_done_callback(_end_unwanted)  # its thread cannot be cancelled; it fails once Ray is left
@@ -180,7 +185,7 @@ def _learner(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> V
     from swarm.backends.verl.critic.learner import CriticLearner
     from swarm.backends.verl.learning.learner import VerlLearner
 
-    fields, options = cluster.fields, cluster.placed(1)
+    fields, options = cluster.fields, cluster.for_rank
     kind = CriticLearner if fields.named.has_critic else VerlLearner
     return kind(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
 
@@ -200,9 +205,27 @@ def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> Vl
         seed=job.seed,
         tensor_parallel=fields.tensor_parallel,
         gpu_memory=fields.gpu_memory,
+        colocated=fields.colocated,
     )
-    options = {**cluster.placed(fields.tensor_parallel), "runtime_env": {"env_vars": dict(cluster.environment)}}
-    return make_engine(spec, fields.replicas, options, draws)
+    return make_engine(spec, fields.replicas, cluster.for_replica, draws)
+
+
+@contextmanager
+def _turn(learner: VerlLearner, engine: VllmEngine) -> Iterator[None]:
+    """Have the devices for the learner alone within; they are the engine's again once weights are published.
+
+    What fails within leaves the weights of before, and replicas that serve them again; where they do not, the engine is
+    over, and no request waits for ever.
+    """
+    try:
+        engine.rest()
+        yield
+    except BaseException as error:
+        try:
+            engine.publish(learner.version, learner.exported())
+        except Exception as also:  # noqa: BLE001 - whatever it was: what rests would have requests wait
+            engine.fail(f"{error}; the replicas, which rested meanwhile, could not be woken: {also}")
+        raise
 
 
 def _asked(engine: VllmEngine, rows: Sequence[Disputed]) -> dict[int, ReplicaSaid]:

@@ -79,17 +79,16 @@ def _where(job: Job) -> str:
 def _devices(job: Job) -> str:
     import torch
 
-    from swarm.backends.verl.cluster import device_of
+    from swarm.backends.verl.cluster import device_of, fewer
 
     fields = job.verl or VerlFields()
-    placed = f"{fields.trainers} trainers, {fields.replicas} replicas of {fields.tensor_parallel}"
     if fields.address is not None:
-        return f"{fields.devices} for {placed}; the cluster is asked for them when the training starts"
+        return f"{fields.devices} for {fields.placed}; the cluster is asked for them when the training starts"
     if device_of(job) == "cpu":
-        return f"cpu: {placed}, on {job.dtype}; for trying out, not for speed"
+        return f"cpu: {fields.placed}, on {job.dtype}; for trying out, not for speed"
     if (found := torch.cuda.device_count()) < fields.devices:
-        raise BackendError(f"expected {fields.devices} GPUs for {placed}, found {found} here: lower one of them")
-    return f"{fields.devices} GPUs for {placed}"
+        raise BackendError(f"expected {fields.devices} GPUs for {fields.placed}, found {found} here: {fewer(fields)}")
+    return f"{fields.devices} GPUs for {fields.placed}"
 
 
 def _model(job: Job, models: Path) -> str:

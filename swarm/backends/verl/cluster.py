@@ -19,6 +19,7 @@ from typing import Any, Final
 import psutil
 
 from swarm.backends.protocols import BackendError
+from swarm.backends.verl.bundles import Bundles
 from swarm.backends.verl.processes.surroundings import needed_alone
 from swarm.job import Job
 from swarm.verl_fields import VerlFields
@@ -52,6 +53,7 @@ class Cluster:
         self.fields = fields
         self.device = device
         self.environment = environment
+        self._bundles: Bundles | None = None
 
     @classmethod
     def joined(cls, job: Job) -> Cluster:
@@ -64,13 +66,23 @@ class Cluster:
             device = here or _device_there(job)
             cluster = cls(fields, device, {**_QUIET, **(_ON_A_CPU if device == "cpu" else {})})
             cluster._require_devices()
+            cluster._reserve()
         except BaseException:
             _disconnect()
             raise
         return cluster
 
-    def placed(self, devices: int) -> dict[str, Any]:
-        """Return Ray's options for where an actor over so many devices is: on free GPUs, packed as Ray does by itself.
+    def for_rank(self, number: int) -> dict[str, Any]:
+        """Return Ray's options for where a rank of the learner is, by its number."""
+        return self._apart(1) if self._bundles is None else self._bundles.options(number)
+
+    def for_replica(self, number: int) -> dict[str, Any]:
+        """Return Ray's options for where a replica is and what is around it, by its number."""
+        placed = self._apart(self.fields.tensor_parallel) if self._bundles is None else self._bundles.options(number)
+        return {**placed, "runtime_env": {"env_vars": dict(self.environment)}}
+
+    def _apart(self, devices: int) -> dict[str, Any]:
+        """Return options of an actor over so many devices of its own: free GPUs, packed as Ray does by itself.
 
         Cores are shared, not counted; where several nodes have them, actors take turns with these, for which Ray wants
         them to ask for something.
@@ -89,14 +101,29 @@ class Cluster:
         found, fields = int(ray.cluster_resources().get("GPU", 0)), self.fields
         if found < fields.devices:
             raise BackendError(
-                f"expected {fields.devices} GPUs ({fields.trainers} trainers, {fields.replicas} replicas of "
-                f"{fields.tensor_parallel}), found {found} in the Ray cluster: lower "
-                "verl.trainers, verl.replicas or verl.tensor_parallel, or join more nodes (docs/cluster.md)"
+                f"expected {fields.devices} GPUs ({fields.placed}), found {found} in the Ray cluster: {fewer(fields)}, "
+                "or join more nodes (docs/cluster.md)"
             )
+
+    def _reserve(self) -> None:
+        """Have Ray keep the GPUs that ranks and replicas share; on a CPU all share its cores as they are."""
+        if self.device != "cpu" and self.fields.colocated:
+            self._bundles = Bundles(self.fields.devices)
 
     def leave(self) -> None:
         """Leave the cluster; one that was started here ends with the last training of this process that is on it."""
+        bundles, self._bundles = self._bundles, None
+        if bundles is not None:
+            bundles.free()
         _disconnect()
+
+
+def fewer(fields: VerlFields) -> str:
+    """Return what to do where there are too few devices."""
+    if fields.colocated:
+        return "lower verl.trainers and verl.replicas"
+    also = ", or share devices by verl.colocated" if fields.tensor_parallel == 1 else ""
+    return f"lower verl.trainers, verl.replicas or verl.tensor_parallel{also}"
 
 
 def device_of(job: Job) -> str:

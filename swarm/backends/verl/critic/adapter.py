@@ -39,7 +39,7 @@ def engine(folder: Path, job: Job, device: str) -> Any:
     own = job.model_copy(update={"lora_rank": 0, "learning_rate": fields(job).learning_rate})
     made = adapter.worker(folder, own, device, "value_model")
     with _with_a_head(job.seed):
-        made.reset()
+        adapter.loaded(made)
     return made.engine
 
 
@@ -85,7 +85,7 @@ def require_critic(model_config: Any) -> None:
 
 def values(engine: Any, batch: TensorDict) -> Tensor:
     """Return the values, jagged over the batch's ids, of what each id leads to: of the next one, before it is there."""
-    with engine.eval_mode():
+    with adapter.computing(engine, engine.eval_mode()):
         found: Tensor = engine.infer_batch(batch)["model_output"]["values"]
     return found
 

@@ -16,6 +16,8 @@ BOOT_S: Final = 1800.0
 """Seconds within which a replica must have loaded its model."""
 LOAD_S: Final = 1800.0
 """Seconds within which a replica must serve new weights."""
+REST_S: Final = 300.0
+"""Seconds within which a replica must have given its device's memory back."""
 _SILENCE_S: Final = 60.0
 """Seconds without a sign of life, beyond `TAKE_S`, after which a replica counts as dead."""
 _CALLS: Final = 1000
@@ -62,6 +64,10 @@ class RayReplica:
         confirmed = self._done(self._actor.load.remote(version, list(buckets)), f"did not load version {version}")
         if confirmed != version:
             raise BackendError(f"expected a replica to confirm version {version}, it confirmed {confirmed}")
+
+    def rest(self) -> None:
+        """Have it rest; see `ReplicaHandle`."""
+        self._done(self._actor.rest.remote(), "did not give its memory back", REST_S)
 
     def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
         """Have it score rows; see `ReplicaHandle`."""

@@ -16,7 +16,7 @@ import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from packaging.version import Version
 
@@ -200,7 +200,10 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
         "kv_cache_memory_bytes": cache_bytes(spec),
         **({"distributed_executor_backend": _ONE_PROCESS} if spec.tensor_parallel == 1 else {}),
     }
-    on_gpu: dict[str, Any] = {"gpu_memory_utilization": spec.gpu_memory}  # never run here
+    on_gpu: dict[str, Any] = {  # never run here; a CPU refuses the mode, though it takes the calls and does nothing
+        "gpu_memory_utilization": spec.gpu_memory,
+        "enable_sleep_mode": spec.colocated,
+    }
     return {
         "model": spec.folder,
         "skip_tokenizer_init": True,
@@ -267,6 +270,14 @@ class VllmStream:
         """Call a method of `WeightsExtension` on all workers."""
         found: list[Any] = await self._llm.collective_rpc(method, args=arguments)
         return found
+
+    async def sleep(self) -> None:
+        """Give the memory of weights and cache back, with what is in it; on a CPU vLLM gives nothing back."""
+        await self._llm.sleep(level=2)
+
+    async def wake(self, what: Literal["weights", "kv_cache"]) -> None:
+        """Take memory again, in which there is nothing: weights must be loaded before anything is generated."""
+        await self._llm.wake_up([what])
 
     async def forget_prefixes(self) -> None:
         """Empty the prefix cache."""

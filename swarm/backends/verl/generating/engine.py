@@ -3,7 +3,8 @@
 Promises: as `Engine` does. The calls of a session go to one replica. A replica that dies loses its own requests, each
 by a RequestLost, and is made again, with the weights that were published last, while others serve; one that dies again
 and again is given up, and with the last of them the engine, whose `failure` says why. A version serves once every
-replica that serves confirmed it. Nothing waits without a bound, or without watching what it waits for.
+replica that serves confirmed it. Replicas that rest while a learner has their devices keep their requests and wake
+with the next weights; none is made meanwhile. Nothing waits without a bound, or without watching what it waits for.
 Does not know what a replica is made of (`ReplicaHandle`).
 """
 
@@ -28,6 +29,7 @@ from swarm.backends.verl.generating.requests import require_readable
 from swarm.backends.verl.generating.routing import Router
 from swarm.backends.verl.generating.spec import Order, ReplicaDied
 from swarm.backends.verl.processes.own_time import OwnTime
+from swarm.backends.verl.processes.turns import DeviceTurns
 
 _log = logging.getLogger(__name__)
 
@@ -39,6 +41,10 @@ SILENCE_S: Final = 300.0
 """Seconds without a token, while requests are open, after which a replica counts as dead."""
 ROOM_S: Final = 600.0
 """Seconds that a replica which is made again waits for room for the weights."""
+UP_S: Final = 5400.0
+"""Seconds that a learner's turn waits for a replica which boots, is given weights, or finds no room for them."""
+TURN_S: Final = 86_400.0
+"""Seconds that a replica which is to be made again waits for the end of a learner's turn."""
 _PAUSE_S: Final = 0.5
 """Seconds before a replica is made again, times the deaths of late."""
 
@@ -47,7 +53,7 @@ MakeReplica = Callable[[int, int], ReplicaHandle]
 
 
 class VllmEngine:
-    """Implements `Engine`. `start`, `generate` and `stop` belong to one event loop; `publish` to any thread."""
+    """Implements `Engine`. `start`, `generate` and `stop` belong to one event loop; the rest to any thread."""
 
     def __init__(
         self,
@@ -69,6 +75,7 @@ class VllmEngine:
         self._lock = threading.Lock()
         """Guards who serves, and what was published: `publish` runs on other threads."""
         self._places: list[ReplicaPlace] = []
+        self._turns = DeviceTurns()
         self._keepers: list[asyncio.Task[None]] = []
         self._published: Published | None = None
         self._version = 0
@@ -97,7 +104,7 @@ class VllmEngine:
         """Boot all replicas; raise BackendError, with none left, where one cannot be."""
         self._loop = asyncio.get_running_loop()
         self._places = [ReplicaPlace(number) for number in range(self._count)]
-        self._router, self._published, self._version = Router(), None, 0
+        self._router, self._published, self._version, self._turns = Router(), None, 0, DeviceTurns()
         self._stopped = self._failure = None
         self._changed = asyncio.Event()
         booted = [self._loop.create_future() for _ in self._places]
@@ -182,16 +189,17 @@ class VllmEngine:
                 raise NoRoom(f"version {version} waits for room: {full[0]}")
             errors = [error for error in errors if error not in full]
         if errors:
-            self._break(f"version {version} could not be published: {errors[0]}")
+            self.fail(f"version {version} could not be published: {errors[0]}")
             raise BackendError(self._failure or "")
         self._version = version
+        self._turns.end()
 
     def _give(self, life: Life, published: Published) -> BackendError | None:
         """Have one replica load; return why it could not, though it lives."""
         life.loading = True
         try:
             life.handle.load(published.version, published.buckets)
-            life.published = published
+            life.published, life.resting = published, False
         except ReplicaDied as error:
             _log.warning("event=replica_died while=publishing reason=%r", str(error))
             self._withdraw(life)
@@ -200,6 +208,29 @@ class VllmEngine:
         finally:
             life.loading = False
         return None
+
+    def rest(self) -> None:
+        """Have every replica that serves give its device's memory back until the next `publish`. Blocks.
+
+        Requests wait meanwhile. A replica that cannot rest is ended and, as one that dies, made again after that.
+        BackendError where nothing is served any more, or one that is being made does not come up.
+        """
+        if self._failure or self._stopped:
+            raise BackendError(self._failure or self._stopped or "")
+        self._turns.begin(UP_S)
+        with self._lock:
+            lives = self._serving()
+        with ThreadPoolExecutor(max(1, len(lives)), "rest") as pool:
+            list(pool.map(self._lay_down, lives.values()))
+
+    def _lay_down(self, life: Life) -> None:
+        """Have one replica rest, or end it."""
+        life.resting = True
+        try:
+            life.handle.rest()
+        except (ReplicaDied, BackendError) as error:
+            _log.warning("event=replica_died while=resting reason=%r", str(error))
+            self._withdraw(life)
 
     def scored(
         self, rows: Sequence[Sequence[int]], seconds: float
@@ -223,8 +254,8 @@ class VllmEngine:
                     place.serving = False
         life.handle.kill()
 
-    def _break(self, reason: str) -> None:
-        """Serve nothing any more."""
+    def fail(self, reason: str) -> None:
+        """Serve nothing any more: what is open, and whoever asks, is told the reason."""
         self._failure = self._failure or reason
         _log.error("event=engine_broke reason=%r", self._failure)
         if self._loop is not None and not self._loop.is_closed():
@@ -256,7 +287,7 @@ class VllmEngine:
         place.gone = reason
         _log.error("event=replica_given_up number=%d reason=%r", place.number, reason)
         if all(each.gone for each in self._places):
-            self._break(f"all {len(self._places)} replicas are dead beyond repair; the last: {reason}")
+            self.fail(f"all {len(self._places)} replicas are dead beyond repair; the last: {reason}")
 
     async def _live(self, place: ReplicaPlace, booted: asyncio.Future[None]) -> None:
         """Have one replica live; it ends by ReplicaDied, or BackendError, or when this is cancelled."""
@@ -264,8 +295,9 @@ class VllmEngine:
         place.lives += 1
         reason = "the engine was stopped"
         try:
-            await life.handle.boot()
-            await self._bring_up_to_date(place, life)
+            async with self._turns.booting(TURN_S):
+                await life.handle.boot()
+                await self._bring_up_to_date(place, life)
             if not booted.done():
                 booted.set_result(None)
             await self._deliver(life)

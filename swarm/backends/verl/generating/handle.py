@@ -31,13 +31,20 @@ class ReplicaHandle(Protocol):
         ...
 
     def load(self, version: int, buckets: Sequence[Any]) -> None:
-        """Give it weights, and return once it serves them as `version`. Blocks, off or on the event loop."""
+        """Give it weights, and return once it serves them as `version`. Blocks, off or on the event loop.
+
+        One that rests takes its device's memory again for them, and goes on with what waits.
+        """
+        ...
+
+    def rest(self) -> None:
+        """Have it stop, keep what is open, and give its device's memory back until the next `load`. Blocks."""
         ...
 
     def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
         """Return the version that it serves, and log-probs of each row's ids but the first at temperature 1. Blocks.
 
-        Of a row as long as the context it leaves the last id out.
+        Of a row as long as the context it leaves the last id out. BackendError where it rests.
         """
         ...
 

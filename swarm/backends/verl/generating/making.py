@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,15 @@ from swarm.backends.verl.generating.engine import VllmEngine
 from swarm.backends.verl.generating.spec import ReplicaSpec
 
 
-def make_engine(spec: ReplicaSpec, replicas: int, options: Mapping[str, Any], draws: Draws | None = None) -> VllmEngine:
-    """Return an engine, not started; `options` are Ray's for each replica's actor, as where it is placed.
+def make_engine(
+    spec: ReplicaSpec, replicas: int, options: Callable[[int], Mapping[str, Any]], draws: Draws | None = None
+) -> VllmEngine:
+    """Return an engine, not started; `options` are Ray's for a replica's actor by its number, as where it is placed.
 
     Ray is joined or started by whoever calls, before `start`. BackendError where the folder has no model.
     """
     return VllmEngine(
-        lambda number, life: RayReplica(spec, number, life, options),
+        lambda number, life: RayReplica(spec, number, life, options(number)),
         replicas,
         spec.max_context,
         vocabulary_of(Path(spec.folder)),

@@ -59,6 +59,8 @@ class Life:
     silence: Silence = field(default_factory=Silence)
     published: Published | None = None
     loading: bool = False
+    resting: bool = False
+    """Whether it has given its memory back, and so brings nothing until it has loaded weights."""
 
     def deliver(self, found: Delivery, lost: type[BackendError]) -> None:
         """Hand over to who asked, if somebody still waits."""
@@ -73,7 +75,7 @@ class Life:
 
     def silent(self, patience: float) -> bool:
         """Return whether requests have waited longer than `patience` seconds for anything to come."""
-        if not self.open or self.loading:
+        if not self.open or self.loading or self.resting:
             self.silence.end()
         return self.silence.lasts(LOOK_S) > patience
 

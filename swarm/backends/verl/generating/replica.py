@@ -1,7 +1,8 @@
 """A replica: vLLM's engine in an actor's process, its open requests, and how it comes by new weights.
 
 Promises: weights change only while nothing generates, all of them or, with an error, none that is served; prefixes of
-older weights are not found afterwards; where vLLM's processes are gone, whoever takes is told so.
+older weights are not found afterwards; one that rests gives its memory back, keeps its requests, and takes memory again
+with the next weights; where vLLM's processes are gone, whoever takes is told so.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ class VllmReplica:
         self._model: VllmStream | None = None
         self._output: ChildOutput
         self._segments: Segments | None = None
+        self._resting = False
 
     async def boot(self) -> None:
         """Load the model; BackendError says why it could not."""
@@ -81,8 +83,19 @@ class VllmReplica:
         running = self._running()
         return {"pid": os.getpid(), "version": running.version, "open": running.count, "dead": self._vllm().dead}
 
+    async def rest(self) -> None:
+        """Stop all that generates, keeping what it has, and give memory back until the next `load`."""
+        await self._running().pause()
+        await self._vllm().sleep()
+        self._resting = True
+
     async def score(self, rows: Sequence[Sequence[int]]) -> tuple[int, list[list[float]]]:
-        """Return the version that it serves, and the log-probs that each row's ids but the first have under it."""
+        """Return the version that it serves, and the log-probs that each row's ids but the first have under it.
+
+        Raise BackendError while it rests: it has no weights then.
+        """
+        if self._resting:
+            raise BackendError("it rests, as the learner has its device: a colocated replica has no weights then")
         model, most = self._vllm(), self._spec.max_context - 1
         found = [await model.score(f"score-{number}", ids[:most]) for number, ids in enumerate(rows)]
         return self._running().version, found
@@ -95,6 +108,8 @@ class VllmReplica:
         running, model = self._running(), self._vllm()
         first = await asyncio.to_thread(_written, await buckets[0]) if buckets else None
         await running.pause()
+        if self._resting:
+            await model.wake("weights")
         await model.call("begin_weights")
         if first is not None:
             await _load_from(model, first)
@@ -105,6 +120,9 @@ class VllmReplica:
             raise BackendError(
                 f"expected all weights of {self._spec.folder}, found none named {', '.join(missing[:3])}"
             )
+        if self._resting:  # only now, when nothing that loading took beside the weights is there any more
+            await model.wake("kv_cache")
+            self._resting = False
         await model.forget_prefixes()
         running.resume(version)
         return version

@@ -21,7 +21,7 @@ class ReplicaSpec:
 
     max_context: tokens of a prompt and its answer together. max_concurrency: sequences that advance at once.
     kv_cache_bytes: most bytes of its key-value cache. gpu_memory: the part of a GPU's memory that it may take, weights
-    and cache.
+    and cache. colocated: whether it is told to rest, as something else uses its device in turns with it.
     """
 
     folder: str
@@ -33,6 +33,7 @@ class ReplicaSpec:
     seed: int = 0
     tensor_parallel: int = 1
     gpu_memory: float = 0.6
+    colocated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

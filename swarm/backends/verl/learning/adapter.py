@@ -9,7 +9,8 @@ Run for real: verl 0.9.1 on a CPU (gloo, FSDP2). The branches for CUDA (nccl) ar
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import cache
 from importlib import metadata
@@ -23,6 +24,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from swarm.backends.protocols import BackendError
 from swarm.job import Job
+from swarm.verl_fields import VerlFields
 
 PINNED = "0.9"
 """The verl that this file was written for: any 0.9.x."""
@@ -82,8 +84,14 @@ def engine(folder: Path, job: Job, device: str) -> Any:
     """Return verl's engine for a model, made and sharded over the ranks of the group; all of them must call it."""
     made = worker(folder, job, device, "language_model")
     made.engine._build_lora_module = _seeded(made.engine._build_lora_module, job.seed)
-    made.reset()
+    loaded(made)
     return made.engine
+
+
+def loaded(worker: Any) -> None:
+    """Have verl's worker load its model."""
+    with computing(worker.engine, nullcontext()):
+        worker.reset()
 
 
 def worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
@@ -128,12 +136,15 @@ def _configurations(folder: Path, job: Job, device: str) -> tuple[Any, Any, Any]
         target_modules="all-linear",
         override_config={"attn_implementation": "sdpa"},
     )
+    shares = device != "cpu" and (job.verl or VerlFields()).colocated  # its device is another's between its turns
     computed = "bf16" if job.dtype == "bfloat16" else "fp32"
     engine = FSDPEngineConfig(
         strategy="fsdp2",
         model_dtype="fp32",
         mixed_precision={"param_dtype": computed, "reduce_dtype": "fp32", "buffer_dtype": "fp32"},
         use_torch_compile=False,
+        param_offload=shares,
+        optimizer_offload=shares,
         use_dynamic_bsz=True,
         entropy_checkpointing=True,
         max_token_len_per_gpu=job.micro_batch_tokens,
@@ -179,9 +190,27 @@ def prepared(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -> Ten
 
 def logprobs(engine: Any, batch: TensorDict) -> Tensor:
     """Return the log-probs, jagged over the batch's ids, of each one's next id under the present weights."""
-    with engine.eval_mode():
+    with computing(engine, engine.eval_mode()):
         found: Tensor = engine.infer_batch(batch)["model_output"]["log_probs"]
     return found
+
+
+@contextmanager
+def computing(engine: Any, mode: AbstractContextManager[Any]) -> Iterator[None]:
+    """Be in a mode of an engine's within; afterwards what it keeps on the host is whole there, and its device free.
+
+    verl's copies to the host are under way when it leaves a mode, and their memory is kept for its own next use.
+    """
+    from verl.utils.device import get_torch_device
+
+    try:
+        with mode:
+            yield
+    finally:
+        if engine.is_param_offload_enabled:
+            device = get_torch_device()
+            device.synchronize()
+            device.empty_cache()
 
 
 def gradient(engine: Any, batch: TensorDict, loss: Callable[..., Any]) -> float:
@@ -189,7 +218,7 @@ def gradient(engine: Any, batch: TensorDict, loss: Callable[..., Any]) -> float:
 
     The minibatch's loss is the mean over the ranks.
     """
-    with engine.train_mode(zero_grad_on_exit=False):
+    with computing(engine, engine.train_mode(zero_grad_on_exit=False)):
         engine.optimizer_zero_grad()
         output = engine.forward_backward_batch(batch, loss)
     return float(sum(output["loss"]))
@@ -199,9 +228,8 @@ def step(engine: Any, size: float) -> float:
     """Clip the gradient and change the weights; return the norm it had. Where that is not finite, nothing changes."""
     for group in engine.optimizer.param_groups:
         group["lr"] = size
-    norm = float(engine.optimizer_step())
-    engine.optimizer_zero_grad()
-    return norm
+    with computing(engine, engine.train_mode(zero_grad_on_exit=True)):
+        return float(engine.optimizer_step())
 
 
 def set_rank(rank: int, world: int, address: str, port: int) -> None:

@@ -9,7 +9,7 @@ Does not know what the ranks compute.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +29,9 @@ _ROOM = "lower micro_batch_tokens, set gradient_checkpointing, or ask for more v
 _APART = frozenset({"save", "prepare"})
 """Methods that exchange nothing: a rank that refuses holds no other one up, and each is let come to its own end."""
 
+_LAST = frozenset({"undo"})
+"""Methods after whose refusal nobody knows what the weights are: no more is asked of the ranks."""
+
 
 class TrainerGroup:
     """`world` ranks, one to a bundle of Ray's resources."""
@@ -40,12 +43,12 @@ class TrainerGroup:
         world: int,
         device: str,
         *,
-        options: Mapping[str, Any] | None = None,
+        options: Callable[[int], Mapping[str, Any]] = lambda number: {},
         rank: type[Rank] = Rank,
     ) -> None:
         """Start ranks of a class; BackendError where they do not come up.
 
-        `options` are more of Ray's, for each actor.
+        `options` are more of Ray's for an actor, by its number.
         """
         import ray
 
@@ -54,8 +57,11 @@ class TrainerGroup:
         self._signs: list[Any] = []
         wanted = {"num_cpus": 1, **({} if device == "cpu" else {"num_gpus": 1}), "max_restarts": 0}
         variables = {"env_vars": adapter.environment(device)}
-        made = ray.remote(rank).options(**{**wanted, "runtime_env": variables, **(options or {})})
-        self._actors = [made.remote(str(folder), job, device) for _ in range(world)]
+        made = [
+            ray.remote(rank).options(**{**wanted, "runtime_env": variables, **options(number)})
+            for number in range(world)
+        ]
+        self._actors = [each.remote(str(folder), job, device) for each in made]
         try:
             address, port = self._wait([self._actors[0].address.remote()], BOOT_S, "address")[0]
             each = [(number, world, address, port) for number in range(world)]
@@ -103,7 +109,7 @@ class TrainerGroup:
             if self.failure is not None:
                 return self._lost(BackendError(self.failure))
         if first is not None:
-            raise first
+            return self._refused(first, method)
         return list(self._ray.get(list(references)))
 
     def _refusal(self, reference: Any, rank: int, method: str) -> BackendError | None:
@@ -126,6 +132,11 @@ class TrainerGroup:
         except errors.RayError as error:
             return BackendError(f"rank {rank} of the learner gave no answer to {method}: {_line(error)}")
         return None
+
+    def _refused(self, error: BackendError, method: str) -> list[Any]:
+        if method in _LAST:
+            return self._lost(error)
+        raise error
 
     def _lost(self, error: BackendError) -> list[Any]:
         self.failure = str(error)

@@ -13,7 +13,8 @@ import logging
 import math
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -87,11 +88,14 @@ class VerlLearner:
         *,
         trainers: int = 1,
         device: str = "cpu",
-        options: Mapping[str, Any] | None = None,
+        options: Callable[[int], Mapping[str, Any]] = lambda number: {},
         call_timeout_s: float = UPDATE_S,
         draws: Draws | None = None,
     ) -> None:
-        """Make the ranks. How many of `draws` were taken is saved and restored: an engine draws by them."""
+        """Make the ranks, each with Ray's `options` of its number.
+
+        How many of `draws` were taken is saved and restored: an engine draws by them.
+        """
         self._draws = draws
         self.version = 0
         self._folder = folder
@@ -102,6 +106,8 @@ class VerlLearner:
         self._guard = MismatchGuard(job.mismatch_limit)
         self.replicas: Replicas | None = None
         """Asks the engine's replicas, where whoever made both says how."""
+        self.turn: Callable[[], AbstractContextManager[None]] = nullcontext
+        """What an update computes within: its turn, where its ranks share devices with what generates."""
         if job.merging in ("auto", "tree"):
             log.info("event=no_trees reason='verl's engine computes rows by themselves: ids they share are fed again'")
         self._order = torch.Generator().manual_seed(job.seed)
@@ -113,8 +119,9 @@ class VerlLearner:
             raise BackendError(f"step {batch.step}: expected a batch of episodes, found none")
         batch = without_zero_weight(batch)
         update = self._begin(batch)
-        self._score(update)
-        self._train(update)
+        with self.turn():
+            self._score(update)
+            self._train(update)
         return {
             **update.sums.metrics(),
             **batch_metrics(batch, update.advantages),

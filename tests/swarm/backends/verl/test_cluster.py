@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from swarm.backends.protocols import BackendError
 from swarm.backends.verl import cluster as cluster_module
-from swarm.backends.verl.cluster import device_of, require_reachable
+from swarm.backends.verl.cluster import Cluster, device_of, fewer, require_reachable
 from swarm.job import Job, PathModel, TinyModel
 from swarm.verl_fields import VerlFields
 
@@ -48,6 +48,52 @@ def test_the_backend_s_own_fields_are_refused_with_another_one() -> None:
         Job(verl=fields)
     with pytest.raises(ValidationError, match="`engine` chooses the local backend's"):
         Job(backend="verl", engine="transformers")
+
+
+@pytest.mark.parametrize(
+    ("fields", "found"),
+    [
+        ({"trainers": 2}, "2 trainers, 1 replicas of 1"),
+        ({"replicas": 2}, "1 trainers, 2 replicas of 1"),
+        ({"tensor_parallel": 2}, "1 trainers, 1 replicas of 2"),
+    ],
+)
+def test_devices_are_shared_by_pairs_alone(fields: dict[str, int], found: str) -> None:
+    with pytest.raises(ValidationError, match=rf"verl.colocated: expected .* found {found}: make them so"):
+        VerlFields(colocated=True, **fields)  # type: ignore[arg-type]
+
+
+def test_colocated_takes_half_the_devices_and_no_overlap() -> None:
+    fields = VerlFields(trainers=2, replicas=2, colocated=True)
+    assert (fields.devices, VerlFields(trainers=2, replicas=2).devices) == (2, 4)
+    assert fields.placed == "2 trainers, 2 replicas of 1, one of each on a device in turns"
+    assert Job(backend="verl", verl=fields).verl == fields
+    with pytest.raises(ValidationError, match=r"verl.colocated: expected a max_staleness of 0, .* found 1: make it 0"):
+        Job(backend="verl", verl=fields, max_staleness=1)
+
+
+def test_colocated_is_in_no_digest_unless_it_is_said() -> None:
+    apart = VerlFields(trainers=2, replicas=2)
+    shared = VerlFields(trainers=2, replicas=2, colocated=True)
+    assert "colocated" not in apart.value()
+    assert shared.value()["colocated"] is True
+    assert Job(backend="verl", verl=shared).continues(Job(backend="verl", verl=apart))
+
+
+def test_too_few_devices_say_what_to_lower() -> None:
+    assert fewer(VerlFields(colocated=True)) == "lower verl.trainers and verl.replicas"
+    assert fewer(VerlFields()).endswith(", or share devices by verl.colocated")
+    assert "colocated" not in fewer(VerlFields(tensor_parallel=2))
+
+
+def test_on_a_cpu_nothing_is_placed_otherwise_for_sharing() -> None:
+    shared, apart = (Cluster(VerlFields(colocated=colocated), "cpu", {}) for colocated in (True, False))
+    shared._reserve()
+    assert (shared.for_rank(0), shared.for_replica(0)) == (apart.for_rank(0), apart.for_replica(0))
+    assert Cluster(VerlFields(tensor_parallel=2), "cuda", {"A": "1"}).for_replica(1) == {
+        "num_gpus": 2,
+        "runtime_env": {"env_vars": {"A": "1"}},
+    }
 
 
 def test_a_job_without_such_fields_keeps_its_digest() -> None:

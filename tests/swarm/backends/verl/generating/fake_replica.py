@@ -21,6 +21,7 @@ class FakeReplica:
         self.loaded: list[int] = []
         self.unbootable = self.dead = self.unloadable = False
         self.full = 0
+        self.booted = self.resting = self.restless = False
         self.asleep_until: asyncio.Event | None = None
         self._found: asyncio.Queue[Delivery | None] = asyncio.Queue()
 
@@ -29,6 +30,7 @@ class FakeReplica:
             await self.asleep_until.wait()
         if self.unbootable:
             raise BackendError("no memory for it")
+        self.booted = True
 
     def submit(self, order: Order) -> None:
         self.orders[order.key] = order
@@ -38,6 +40,7 @@ class FakeReplica:
         self.orders.pop(key, None)
 
     def answer(self, *, finish: bool = True) -> None:
+        assert not self.resting
         for key in list(self.orders):
             chunk = Chunk((1, self.number, self.life), (-1.0,) * 3, self.version, "stop" if finish else None)
             self._found.put_nowait(Delivery(key, chunk))
@@ -68,11 +71,21 @@ class FakeReplica:
         if self.unloadable:
             raise BackendError("expected all weights, missed lm_head")
         self.version = version
+        self.resting = False
         self.loaded.append(version)
+
+    def rest(self) -> None:
+        if self.dead:
+            raise ReplicaDied("it was shot")
+        if self.restless:
+            raise BackendError("vLLM could not sleep")
+        self.resting = True
 
     def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
         if self.dead:
             raise ReplicaDied("it was shot")
+        if self.resting:
+            raise BackendError("it rests")
         return self.version, [[-1.0] * (len(row) - 1) for row in rows]
 
     def kill(self) -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from swarm.backends.protocols import NoRoom
+from swarm.backends.protocols import BackendError, NoRoom
 from swarm.backends.verl.generating import replica as replica_module
 from swarm.backends.verl.generating.replica import VllmReplica, _written
 from swarm.backends.verl.generating.segments import Segments
@@ -35,6 +36,15 @@ class Model:
 
     async def forget_prefixes(self) -> None:
         self.called.append("forget")
+
+    async def sleep(self) -> None:
+        self.called.append("sleep")
+
+    async def wake(self, what: str) -> None:
+        self.called.append(f"wake {what}")
+
+    async def score(self, name: str, ids: Sequence[int]) -> list[float]:
+        return [-1.0] * (len(ids) - 1)
 
 
 @pytest.fixture
@@ -93,3 +103,29 @@ async def test_a_later_bucket_waits_for_room_within_a_bound(disk: list[bool], tm
     with pytest.raises(ReplicaDied, match="no room for 16,384 bytes"):
         await started(Model()).load(3, [arrived({"a": torch.ones(2)}), arrived(BUCKET)])
     assert os.listdir(tmp_path) == []
+
+
+LOADED = ["begin_weights", "load_bucket", "finish_weights"]
+
+
+async def test_one_that_rests_wakes_for_its_weights_and_for_its_cache_once_they_are_there(disk: list[bool]) -> None:
+    model = Model()
+    replica = started(model)
+    await replica.rest()
+    assert (model.called, replica._running()._open.is_set()) == (["sleep"], False)
+    with pytest.raises(BackendError, match="it rests"):
+        await replica.score([[1, 2]])
+    disk.append(True)
+    with pytest.raises(NoRoom):
+        await replica.load(1, [arrived(BUCKET)])
+    assert (model.called, replica._running()._open.is_set()) == (["sleep"], False)
+    assert await replica.load(1, [arrived(BUCKET)]) == 1
+    assert model.called == ["sleep", "wake weights", *LOADED, "wake kv_cache", "forget"]
+    assert replica._running()._open.is_set()
+    assert await replica.score([[1, 2]]) == (1, [[-1.0]])
+
+
+async def test_one_that_is_awake_loads_without_waking_anything(disk: list[bool]) -> None:
+    model = Model()
+    await started(model).load(1, [arrived(BUCKET)])
+    assert model.called == [*LOADED, "forget"]

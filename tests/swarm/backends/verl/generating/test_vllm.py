@@ -73,7 +73,7 @@ def logprobs(chunks: Sequence[Chunk]) -> list[float]:
 async def served(request: pytest.FixtureRequest, ray_here: None, tmp_path_factory: Any) -> AsyncIterator[Served]:
     tied = request.param == "tied"
     folder = save_folder(tmp_path_factory.mktemp("models") / request.param, tied=tied)
-    engine = make_engine(ReplicaSpec(str(folder), 128, 8, 1 << 28, seed=3), 2, OPTIONS)
+    engine = make_engine(ReplicaSpec(str(folder), 128, 8, 1 << 28, seed=3), 2, lambda number: OPTIONS)
     await engine.start()
     yield Served(engine, make_model(tied=tied), tied=tied)
     await engine.stop()
@@ -142,12 +142,15 @@ async def test_new_weights_answer_and_nothing_of_the_older_ones_is_used(served: 
         assert logprobs(asked) == pytest.approx(forced(served.model, opening, ids(asked)), abs=1e-4)
 
 
-async def test_what_an_update_catches_goes_on_under_the_new_weights(served: Served) -> None:
+@pytest.mark.parametrize("resting", [False, True])
+async def test_what_an_update_catches_goes_on_under_the_new_weights(served: Served, resting: bool) -> None:
     versions = (served.engine.version, served.engine.version + 1)
     rule = Sampling(max_tokens=110, seed=1)
     asked = [asyncio.ensure_future(served.ask([number, 4], rule)) for number in range(6)]
     async with aclosing(served.engine.generate(GenerationRequest("r", [6, 4], rule))) as first:
         opened = [await anext(first)]
+        if resting:
+            await asyncio.to_thread(served.engine.rest)
         older = await served.publish(20 + versions[1])
         found = [[*opened, *[chunk async for chunk in first]], *await asyncio.gather(*asked)]
     caught = 0

@@ -252,6 +252,27 @@ def _with_memory(rank: Any) -> None:
     adapter.gradient = rank.kept
 
 
+def test_an_update_that_cannot_be_undone_ends_the_learner(ranks: Ranks, llama: Path) -> None:
+    import ray
+
+    policy, _ = local(job())
+    learner, batch = ranks.learner(llama, job(), 1), make_batch(policy)
+    (rank,) = learner.group._actors
+    ray.get(rank.__ray_call__.remote(_short_of_memory))
+    ray.get(rank.__ray_call__.remote(_beyond_undoing))
+    with pytest.raises(BackendError, match="failed in undo: ValueError: made up"):
+        learner.update(batch)
+    with pytest.raises(BackendError, match="failed in undo"):
+        learner.exported()
+
+
+def _beyond_undoing(rank: Any) -> None:
+    def fails(*_: Any) -> None:
+        raise ValueError("made up")
+
+    rank._engine.optimizer_zero_grad = fails
+
+
 @pytest.mark.timeout(120)
 def test_a_rank_that_is_killed_is_a_failure_with_a_reason_and_no_hang(ranks: Ranks, llama: Path) -> None:
     made = job()
@@ -275,7 +296,7 @@ def test_too_few_processors_are_one_line_within_the_bound(
 ) -> None:
     monkeypatch.setattr("swarm.backends.verl.learning.group.BOOT_S", 3.0)
     with pytest.raises(BackendError, match="fewer trainers"):
-        VerlLearner(llama, job(), trainers=1, options={"num_cpus": 64})
+        VerlLearner(llama, job(), trainers=1, options=lambda number: {"num_cpus": 64})
 
 
 @pytest.mark.parametrize(("model", "fields"), [("llama", {}), ("qwen2", {}), ("llama", {"lora_rank": 4})], ids=str)

@@ -1,17 +1,23 @@
-"""Forms that are not the plain one: a replica over two devices, bfloat16, a critic. Learned, published and compared."""
+"""Forms that are not the plain one: a replica over two devices, bfloat16, a critic, devices that are shared.
+
+Learned, published and compared.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
+from swarm.backends.protocols import BackendError, Sampling
 from swarm.backends.verl.backend import VerlBackend
 from swarm.verl_fields import CriticFields, VerlFields
-from tests.swarm.backends.conformance.support import played
+from tests.swarm.backends.conformance.support import Answer, ask, played
 from tests.swarm.backends.verl.whole.conftest import started
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
@@ -46,3 +52,46 @@ async def test_with_a_critic_the_policy_alone_is_published_and_engine_and_learne
     fields = VerlFields(advantage_estimator="gae", critic=CriticFields(learning_rate=1e-3))
     async with started(tmp_path, fields, learning_rate=1e-3) as backend:
         assert max(await gaps(backend)) < 1e-4
+
+
+class Observed:
+    """What a replica says, and what becomes of a request, while the learner has the devices."""
+
+    def __init__(self, backend: VerlBackend) -> None:
+        self._backend, self._loop = backend, asyncio.get_running_loop()
+        self._score = backend.learner._score
+        self.opinions: list[Any] = []
+        self.asked: list[Future[Answer]] = []
+        self.early: list[bool] = []
+        self.broken = False
+
+    def score(self, update: Any) -> None:
+        """Look, and go on as the learner does, or fail."""
+        self.opinions.append(self._backend.engine.scored([[1, 2]], 60.0)[0])
+        asking = ask(self._backend, [1, 2, 3], Sampling(max_tokens=4))
+        self.asked.append(asyncio.run_coroutine_threadsafe(asking, self._loop))
+        time.sleep(1.0)
+        self.early.append(self.asked[-1].done())
+        if self.broken:
+            raise BackendError("it broke down")
+        self._score(update)
+
+    async def answered(self) -> list[set[int]]:
+        """Return the versions that answered what was asked."""
+        return [set((await asyncio.wrap_future(each)).versions) for each in self.asked]
+
+
+async def test_a_replica_on_the_learner_s_device_rests_and_wakes_with_its_weights(tmp_path: Path) -> None:
+    async with started(tmp_path, VerlFields(colocated=True), learning_rate=1e-3) as backend:
+        observed = Observed(backend)
+        backend.learner._score = observed.score  # type: ignore[method-assign]
+        assert max(await gaps(backend)) < 1e-4
+        assert [opinion.startswith("it rests") for opinion in observed.opinions] == [True, True]
+        assert observed.early == [False, False]
+        observed.broken = True
+        with pytest.raises(BackendError, match="it broke down"):
+            await asyncio.to_thread(backend.learner.update, await played(backend, 16, 2, 6))
+        assert await observed.answered() == [{1}, {2}, {2}]
+        observed.broken = False
+        assert max(await gaps(backend)) < 1e-4
+        assert set((await ask(backend, [1, 2, 3], Sampling(max_tokens=4))).versions) == {4}

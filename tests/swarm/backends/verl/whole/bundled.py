@@ -1,0 +1,56 @@
+"""Pairs of actors on shared GPUs that a Ray of its own only pretends to have; what they see is printed as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from swarm.backends.protocols import BackendError
+from swarm.backends.verl.bundles import Bundles
+from swarm.backends.verl.cluster import Cluster, quiet_and_closed
+from swarm.verl_fields import VerlFields
+
+PAIRS = 2
+
+
+class Seer:
+    """Says what of the GPUs its process sees."""
+
+    def sees(self) -> str:
+        return os.environ["CUDA_VISIBLE_DEVICES"]
+
+
+def seen(cluster: Cluster) -> dict[str, list[str]]:
+    """Return what ranks and replicas see, in the order of their numbers."""
+    import ray
+
+    seer = ray.remote(Seer)
+    placed = {"ranks": cluster.for_rank, "replicas": cluster.for_replica}
+    actors = {name: [seer.options(**own(number)).remote() for number in range(PAIRS)] for name, own in placed.items()}
+    return {name: ray.get([each.sees.remote() for each in made]) for name, made in actors.items()}
+
+
+def main() -> None:
+    """Place pairs, and again once they are gone; ask for GPUs that others have."""
+    quiet_and_closed(None)
+    import ray
+
+    ray.init(num_cpus=1, num_gpus=PAIRS, include_dashboard=False, logging_level="ERROR", object_store_memory=100 << 20)
+    cluster = Cluster(VerlFields(trainers=PAIRS, replicas=PAIRS, colocated=True), "cuda", {})
+    cluster._require_devices()
+    cluster._reserve()
+    first = seen(cluster)
+    try:
+        Bundles(1, seconds=1.0)
+        refused = ""
+    except BackendError as error:
+        refused = str(error)
+    assert cluster._bundles is not None
+    cluster._bundles.free()
+    Bundles(PAIRS).free()
+    print(json.dumps({**first, "refused": refused}))
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    main()
