@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from swarm.backends.protocols import BackendError
 from swarm.backends.verl import cluster as cluster_module
+from swarm.backends.verl.check import _devices
 from swarm.backends.verl.cluster import Cluster, device_of, fewer, require_reachable
 from swarm.job import Job, PathModel, TinyModel
 from swarm.verl_fields import VerlFields
@@ -84,6 +85,20 @@ def test_too_few_devices_say_what_to_lower() -> None:
     assert fewer(VerlFields(colocated=True)) == "lower verl.trainers and verl.replicas"
     assert fewer(VerlFields()).endswith(", or share devices by verl.colocated")
     assert "colocated" not in fewer(VerlFields(tensor_parallel=2))
+
+
+@pytest.mark.parametrize(("there", "said"), [(2, "2 GPUs for 2 trainers"), (1, None)])
+def test_a_check_counts_a_gpu_for_each_pair(there: int, said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "device_of", lambda job: "cuda")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: there)
+    job = Job(backend="verl", verl=VerlFields(trainers=2, replicas=2, colocated=True))
+    if said is not None:
+        assert _devices(job).startswith(said)
+        return
+    with pytest.raises(
+        BackendError, match=r"expected 2 GPUs for .* found 1 here: lower verl.trainers and verl.replicas"
+    ):
+        _devices(job)
 
 
 def test_on_a_cpu_nothing_is_placed_otherwise_for_sharing() -> None:

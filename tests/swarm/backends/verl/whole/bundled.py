@@ -35,7 +35,14 @@ def main() -> None:
     quiet_and_closed(None)
     import ray
 
-    ray.init(num_cpus=1, num_gpus=PAIRS, include_dashboard=False, logging_level="ERROR", object_store_memory=100 << 20)
+    ray.init(
+        address="local",
+        num_cpus=1,
+        num_gpus=PAIRS,
+        include_dashboard=False,
+        logging_level="ERROR",
+        object_store_memory=100 << 20,
+    )
     cluster = Cluster(VerlFields(trainers=PAIRS, replicas=PAIRS, colocated=True), "cuda", {})
     cluster._require_devices()
     cluster._reserve()
