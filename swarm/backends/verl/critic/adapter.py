@@ -86,7 +86,7 @@ def require_critic(model_config: Any) -> None:
 def values(engine: Any, batch: TensorDict) -> Tensor:
     """Return the values, jagged over the batch's ids, of what each id leads to: of the next one, before it is there."""
     with adapter.computing(engine, engine.eval_mode()):
-        found: Tensor = engine.infer_batch(batch)["model_output"]["values"]
+        found: Tensor = engine.infer_batch(batch)["model_output"]["values"].cpu()
     return found
 
 

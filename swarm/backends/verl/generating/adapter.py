@@ -149,6 +149,11 @@ def require_servable(spec: ReplicaSpec) -> None:
     text = _text_config(folder)
     require_architecture(folder)
     require_device(spec.device)
+    if spec.colocated and _has_slopes(text):
+        raise BackendError(
+            f"verl.colocated: expected a model with rotary positions, found ALiBi in {folder}, whose slopes vLLM does "
+            "not bring back once it has slept: leave colocated out"
+        )
     positions = text.get("max_position_embeddings")
     require_heads(head_size(folder), str(folder), spec.device)
     if positions and spec.max_context > positions:
@@ -171,6 +176,12 @@ def _text_config(folder: Path) -> Mapping[str, Any]:
     config = read_config(folder)
     found: Mapping[str, Any] = config.get("text_config") or config
     return found
+
+
+def _has_slopes(config: Mapping[str, Any]) -> bool:
+    """Return whether attention has slopes of its own (ALiBi, arXiv 2108.12409), which are no parameter."""
+    said = config.get("alibi") or (config.get("attn_config") or {}).get("alibi")
+    return bool(said) or config.get("model_type") in ("bloom", "step1")
 
 
 def head_size(folder: Path) -> int:

@@ -8,6 +8,7 @@ Run for real: verl 0.9.1 on a CPU (gloo, FSDP2). The branches for CUDA (nccl) ar
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -90,8 +91,33 @@ def engine(folder: Path, job: Job, device: str) -> Any:
 
 def loaded(worker: Any) -> None:
     """Have verl's worker load its model."""
+    if worker.engine.is_param_offload_enabled:
+        _wait_for_moves()
     with computing(worker.engine, nullcontext()):
         worker.reset()
+
+
+def _wait_for_moves() -> None:
+    """Have verl move weights and moments to the host by copies that are there when it goes on, in plain memory.
+
+    Its own are under way then, in pinned memory that torch rounds up to powers of two; and FSDP2 pads a shard that is
+    smaller than the others' at once, with whatever has come by that moment.
+    """
+    from verl.utils import fsdp_utils
+    from verl.workers.engine.fsdp import transformer_impl
+
+    fsdp_utils.offload_fsdp2_model_to_cpu = _weights_to_host
+    transformer_impl.offload_fsdp_optimizer = _moments_to_host
+
+
+def _weights_to_host(model: torch.nn.Module, empty_cache: bool = True) -> None:
+    with torch.no_grad():
+        model.to("cpu")
+
+
+def _moments_to_host(optimizer: torch.optim.Optimizer) -> None:
+    for state in optimizer.state.values():
+        state.update({key: value.cpu() for key, value in state.items() if isinstance(value, Tensor)})
 
 
 def worker(folder: Path, job: Job, device: str, model_type: ModelType) -> Any:
@@ -191,26 +217,39 @@ def prepared(batch: TensorDict, job: Job, longest: int, *, entropy: bool) -> Ten
 def logprobs(engine: Any, batch: TensorDict) -> Tensor:
     """Return the log-probs, jagged over the batch's ids, of each one's next id under the present weights."""
     with computing(engine, engine.eval_mode()):
-        found: Tensor = engine.infer_batch(batch)["model_output"]["log_probs"]
+        found: Tensor = engine.infer_batch(batch)["model_output"]["log_probs"].cpu()  # else Ray brings the GPU along
     return found
 
 
 @contextmanager
 def computing(engine: Any, mode: AbstractContextManager[Any]) -> Iterator[None]:
-    """Be in a mode of an engine's within; afterwards what it keeps on the host is whole there, and its device free.
+    """Be in a mode of an engine's within; afterwards what it keeps on the host is there, and its device free.
 
-    verl's copies to the host are under way when it leaves a mode, and their memory is kept for its own next use.
+    What fails on the way into the mode, or within, leaves no weight on the device either.
     """
-    from verl.utils.device import get_torch_device
-
     try:
         with mode:
             yield
-    finally:
+    except BaseException:
         if engine.is_param_offload_enabled:
-            device = get_torch_device()
-            device.synchronize()
-            device.empty_cache()
+            engine.to("cpu", model=True, optimizer=True, grad=True)
+        raise
+    finally:
+        _empty(engine)
+
+
+def release(engine: Any) -> None:
+    """Give the device's memory back, where an engine shares it, that what failed and was told held on to."""
+    if engine.is_param_offload_enabled:
+        gc.collect()
+        _empty(engine)
+
+
+def _empty(engine: Any) -> None:
+    from verl.utils.device import get_torch_device
+
+    if engine.is_param_offload_enabled:
+        get_torch_device().empty_cache()
 
 
 def gradient(engine: Any, batch: TensorDict, loss: Callable[..., Any]) -> float:

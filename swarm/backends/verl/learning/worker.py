@@ -201,6 +201,7 @@ class Rank:
         """
         import ray
 
+        adapter.release(self._engine)  # an update that ran out of memory may have left some
         found: list[Any] = []
         full: Exception | None = None
         for bucket in self._buckets():

@@ -73,6 +73,32 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
         adapter.read_config(tmp_path)
 
 
+def _spec(folder: Path, device: str, colocated: bool, **more: object) -> ReplicaSpec:
+    sizes = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 128}
+    (folder / "config.json").write_text(json.dumps({**sizes, **more}))
+    (folder / "model.safetensors").touch()
+    return ReplicaSpec(str(folder), 96, 8, 1 << 30, device=device, colocated=colocated)
+
+
+@pytest.mark.parametrize(
+    ("device", "colocated", "said"), [("cuda", True, True), ("cuda", False, False), ("cpu", True, None)]
+)
+def test_who_shares_a_gpu_can_sleep(device: str, colocated: bool, said: bool | None, tmp_path: Path) -> None:
+    """A CPU's vLLM takes no such argument, and the calls without it."""
+    assert adapter._arguments(_spec(tmp_path, device, colocated)).get("enable_sleep_mode") is said
+
+
+@pytest.mark.parametrize("more", [{"alibi": True}, {"model_type": "bloom"}, {"attn_config": {"alibi": True}}])
+def test_slopes_that_no_sleep_keeps_are_refused(
+    more: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("require_architecture", "require_device", "require_heads"):
+        monkeypatch.setattr(adapter, name, lambda *arguments: "")
+    with pytest.raises(BackendError, match="expected a model with rotary positions, found ALiBi"):
+        adapter.require_servable(_spec(tmp_path, "cpu", True, **more))
+    adapter.require_servable(_spec(tmp_path, "cpu", False, **more))
+
+
 def test_a_cache_on_a_cpu_holds_what_advances_at_once_within_its_limit(tmp_path: Path) -> None:
     config = {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 128}
     (tmp_path / "config.json").write_text(json.dumps(config))
