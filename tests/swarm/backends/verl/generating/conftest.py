@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Start Ray for this session, on loopback, without telemetry, and end it."""
+    """Start Ray for these tests, on loopback, without telemetry, and end it."""
     ray = pytest.importorskip("ray", reason="Ray is not installed here")
     pytest.importorskip("vllm", reason="vLLM is not installed here")
     root = str(Path(__file__).parents[5])

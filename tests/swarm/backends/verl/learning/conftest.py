@@ -11,7 +11,7 @@ import pytest
 from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, model_folder, started
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def ranks() -> Iterator[Ranks]:
     # without vllm too ranks would run: once is enough
     for name in ("ray", "verl", "tensordict", *(("vllm",) if DEVICE == "cpu" else ())):
