@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
+from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 from rich.table import Table
 
 from research.cli.output import console, print_json
 from research.errors import ResearchError
 from research.spelling import did_you_mean
-from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
+from swarm.job import Job, tunables
 
 app = typer.Typer(help="Jobs: what a swarm server trains.", no_args_is_help=True)
 
@@ -35,7 +36,7 @@ def job() -> None:
 
 @app.command()
 def explain(
-    field: Annotated[str | None, typer.Argument(help="One field; all when left out.")] = None,
+    field: Annotated[str | None, typer.Argument(help="One field, and those in it; all when left out.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
     """Explain every field of a job, or one.
@@ -46,11 +47,13 @@ def explain(
 
         ajet job explain group_size
 
+        ajet job explain verl
+
         ajet job explain --json
     """
     rows = explanations()
     if field is not None:
-        rows = [row for row in rows if row["field"] == field]
+        rows = [row for row in rows if row["field"] == field or row["field"].startswith((f"{field}.", f"{field}("))]
         if not rows:
             names = ", ".join(row["field"] for row in explanations())
             near = did_you_mean(field, (row["field"] for row in explanations()))
@@ -82,13 +85,22 @@ def _ladder(values: Sequence[Any]) -> str:
 def explanations() -> list[dict[str, Any]]:
     """Return field, type, default, ladder and description of each job field, nested models included."""
     marks = tunables()
-    rows = _fields(Job, "")
-    for prefix, model in (("model(tiny).", TinyModel), ("model(path).", PathModel), ("tracking.", Tracking)):
-        rows += _fields(model, prefix)
+    rows = _all_fields(Job, "")
     return [{**row, "ladder": list(marks[row["field"]].ladder) if row["field"] in marks else None} for row in rows]
 
 
-def _fields(model: Any, prefix: str) -> list[dict[str, Any]]:
+def _all_fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
+    """Return a model's fields, and after them those of the models that are values of one."""
+    rows = _fields(model, prefix)
+    for name, field in model.model_fields.items():
+        for inner in get_args(field.annotation) or (field.annotation,):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                kind = inner.model_fields.get("kind")
+                rows += _all_fields(inner, f"{prefix}{name}." if kind is None else f"{prefix}{name}({kind.default}).")
+    return rows
+
+
+def _fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
     rows = []
     for name, field in model.model_fields.items():
         default = field.get_default(call_default_factory=True)
