@@ -13,7 +13,7 @@ _CHECKOUT: Final = Path(__file__).parents[3]
 
 def verl_python() -> str:
     """Return what the variable names, or else that of `make setup-verl`, whether it is there or not."""
-    return os.environ.get(VARIABLE) or str(_CHECKOUT / ".venv-verl" / "bin" / "python")
+    return os.path.abspath(os.environ.get(VARIABLE) or _CHECKOUT / ".venv-verl" / "bin" / "python")
 
 
 def missing() -> str | None:
