@@ -30,11 +30,11 @@ class ClockedVerl:
         quiet_and_closed(None)  # before anything imports Ray
         from rig.cluster.timed_replica import TimedHandle, TimedReplica
         from swarm.backends.verl.generating import actor, making
-        from swarm.backends.verl.learning import group
+        from swarm.backends.verl.learning.learner import VerlLearner
 
         TimedHandle.made.clear()
         with (
-            _replaced(group, "Rank", TimedRank),
+            _replaced(VerlLearner, "RANK", TimedRank),
             _replaced(actor, "VllmReplica", TimedReplica),
             _replaced(making, "RayReplica", TimedHandle),
         ):
