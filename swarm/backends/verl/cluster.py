@@ -20,6 +20,7 @@ import psutil
 
 from swarm.backends.protocols import BackendError
 from swarm.backends.verl.bundles import Bundles
+from swarm.backends.verl.processes.one_thread import OneThread
 from swarm.backends.verl.processes.surroundings import needed_alone
 from swarm.job import Job
 from swarm.verl_fields import VerlFields
@@ -143,6 +144,11 @@ def device_of(job: Job) -> str:
 _joined = 0
 _joined_at: str | None = None
 _joining = threading.Lock()
+_ray_s: Final = OneThread("ray")
+"""Where Ray begins and ends. The thread that began an earlier Ray keeps its task's name: were another one to begin the
+next, both would name what they ask an actor for alike, by a count each, and Ray aborts the actor at the first such pair
+("Tried to create an owned object that already exists"; seen with Ray 2.60). Ray's processes end with that thread too.
+"""
 
 
 def _disconnect() -> None:
@@ -153,7 +159,7 @@ def _disconnect() -> None:
     with _joining:
         _joined = max(0, _joined - 1)
         if not _joined:
-            ray.shutdown()
+            _ray_s.call(ray.shutdown)
 
 
 def _refuse_mps(job: Job) -> None:
@@ -183,7 +189,7 @@ def _connect(address: str | None, cpus: int | None) -> None:
                 f"{_named(address)}: end that training first, or start another server for this one"
             )
         if not _joined:
-            _begin(address, cpus)
+            _ray_s.call(lambda: _begin(address, cpus))
         _joined, _joined_at = _joined + 1, address
 
 

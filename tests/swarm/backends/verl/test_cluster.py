@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from subprocess import PIPE, Popen
 from types import ModuleType
@@ -156,9 +158,11 @@ class FakeRay(ModuleType):
         super().__init__("ray")
         self.failures, self.calls = list(failures), list[str]()
         self.left: list[Popen[bytes]] = []
+        self.threads: set[int] = set()
 
     def init(self, **_: object) -> None:
         self.calls.append("init")
+        self.threads.add(threading.get_ident())
         if self.failures:
             # what did not come up in time, and a child of somebody else's
             for name in (f"{os.sep}ray{os.sep}raylet", "other"):
@@ -167,6 +171,7 @@ class FakeRay(ModuleType):
 
     def shutdown(self) -> None:
         self.calls.append("shutdown")
+        self.threads.add(threading.get_ident())
 
 
 SLOW = "The current node timed out during startup. This could happen because some of the raylet failed to startup"
@@ -204,3 +209,15 @@ def test_a_ray_that_is_slow_to_come_up_is_started_again(
     for each in ray.left:
         each.kill()
         each.wait()
+
+
+def test_ray_begins_and_ends_on_one_thread_whoever_trains(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay()
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        for thread in (one, other, one):
+            thread.submit(cluster_module._connect, None, 1).result()
+            thread.submit(cluster_module._disconnect).result()
+    assert ray.calls == ["init", "shutdown"] * 3
+    assert len(ray.threads) == 1

@@ -1,0 +1,43 @@
+"""A Ray after another in one process, each begun on a thread of its own: how many requests of an actor have a name of
+their own is printed as JSON."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+from swarm.backends.verl.cluster import Cluster
+from swarm.job import Job
+
+EACH = 4
+
+
+class Holder:
+    """Keeps what it puts into Ray's store: Ray aborts it where a name comes again."""
+
+    def __init__(self) -> None:
+        self._held: list[object] = []
+
+    def put(self) -> None:
+        import ray
+
+        self._held.append(ray.put(bytes(200_000)))
+
+
+def main() -> None:
+    """Join and leave on one thread, join on another, then ask an actor from both."""
+    job = Job(backend="verl", device="cpu")
+    with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
+        first.submit(Cluster.joined, job).result().leave()
+        cluster = second.submit(Cluster.joined, job).result()
+        import ray
+
+        holder = second.submit(ray.remote(Holder).options(num_cpus=0).remote).result()
+        asked = [each.submit(lambda: holder.put.remote()).result() for _ in range(EACH) for each in (first, second)]
+        ray.get(asked)
+        print(json.dumps({"asked": len(asked), "named": len({each.hex() for each in asked})}))
+        cluster.leave()
+
+
+if __name__ == "__main__":
+    main()
