@@ -75,24 +75,25 @@ class Cluster:
 
     def for_rank(self, number: int) -> dict[str, Any]:
         """Return Ray's options for where a rank of the learner is, by its number."""
-        return self._apart(1) if self._bundles is None else self._bundles.options(number)
+        return self._apart(1, number) if self._bundles is None else self._bundles.options(number)
 
     def for_replica(self, number: int) -> dict[str, Any]:
         """Return Ray's options for where a replica is and what is around it, by its number."""
-        placed = self._apart(self.fields.tensor_parallel) if self._bundles is None else self._bundles.options(number)
+        tensor_parallel, bundles = self.fields.tensor_parallel, self._bundles
+        placed = self._apart(tensor_parallel, number) if bundles is None else bundles.options(number)
         return {**placed, "runtime_env": {"env_vars": dict(self.environment)}}
 
-    def _apart(self, devices: int) -> dict[str, Any]:
+    def _apart(self, devices: int, number: int) -> dict[str, Any]:
         """Return options of an actor over so many devices of its own: free GPUs, packed as Ray does by itself.
 
-        Cores are shared, not counted; where several nodes have them, actors take turns with these, for which Ray wants
-        them to ask for something.
+        Cores are shared, not counted: where several nodes have them, actors take turns with these by their numbers, for
+        which Ray wants them to ask for something.
         """
         if self.device != "cpu":
             return {"num_gpus": devices}
         if self.fields.address is None:
             return {"num_cpus": 0}
-        return {"num_cpus": 0.01, "scheduling_strategy": "SPREAD"}
+        return {"num_cpus": 0.01, "scheduling_strategy": _on_node(number)}
 
     def _require_devices(self) -> None:
         import ray
@@ -117,6 +118,15 @@ class Cluster:
         if bundles is not None:
             bundles.free()
         _disconnect()
+
+
+def _on_node(number: int) -> Any:
+    """Return Ray's strategy for an actor on one of the nodes that live; another one, should that be gone by then."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    alive = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
+    return NodeAffinitySchedulingStrategy(alive[number % len(alive)], soft=True)
 
 
 def fewer(fields: VerlFields) -> str:

@@ -21,7 +21,7 @@ from swarm.backends.algorithms.metrics import UpdateSums
 from swarm.backends.protocols import BackendError, NoRoom
 from swarm.backends.verl.learning import adapter, shards
 from swarm.backends.verl.processes.bucket import Bucket
-from swarm.backends.verl.processes.surroundings import forget_secrets
+from swarm.backends.verl.processes.surroundings import forget_secrets, meet_at
 from swarm.backends.verl.saving import sharded
 from swarm.job import Job
 
@@ -79,11 +79,14 @@ class Rank:
 
     def start(self, rank: int, world: int, address: str, port: int) -> float:
         """Join the others, load the model and shard it; return the seconds that took."""
+        import ray
+
         begun = time.perf_counter()
         self._rank, self._world = rank, world
         if self._device == "cpu":
             torch.set_num_threads(1)  # ranks that spin beside one another cost ten times as much
         adapter.set_rank(rank, world, address, port)
+        meet_at(ray.util.get_node_ip_address())
         if not adapter.joined():
             adapter.join(self._device, rank, world, self._meeting or adapter.meeting(address, port, begin=False))
         self._require_names()

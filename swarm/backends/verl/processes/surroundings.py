@@ -13,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+import psutil
+
 _NAMES: Final = frozenset(
     {
         "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "VIRTUAL_ENV",
@@ -70,3 +72,14 @@ def forget_secrets() -> None:
     """
     for name in [name for name in os.environ if name == RAY_TOKEN or name.startswith(_OURS)]:
         del os.environ[name]
+
+
+def meet_at(address: str) -> None:
+    """Have gloo listen where this machine has an address, by which others reach it, unless it is told where.
+
+    By itself it takes what the machine's own name stands for, which often is an address that no other one reaches.
+    """
+    links = (name for name, has in psutil.net_if_addrs().items() if any(each.address == address for each in has))
+    link = next(links, None)
+    if link is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", link)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.verl.processes.surroundings import allowed, forget_secrets, needed_alone
+from swarm.backends.verl.processes.surroundings import allowed, forget_secrets, meet_at, needed_alone
 
 SECRETS = ("AJET_TOKEN", "AJET_SERVER", "WANDB_API_KEY", "HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_URL")
 NEEDED = ("PATH", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HF_HOME", "LC_ALL",
@@ -46,3 +46,18 @@ def test_a_replica_forgets_ray_s_token_and_what_is_the_server_s(monkeypatch: pyt
     forget_secrets()
     assert "RAY_AUTH_MODE" in os.environ
     assert not {"AJET_TOKEN", "RAY_AUTH_TOKEN"} & set(os.environ)
+
+
+@pytest.mark.parametrize(
+    ("told", "address", "link"),
+    [(None, "127.0.0.1", "lo"), ("eth7", "127.0.0.1", "eth7"), (None, "203.0.113.7", None)],
+    ids=["by the address", "as the node is told", "no such address"],
+)
+def test_ranks_meet_where_a_node_is_reached(
+    told: str | None, address: str, link: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", told or "")
+    if told is None:
+        monkeypatch.delenv("GLOO_SOCKET_IFNAME")
+    meet_at(address)
+    assert os.environ.get("GLOO_SOCKET_IFNAME") == link

@@ -1,9 +1,11 @@
 """A training on a Ray that runs already, in a process of its own, for a process is on one Ray.
 
-    python -m tests.swarm.backends.verl.whole.joined HOST:PORT FOLDER
+    python -m tests.swarm.backends.verl.whole.joined HOST:PORT FOLDER [lose]
 
 Learns and publishes twice; prints, as JSON, the node of each rank and each replica, and how far learner and engine were
-apart each time.
+apart each time. Where it is to lose a node, it saves first. Once there is something to read, it prints what the next
+update comes to, and after how long; and, of a training on what is left, the version that it goes on from and how far
+learner and engine are apart then.
 """
 
 from __future__ import annotations
@@ -11,11 +13,14 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
+from swarm.backends.protocols import BackendError, Batch
 from swarm.backends.verl.backend import VerlBackend
 from swarm.verl_fields import VerlFields
+from tests.swarm.backends.conformance.support import played
 from tests.swarm.backends.verl.whole.conftest import started
 from tests.swarm.backends.verl.whole.test_forms import gaps
 
@@ -24,8 +29,42 @@ async def main(address: str, folder: Path) -> None:
     """Train, and say where."""
     fields = VerlFields(address=address, trainers=2, replicas=2)
     async with started(folder, fields, learning_rate=1e-3) as backend:
-        apart = await gaps(backend)
-        print(json.dumps({"ranks": ranks(backend), "replicas": replicas(backend), "gaps": apart}))
+        _say(await _learned(backend))
+
+
+async def lose(address: str, folder: Path) -> None:
+    """Train, save, lose a node and say how that was noticed, go on without it."""
+    saved = folder / "saved"
+    async with started(folder, VerlFields(address=address, trainers=2, replicas=2), learning_rate=1e-3) as backend:
+        said = await _learned(backend)
+        await asyncio.to_thread(backend.learner.save, saved)
+        batch = await played(backend, 16, 2, 6)
+        _say(said)
+        await asyncio.to_thread(sys.stdin.readline)
+        begun = time.monotonic()
+        error = await _error(backend, batch)
+        _say({"error": error, "seconds": time.monotonic() - begun})
+    async with started(folder, VerlFields(address=address), learning_rate=1e-3) as backend:
+        await asyncio.to_thread(backend.learner.load, saved)
+        await asyncio.to_thread(backend.publish)
+        _say({"version": backend.learner.version, "gaps": await gaps(backend)})
+
+
+def _say(what: object) -> None:
+    print(json.dumps(what), flush=True)
+
+
+async def _learned(backend: VerlBackend) -> dict[str, Any]:
+    apart = await gaps(backend)
+    return {"ranks": ranks(backend), "replicas": replicas(backend), "gaps": apart}
+
+
+async def _error(backend: VerlBackend, batch: Batch) -> str:
+    try:
+        await asyncio.to_thread(backend.learner.update, batch)
+    except BackendError as error:
+        return str(error)
+    return ""
 
 
 def ranks(backend: VerlBackend) -> list[str]:
@@ -48,4 +87,4 @@ def node(_: Any) -> str:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], Path(sys.argv[2])))
+    asyncio.run((lose if "lose" in sys.argv else main)(sys.argv[1], Path(sys.argv[2])))
