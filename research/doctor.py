@@ -20,7 +20,7 @@ import psutil
 from sqlalchemy.engine import make_url
 
 from research.errors import BadSandbox, ResearchError
-from research.installation.backends import LOCAL_PACKAGES, LOCAL_REMEDY
+from research.installation.backends import LOCAL_PACKAGES, LOCAL_REMEDY, PREFECT_REMEDY
 from research.installation.home import Home
 from research.installation.machine import cores, parallel
 from research.isolation.client_image import last_image
@@ -34,7 +34,7 @@ from sandboxes.images import identity
 from studies import EventLog, StudiesError
 
 _MINIMUM_FREE_GIB = 1.0
-_BASE = ("fastapi", "aiohttp", "openai", "prefect", "sqlalchemy", "wandb", "pydantic", "scipy", "matplotlib")
+_BASE = ("fastapi", "aiohttp", "openai", "sqlalchemy", "wandb", "pydantic", "scipy", "matplotlib")
 _AS_PROCESSES = "clients and evaluators run as processes; generated code needs Docker"
 
 
@@ -57,6 +57,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
         _python(),
         *(_package(name, "pip install ajet") for name in _BASE),
         *(_package(name, LOCAL_REMEDY) for name in LOCAL_PACKAGES),
+        _package("prefect", f"studies run without it, and no UI shows them; {PREFECT_REMEDY}", level="optional"),
         _machine(),
         *_storage(environ),
         _gpu(),
@@ -75,11 +76,11 @@ def _python() -> Check:
     return Check("python", "ok", f"{platform.python_version()} at {sys.prefix}")
 
 
-def _package(name: str, remedy: str) -> Check:
+def _package(name: str, remedy: str, level: Level = "missing") -> Check:
     try:
         return Check(name, "ok", version(name))
     except PackageNotFoundError:
-        return Check(name, "missing", "not installed", remedy)
+        return Check(name, level, "not installed", remedy)
 
 
 def _machine() -> Check:

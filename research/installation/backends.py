@@ -23,12 +23,13 @@ from swarm.job import Job
 
 LOCAL_PACKAGES: Final = ("torch", "transformers", "safetensors")
 LOCAL_REMEDY: Final = "pip install 'ajet[local]' (torch first: pip install torch==2.13.0)"
+PREFECT_REMEDY: Final = "pip install 'ajet[prefect]'"
 
 VERL_PACKAGES: Final = ("torch", "transformers", "ray", "verl", "vllm", "tensordict", "peft")
 VERL_PYTHON: Final = "AJET_VERL_PYTHON"
 """Names the variable with the Python of the environment in which swarm servers of the backend `verl` run."""
 VERL_REMEDY: Final = (
-    "make an environment with pip install 'ajet[verl]' (docs/cluster.md) and name its Python: export "
+    "make an environment of its own for ajet[verl] (docs/cluster.md says how) and name its Python: export "
     f"{VERL_PYTHON}=/path/to/bin/python"
 )
 _VERL_VARIABLES: Final = (VERL_PYTHON, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")

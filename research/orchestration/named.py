@@ -14,12 +14,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from http import HTTPStatus
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
+
+from research.installation.backends import PREFECT_REMEDY
 
 SERVER: Final = "PREFECT_API_URL"
 DATABASE: Final = "PREFECT_API_DATABASE_CONNECTION_URL"
@@ -31,6 +34,12 @@ _RAISED: Final = re.compile(r"^[\w.]*(?:Error|Exception|Refused|Timeout)\b.*", r
 
 class PrefectUnavailable(Exception):
     """No Prefect server could be reached or started; the message says why."""
+
+
+def require_prefect() -> None:
+    """Raise PrefectUnavailable where the package is not installed: it is an extra, as vLLM cannot live beside it."""
+    if find_spec("prefect") is None:
+        raise PrefectUnavailable(f"expected the package prefect; found it not installed; {PREFECT_REMEDY}")
 
 
 def named_server(environment: Mapping[str, str] = os.environ) -> str | None:

@@ -22,7 +22,7 @@ import psutil
 from filelock import FileLock, Timeout
 
 from research.files import read_json, write_json
-from research.orchestration.named import DATABASE, PrefectUnavailable, is_of, named_server, why_not_up
+from research.orchestration.named import DATABASE, PrefectUnavailable, is_of, named_server, require_prefect, why_not_up
 from studies.log.leases import Holder
 
 DEFAULT_PORT = 4200
@@ -53,6 +53,7 @@ class PrefectServer:
 
 def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
     """Return a server that answers: the user's, this installation's, or a new one. Raises PrefectUnavailable."""
+    require_prefect()
     if (url := named_server()) is not None:
         return PrefectServer(url, reused=True, note="named by PREFECT_API_URL")
     folder.mkdir(parents=True, exist_ok=True)

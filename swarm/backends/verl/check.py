@@ -49,7 +49,7 @@ def _tried(what: str, look: Callable[[], str]) -> Looked:
     except (BackendError, InvalidRequest) as error:
         return Looked(what, False, str(error))
     except (ImportError, PackageNotFoundError) as error:
-        return Looked(what, False, f"{error}; install it: pip install 'ajet[verl]' (docs/cluster.md)")
+        return Looked(what, False, f"{error}; install ajet[verl] as docs/cluster.md says")
     except (OSError, RuntimeError, KeyError) as error:  # what packages raise where a driver or a library is not theirs
         return Looked(what, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
 

@@ -57,8 +57,7 @@ def _verl(job: Job, models: Path) -> Backend:
     if missing:
         raise BackendError(
             f"backend `verl` needs {', '.join(missing)}, not installed here; make an environment of its own for swarm "
-            "servers that use it, pip install 'ajet[verl]' there, and start the server with that one's Python "
-            "(docs/cluster.md)"
+            "servers that use it, with ajet[verl] as docs/cluster.md says, and start the server with its Python"
         )
     from swarm.backends.verl.backend import VerlBackend
 

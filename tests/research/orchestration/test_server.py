@@ -19,7 +19,7 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from research.orchestration import server
+from research.orchestration import named, server
 from research.orchestration.named import PrefectUnavailable
 from research.orchestration.server import ensure_server, record, stop_server
 
@@ -37,6 +37,17 @@ def taken() -> Iterator[int]:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         yield holder.getsockname()[1]
+
+
+@pytest.mark.parametrize("address", ["", "http://127.0.0.1:1"], ids=["of one's own", "named"])
+def test_where_prefect_is_not_installed_a_line_says_how_to_have_it(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PREFECT_API_URL", address)
+    monkeypatch.setattr(named, "find_spec", lambda name: None)
+    with pytest.raises(PrefectUnavailable, match=r"not installed; pip install 'ajet\[prefect\]'$"):
+        ensure_server(tmp_path / "prefect")
+    assert not (tmp_path / "prefect").exists()
 
 
 def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(

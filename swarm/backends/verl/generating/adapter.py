@@ -69,7 +69,9 @@ def check() -> str:
     """Return a line that names the vLLM that is installed; raise BackendError for none, or one never tried."""
     found = _installed()
     if found is None:
-        raise BackendError(f"expected vLLM from {FIRST} to before {BEYOND}, found none: pip install 'ajet[verl]'")
+        raise BackendError(
+            f"expected vLLM from {FIRST} to before {BEYOND}, found none: install ajet[verl] as docs/cluster.md says"
+        )
     if not FIRST <= Version(found) < BEYOND:
         raise BackendError(
             f"expected vLLM from {FIRST} to before {BEYOND}, whose inner workings are known here, found {found}: "

@@ -43,7 +43,8 @@ def check() -> str:
             found[name] = metadata.version(name)
         except metadata.PackageNotFoundError as error:
             raise BackendError(
-                f"the verl backend needs the package {name}, which is not installed: install ajet[verl]"
+                f"the backend `verl` needs the package {name}, which is not installed: install ajet[verl] as "
+                "docs/cluster.md says"
             ) from error
     if found["verl"].rsplit(".", 1)[0] != PINNED:
         raise BackendError(f"expected verl {PINNED}.x, found {found['verl']}: install verl>=0.9,<0.10")

@@ -9,6 +9,7 @@ Does not know what the ranks compute.
 from __future__ import annotations
 
 import contextlib
+import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,4 +180,4 @@ def _too_long(method: str, timeout_s: float, ray: Any) -> str:
 
 
 def _line(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return textwrap.shorten(str(error), 300, placeholder=" ...")
