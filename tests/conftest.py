@@ -50,6 +50,21 @@ def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("untimed")
 
 
+@pytest.fixture(autouse=True)
+def _what_is_chosen_for_all_stays_so() -> Iterator[None]:
+    """Put back what a test left changed of AJET_*: else all that follow it find no PostgreSQL, say, and are skipped."""
+    before = _ours()
+    yield
+    if (now := _ours()) != before:
+        for name in now.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
+
+
+def _ours() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("AJET_")}
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the files of `slow_files.txt`, which `make test` leaves to `.ci/run`, and those of `long_files.txt`.
