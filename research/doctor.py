@@ -57,7 +57,7 @@ def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
         _python(),
         *(_package(name, "pip install ajet") for name in _BASE),
         *(_package(name, LOCAL_REMEDY) for name in LOCAL_PACKAGES),
-        _package("prefect", f"studies run without it, and no UI shows them; {PREFECT_REMEDY}", level="optional"),
+        _prefect(),
         _machine(),
         *_storage(environ),
         _gpu(),
@@ -81,6 +81,11 @@ def _package(name: str, remedy: str, level: Level = "missing") -> Check:
         return Check(name, "ok", version(name))
     except PackageNotFoundError:
         return Check(name, level, "not installed", remedy)
+
+
+def _prefect() -> Check:
+    remedy = f"studies run without it, and no UI shows them; {PREFECT_REMEDY}"
+    return _package("prefect", remedy, "optional")
 
 
 def _machine() -> Check:

@@ -58,15 +58,19 @@ def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
         return PrefectServer(url, reused=True, note="named by PREFECT_API_URL")
     folder.mkdir(parents=True, exist_ok=True)
     with _starting(folder):  # whoever comes meanwhile finds the server that is being started
-        known = recorded(folder / "server.json")
-        if known is not None and lives(known):
-            url = str(known["url"])
-            if _comes_up(url, folder, lambda: lives(known)):
-                return PrefectServer(url, reused=True)
-            stop_server(folder)
-        elif known is not None:
-            _end_remains(known)
-        return _start(folder, port if known is None else _port_of(str(known["url"])))
+        return _found_or_begun(folder, port)
+
+
+def _found_or_begun(folder: Path, port: int) -> PrefectServer:
+    known = recorded(folder / "server.json")
+    if known is not None and lives(known):
+        url = str(known["url"])
+        if _comes_up(url, folder, lambda: lives(known)):
+            return PrefectServer(url, reused=True)
+        stop_server(folder)
+    elif known is not None:
+        _end_remains(known)
+    return _start(folder, port if known is None else _port_of(str(known["url"])))
 
 
 @contextmanager

@@ -31,6 +31,7 @@ REACH_S: Final = 10.0
 _QUIET: Final = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
+    "RAY_ENABLE_AUTO_CONNECT": "0",  # who waits for an actor while Ray is left would begin another Ray
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -45,6 +46,8 @@ _ON_A_CPU: Final = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
 }
 """On a CPU too: threads that spin for one another take its cores from everybody; all is on this machine."""
+_SHARE: Final = 0.01
+"""Of a core that an actor asks for on a node of several."""
 
 
 class Cluster:
@@ -55,6 +58,7 @@ class Cluster:
         self.device = device
         self.environment = environment
         self._bundles: Bundles | None = None
+        self._nodes: tuple[str, ...] = ()
 
     @classmethod
     def joined(cls, job: Job) -> Cluster:
@@ -75,25 +79,32 @@ class Cluster:
 
     def for_rank(self, number: int) -> dict[str, Any]:
         """Return Ray's options for where a rank of the learner is, by its number."""
-        return self._apart(1, number) if self._bundles is None else self._bundles.options(number)
+        return self._apart(1, turn=number) if self._bundles is None else self._bundles.options(number)
 
     def for_replica(self, number: int) -> dict[str, Any]:
         """Return Ray's options for where a replica is and what is around it, by its number."""
-        tensor_parallel, bundles = self.fields.tensor_parallel, self._bundles
-        placed = self._apart(tensor_parallel, number) if bundles is None else bundles.options(number)
+        turn = self.fields.trainers + number
+        apart = self._apart(self.fields.tensor_parallel, turn=turn)
+        placed = apart if self._bundles is None else self._bundles.options(number)
         return {**placed, "runtime_env": {"env_vars": dict(self.environment)}}
 
-    def _apart(self, devices: int, number: int) -> dict[str, Any]:
+    def _apart(self, devices: int, *, turn: int) -> dict[str, Any]:
         """Return options of an actor over so many devices of its own: free GPUs, packed as Ray does by itself.
 
-        Cores are shared, not counted: where several nodes have them, actors take turns with these by their numbers, for
-        which Ray wants them to ask for something.
+        Cores are shared, not counted: where several nodes have them, actors take turns with these, for which Ray wants
+        them to ask for something. Where a node is gone by then, or has nothing left, another one takes its turn.
         """
         if self.device != "cpu":
             return {"num_gpus": devices}
-        if self.fields.address is None:
+        if not self._nodes:
             return {"num_cpus": 0}
-        return {"num_cpus": 0.01, "scheduling_strategy": _on_node(number)}
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        node = self._nodes[turn % len(self._nodes)]
+        return {
+            "num_cpus": _SHARE,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=True, _spill_on_unavailable=True),
+        }
 
     def _require_devices(self) -> None:
         import ray
@@ -108,8 +119,10 @@ class Cluster:
             )
 
     def _reserve(self) -> None:
-        """Have Ray keep the GPUs that ranks and replicas share; on a CPU all share its cores as they are."""
-        if self.device != "cpu" and self.fields.colocated:
+        """Have Ray keep the GPUs that ranks and replicas share; on CPUs find the nodes of a Ray that was joined."""
+        if self.device == "cpu":
+            self._nodes = () if self.fields.address is None else _nodes_with_cores()
+        elif self.fields.colocated:
             self._bundles = Bundles(self.fields.devices)
 
     def leave(self) -> None:
@@ -120,13 +133,16 @@ class Cluster:
         _disconnect()
 
 
-def _on_node(number: int) -> Any:
-    """Return Ray's strategy for an actor on one of the nodes that live; another one, should that be gone by then."""
+def _nodes_with_cores() -> tuple[str, ...]:
     import ray
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-    alive = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])
-    return NodeAffinitySchedulingStrategy(alive[number % len(alive)], soft=True)
+    there = [node for node in ray.nodes() if node["Alive"]]
+    found = tuple(sorted(node["NodeID"] for node in there if node["Resources"].get("CPU", 0) >= _SHARE))
+    if not found:
+        raise BackendError(
+            f"expected nodes with processors in the Ray cluster, found none among {len(there)}: join some"
+        )
+    return found
 
 
 def fewer(fields: VerlFields) -> str:
@@ -213,8 +229,6 @@ def _begin(address: str | None, cpus: int | None) -> None:
             "expected Ray not to be loaded before it has a token, found it loaded: it would answer all who reach "
             "this machine; start the swarm server again, or choose by Ray's own variable RAY_AUTH_MODE"
         )
-    import ray
-
     common: dict[str, Any] = {
         "address": address or "local",  # without a word Ray would join whichever it finds on this machine
         "include_dashboard": False,
@@ -230,11 +244,21 @@ def _begin(address: str | None, cpus: int | None) -> None:
             with needed_alone():
                 _started(common)
         else:
-            ray.init(**common)
+            _joined_or_left(common)
     except Exception as error:  # Ray raises many kinds, all of them for "there is no cluster to work on"
         said = f"{type(error).__name__}: {error}".splitlines()[0]
         where = f"the Ray cluster at {address}" if address else "Ray on this machine"
         raise BackendError(f"{where} could not be used: {said}") from error
+
+
+def _joined_or_left(common: Mapping[str, Any]) -> None:
+    import ray
+
+    try:
+        ray.init(**common)
+    except Exception:
+        ray.shutdown()  # what is half connected would be refused each later try
+        raise
 
 
 _STARTS: Final = 3

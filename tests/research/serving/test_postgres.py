@@ -20,7 +20,7 @@ PASSWORD = "pa55word"
 @pytest.fixture
 def pages(own_home: Path, postgres_url: str) -> Iterator[Pages]:  # noqa: F811
     """The PostgreSQL of the tests asks for no password, and takes any; a database in the folder would be a mistake."""
-    (own_home / "prefect" / "prefect.db").unlink()
+    (own_home / "prefect" / "prefect.db").unlink(missing_ok=True)
     url = sa.make_url(postgres_url).set(drivername="postgresql+asyncpg", password=PASSWORD)
     with served_in(own_home, **{DATABASE: url.render_as_string(hide_password=False)}) as pages:
         pages.serve()

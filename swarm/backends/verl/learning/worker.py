@@ -86,7 +86,8 @@ class Rank:
         if self._device == "cpu":
             torch.set_num_threads(1)  # ranks that spin beside one another cost ten times as much
         adapter.set_rank(rank, world, address, port)
-        meet_at(ray.util.get_node_ip_address())
+        alone = self._job.verl is None or self._job.verl.address is None
+        meet_at("127.0.0.1" if alone else ray.util.get_node_ip_address())  # nobody else is to reach a Ray of its own
         if not adapter.joined():
             adapter.join(self._device, rank, world, self._meeting or adapter.meeting(address, port, begin=False))
         self._require_names()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,6 +31,7 @@ _SECRET: Final = re.compile(r"TOKEN$|_KEY|SECRET|PASSWORD|CREDENTIAL")
 RAY_TOKEN: Final = "RAY_AUTH_TOKEN"
 """Ray's own processes need it, and nobody else."""
 _OURS: Final = "AJET_"
+_IP: Final = (socket.AF_INET, socket.AF_INET6)
 
 
 def allowed(environment: Mapping[str, str]) -> dict[str, str]:
@@ -77,9 +79,11 @@ def forget_secrets() -> None:
 def meet_at(address: str) -> None:
     """Have gloo listen where this machine has an address, by which others reach it, unless it is told where.
 
-    By itself it takes what the machine's own name stands for, which often is an address that no other one reaches.
+    By itself it takes what the machine's own name stands for, which often is an address that no other one reaches. It
+    is told of a link alone, and listens at that one's first address: where that is another one, it is left to itself.
     """
-    links = (name for name, has in psutil.net_if_addrs().items() if any(each.address == address for each in has))
-    link = next(links, None)
+    links = psutil.net_if_addrs().items()
+    of_ip = {name: [each.address for each in has if each.family in _IP] for name, has in links}
+    link = next((name for name, addresses in of_ip.items() if addresses[:1] == [address]), None)
     if link is not None:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", link)

@@ -221,3 +221,38 @@ def test_ray_begins_and_ends_on_one_thread_whoever_trains(monkeypatch: pytest.Mo
             thread.submit(cluster_module._disconnect).result()
     assert ray.calls == ["init", "shutdown"] * 3
     assert len(ray.threads) == 1
+
+
+def _node(name: str, *, cpus: float = 2.0, alive: bool = True) -> dict[str, object]:
+    return {"NodeID": name, "Alive": alive, "Resources": {"CPU": cpus} if cpus else {}}
+
+
+def test_on_nodes_without_gpus_ranks_and_replicas_take_turns_with_those_that_have_cores(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ray, strategies = FakeRay(), ModuleType("ray.util.scheduling_strategies")
+    strategies.NodeAffinitySchedulingStrategy = lambda node, **how: (node, how)  # type: ignore[attr-defined]
+    ray.nodes = lambda: [_node("b"), _node("head", cpus=0), _node("a"), _node("gone", alive=False)]  # type: ignore[attr-defined]
+    for name, module in (("ray", ray), ("ray.util", ModuleType("ray.util")), (strategies.__name__, strategies)):
+        monkeypatch.setitem(sys.modules, name, module)
+    cluster = Cluster(VerlFields(address="head:6379", trainers=1, replicas=2), "cpu", {})
+    cluster._reserve()
+    options = [cluster.for_rank(0), cluster.for_replica(0), cluster.for_replica(1)]
+    assert [each["num_cpus"] for each in options] == [0.01] * 3
+    elsewhere = {"soft": True, "_spill_on_unavailable": True}
+    assert [each["scheduling_strategy"] for each in options] == [(name, elsewhere) for name in "aba"]
+
+    ray.nodes = lambda: [_node("head", cpus=0)]  # type: ignore[attr-defined]
+    with pytest.raises(BackendError, match="expected nodes with processors in the Ray cluster, found none among 1"):
+        cluster._reserve()
+
+
+def test_a_ray_that_could_not_be_joined_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = FakeRay("no such cluster")
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(BackendError, match="the Ray cluster at a:1 could not be used: RuntimeError: no such cluster"):
+        cluster_module._begin("a:1", None)
+    assert ray.calls == ["init", "shutdown"]
+    for each in ray.left:
+        each.kill()
+        each.wait()

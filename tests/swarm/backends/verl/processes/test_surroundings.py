@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import socket
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -48,16 +50,37 @@ def test_a_replica_forgets_ray_s_token_and_what_is_the_server_s() -> None:
         assert not {"AJET_TOKEN", "RAY_AUTH_TOKEN"} & set(os.environ)
 
 
+def _has(*addresses: tuple[int, str]) -> list[SimpleNamespace]:
+    return [SimpleNamespace(family=family, address=address) for family, address in addresses]
+
+
+LINKS = {
+    "lo": _has((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "192.0.2.9")),
+    "eth0": _has(
+        (socket.AF_PACKET, "02:00:00:00:00:01"), (socket.AF_INET, "192.0.2.1"), (socket.AF_INET, "192.0.2.2"),
+        (socket.AF_INET6, "2001:db8::1"),
+    ),
+    "eth1": _has((socket.AF_INET, "192.0.2.9")),
+}  # fmt: skip
+"""What a machine has of addresses; gloo listens at a link's first one."""
+
+
 @pytest.mark.parametrize(
     ("told", "address", "link"),
-    [(None, "127.0.0.1", "lo"), ("eth7", "127.0.0.1", "eth7"), (None, "203.0.113.7", None)],
-    ids=["by the address", "as the node is told", "no such address"],
+    [
+        pytest.param(None, "127.0.0.1", "lo", id="its own"),
+        pytest.param(None, "192.0.2.1", "eth0", id="of a link"),
+        pytest.param("eth7", "192.0.2.1", "eth7", id="as the node is told"),
+        pytest.param(None, "192.0.2.2", None, id="a link's second one"),
+        pytest.param(None, "2001:db8::1", None, id="after another family's"),
+        pytest.param(None, "192.0.2.9", "eth1", id="of two links"),
+        pytest.param(None, "203.0.113.7", None, id="of none"),
+    ],
 )
 def test_ranks_meet_where_a_node_is_reached(
     told: str | None, address: str, link: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("GLOO_SOCKET_IFNAME", told or "")
-    if told is None:
-        monkeypatch.delenv("GLOO_SOCKET_IFNAME")
-    meet_at(address)
-    assert os.environ.get("GLOO_SOCKET_IFNAME") == link
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: LINKS)
+    with patch.dict(os.environ, {} if told is None else {"GLOO_SOCKET_IFNAME": told}):
+        meet_at(address)
+        assert os.environ.get("GLOO_SOCKET_IFNAME") == link

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass
 
 import psutil
@@ -44,8 +44,13 @@ class Machine(Place):
 
 
 def can_make_machines() -> bool:
-    """Return whether this process may: it takes root, and Debian's iproute2."""
-    return os.geteuid() == 0 and shutil.which("ip") is not None
+    """Return whether this process may: it takes root, with all that root may, and Debian's iproute2."""
+    if shutil.which("ip") is None:
+        return False
+    name = f"ajet-{os.getpid()}-tried"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, timeout=UP_S).returncode == 0
+    subprocess.run(["ip", "netns", "del", name], capture_output=True, timeout=UP_S)
+    return made
 
 
 @contextmanager
@@ -65,8 +70,8 @@ def two_machines() -> Iterator[tuple[Machine, Machine]]:
                 _ip("-n", machine.name, "link", "set", link, "up")
         yield first, second
     finally:
-        for name in names:
-            _ip("netns", "del", name)
+        for name in names:  # one may not have been made
+            subprocess.run(["ip", "netns", "del", name], timeout=UP_S)
 
 
 def _ip(*arguments: str) -> None:
@@ -99,11 +104,18 @@ def _node(place: Place, environment: dict[str, str], *options: str) -> Iterator[
         try:
             yield
         finally:
-            left = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
+            _end(process.pid)
+
+
+def _end(pid: int) -> None:
+    """End a process and all below it; some end by themselves meanwhile."""
+    with suppress(psutil.NoSuchProcess):
+        left = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
+        for end in (psutil.Process.terminate, psutil.Process.kill):
             for each in left:
-                each.terminate()
-            for each in psutil.wait_procs(left, UP_S)[1]:
-                each.kill()
+                with suppress(psutil.NoSuchProcess):
+                    end(each)
+            left = psutil.wait_procs(left, UP_S)[1]
 
 
 def nodes(place: Place, address: str, environment: dict[str, str]) -> int:
