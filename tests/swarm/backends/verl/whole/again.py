@@ -1,5 +1,5 @@
 """A Ray after another in one process, each begun on a thread of its own: how many requests of an actor have a name of
-their own is printed as JSON."""
+their own is printed as JSON, and what becomes of one who waits once Ray is left."""
 
 from __future__ import annotations
 
@@ -35,8 +35,10 @@ def main() -> None:
         holder = second.submit(ray.remote(Holder).options(num_cpus=0).remote).result()
         asked = [each.submit(lambda: holder.put.remote()).result() for _ in range(EACH) for each in (first, second)]
         ray.get(asked)
-        print(json.dumps({"asked": len(asked), "named": len({each.hex() for each in asked})}))
+        said = {"asked": len(asked), "named": len({each.hex() for each in asked})}
         cluster.leave()
+        waited = second.submit(ray.wait, asked).exception()  # as who waits for an actor while Ray is left
+        print(json.dumps({**said, "waited": type(waited).__name__, "begun": ray.is_initialized()}))
 
 
 if __name__ == "__main__":
