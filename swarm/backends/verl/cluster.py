@@ -79,21 +79,21 @@ class Cluster:
 
     def for_rank(self, number: int) -> dict[str, Any]:
         """Return Ray's options for where a rank of the learner is, by its number."""
-        return self._apart(1, turn=number) if self._bundles is None else self._bundles.options(number)
+        return self._placed(number, 1, turn=number)
 
     def for_replica(self, number: int) -> dict[str, Any]:
         """Return Ray's options for where a replica is and what is around it, by its number."""
-        turn = self.fields.trainers + number
-        apart = self._apart(self.fields.tensor_parallel, turn=turn)
-        placed = apart if self._bundles is None else self._bundles.options(number)
+        placed = self._placed(number, self.fields.tensor_parallel, turn=self.fields.trainers + number)
         return {**placed, "runtime_env": {"env_vars": dict(self.environment)}}
 
-    def _apart(self, devices: int, *, turn: int) -> dict[str, Any]:
-        """Return options of an actor over so many devices of its own: free GPUs, packed as Ray does by itself.
+    def _placed(self, number: int, devices: int, *, turn: int) -> dict[str, Any]:
+        """Return options of an actor on a shared device, or over so many of its own: free GPUs, packed by Ray.
 
         Cores are shared, not counted: where several nodes have them, actors take turns with these, for which Ray wants
         them to ask for something. Where a node is gone by then, or has nothing left, another one takes its turn.
         """
+        if self._bundles is not None:
+            return self._bundles.options(number)
         if self.device != "cpu":
             return {"num_gpus": devices}
         if not self._nodes:

@@ -38,8 +38,9 @@ def test_ranks_and_replicas_are_spread_over_the_nodes_and_learn(tmp_path: Path) 
     _holds(json.loads(ran.stdout.splitlines()[-1]))
 
 
-@pytest.mark.skipif(not can_make_machines(), reason="network namespaces are made by root, with iproute2")
 def test_two_machines_learn_together_and_what_one_of_them_saved_goes_on_without_the_other(tmp_path: Path) -> None:
+    if not can_make_machines():
+        pytest.skip("network namespaces are made by root, with iproute2")
     with two_machines() as machines, ray_of(machines) as (address, environment):
         command = _command(machines[0], address, str(tmp_path), "lose")
         with subprocess.Popen(
