@@ -13,10 +13,12 @@ import hashlib
 import re
 import socket
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
+from filelock import FileLock
 from prefect.client.orchestration import SyncPrefectClient
 from prefect.client.schemas.filters import (
     FlowRunFilter,
@@ -25,6 +27,7 @@ from prefect.client.schemas.filters import (
     FlowRunFilterStateType,
 )
 from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectNotFound
 
 from research.installation.home import Home
@@ -33,6 +36,8 @@ RESEARCH: Final = "ajet-research"
 RESUME: Final = "ajet-resume"
 TAG: Final = "ajet"
 """On every flow run of ours, so that automations can tell them from others."""
+_OTHERS_S: Final = 60.0
+"""How long others are waited for that make a deployment at the same time."""
 _TAKEN_UP: Final = re.compile(r".+/[0-9a-f]{64}/.+")
 """The key of a flow run by which a worker takes up what was left with a log of that hash."""
 _NO_WORKER: Final = (
@@ -46,19 +51,32 @@ def place_of(home: Home) -> str:
     return f"{socket.gethostname()}-{hashlib.sha256(str(home.path.resolve()).encode()).hexdigest()[:4]}"
 
 
-def resume_deployment(client: SyncPrefectClient, place: str) -> UUID:
-    """Return the deployment that takes up studies of a place; one without a worker is made where there is none."""
-    try:
-        return client.read_deployment_by_name(f"{RESUME}/{place}").id
-    except ObjectNotFound:
-        flow = client.create_flow_from_name(RESUME)
-        return client.create_deployment(flow, place, description=_NO_WORKER, tags=[TAG])
+def deployment_of(client: SyncPrefectClient, home: Home, name: str, **told: Any) -> DeploymentResponse:
+    """Return a deployment of an installation; where there is none, one is made that is told this.
+
+    Prefect makes one over another of its name, and what only that one was told is gone: a worker's command, say. So
+    the installation's processes make theirs one after the other.
+    """
+    place = place_of(home)
+    with suppress(ObjectNotFound):
+        return client.read_deployment_by_name(f"{name}/{place}")
+    home.prefect.mkdir(parents=True, exist_ok=True)
+    with FileLock(home.prefect / "deployments.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
+        with suppress(ObjectNotFound):
+            return client.read_deployment_by_name(f"{name}/{place}")
+        made = client.create_deployment(client.create_flow_from_name(name), place, tags=[TAG], **told)
+        return client.read_deployment(made)
 
 
-def hand_over(client: SyncPrefectClient, place: str, study: str, key: str) -> FlowRun:
-    """Ask the worker of a place to go on with a study; asked again with the same key, it is the same flow run."""
+def resume_deployment(client: SyncPrefectClient, home: Home) -> UUID:
+    """Return the deployment that takes up an installation's studies; one without a worker where there is none."""
+    return deployment_of(client, home, RESUME, description=_NO_WORKER).id
+
+
+def hand_over(client: SyncPrefectClient, home: Home, study: str, key: str) -> FlowRun:
+    """Ask an installation's worker to go on with a study; asked again with the same key, it is the same flow run."""
     return client.create_flow_run_from_deployment(
-        resume_deployment(client, place), parameters={"study": study}, name=study, tags=[TAG, study],
+        resume_deployment(client, home), parameters={"study": study}, name=study, tags=[TAG, study],
         idempotency_key=key,
     )  # fmt: skip
 

@@ -25,6 +25,7 @@ from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running
 
+from research.installation.home import Home
 from research.orchestration.deployments import TAG, resume_deployment, wish_of
 from research.orchestration.reconcile import Activity, SessionEnd, UserAction
 from research.orchestration.shown.rows import TaskRow
@@ -90,10 +91,10 @@ class FlowRun:
         self._task_runs = TaskRuns(client, identity)
 
     @classmethod
-    def begin(cls, client: SyncPrefectClient, place: str, study: str, topic: str, key: str) -> FlowRun:
+    def begin(cls, client: SyncPrefectClient, home: Home, study: str, topic: str, key: str) -> FlowRun:
         """Create a study's flow run, running, or return the one that was created with this key before."""
         made = client.create_flow_run_from_deployment(
-            resume_deployment(client, place), name=_name(study, topic), parameters={"study": study}, state=Running(),
+            resume_deployment(client, home), name=_name(study, topic), parameters={"study": study}, state=Running(),
             tags=[TAG, study], idempotency_key=key,
         )  # fmt: skip
         return cls(client, made.id)

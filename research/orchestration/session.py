@@ -21,7 +21,6 @@ from prefect.client.orchestration import SyncPrefectClient
 from research.files import read_json, write_json
 from research.installation.home import Home
 from research.orchestration.approvals import ApprovalForms
-from research.orchestration.deployments import place_of
 from research.orchestration.flow_run import FlowRun, FlowRunGone, close_abandoned
 from research.orchestration.projection import Projection
 from research.orchestration.reconcile import Activity, UserAction, activity, ending, reconcile
@@ -134,7 +133,7 @@ class ControllerSession:
         if taken is not None:
             flow_run = FlowRun.taken(self._client, taken, study.id, study.topic)
         else:
-            flow_run = FlowRun.begin(self._client, place_of(self._home), study.id, study.topic, str(self._key))
+            flow_run = FlowRun.begin(self._client, self._home, study.id, study.topic, str(self._key))
         write_json(self._note, {"flow_run": str(flow_run.id)})
         return _Shown(flow_run, Projection(flow_run, study, self._home.study(study.id)))
 

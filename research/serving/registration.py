@@ -21,7 +21,8 @@ from prefect.events.schemas.events import ResourceSpecification
 from prefect.exceptions import ObjectNotFound
 from prefect.workers.process import ProcessWorker
 
-from research.orchestration.deployments import RESEARCH, RESUME, TAG
+from research.installation.home import Home
+from research.orchestration.deployments import RESEARCH, RESUME, TAG, deployment_of
 from research.orchestration.flow_run import HEARTBEAT
 from research.orchestration.session import BEAT_S
 from research.serving.parameters import ResearchParameters, ResumeParameters, form_of
@@ -40,11 +41,11 @@ _ABOUT: Final[Mapping[str, str]] = {
 }
 
 
-def register(client: SyncPrefectClient, place: str, pool: ServedPool) -> None:
+def register(client: SyncPrefectClient, home: Home, pool: ServedPool) -> None:
     """Make the worker's pool, deployments and automation, or bring them up to this version, and to this pool."""
     _make_pool(client, pool)
-    _deploy(client, place, RESEARCH, form_of(ResearchParameters), pool)
-    _deploy(client, place, RESUME, form_of(ResumeParameters), pool)
+    _deploy(client, home, RESEARCH, form_of(ResearchParameters), pool)
+    _deploy(client, home, RESUME, form_of(ResumeParameters), pool)
     if not client.read_automations_by_name(SILENT):
         client.create_automation(_silent())
 
@@ -70,16 +71,12 @@ def _template(kind: str) -> dict[str, Any]:
     return template
 
 
-def _deploy(client: SyncPrefectClient, place: str, name: str, form: dict[str, Any], pool: ServedPool) -> None:
+def _deploy(client: SyncPrefectClient, home: Home, name: str, form: dict[str, Any], pool: ServedPool) -> None:
     told: dict[str, Any] = {
         "work_pool_name": pool.name, "description": _ABOUT[name], "parameter_openapi_schema": form,
         "enforce_parameter_schema": True, "job_variables": dict(pool.job),
     }  # fmt: skip
-    try:
-        known = client.read_deployment_by_name(f"{name}/{place}")
-    except ObjectNotFound:
-        client.create_deployment(client.create_flow_from_name(name), place, tags=[TAG], **told)
-        return
+    known = deployment_of(client, home, name, **told)
     # What is not told stays, schedules among it; but the runs that a schedule has planned go with each change.
     if any(getattr(known, field) != value for field, value in told.items()):
         client.update_deployment(known.id, DeploymentUpdate(**told))

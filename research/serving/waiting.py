@@ -92,7 +92,7 @@ def _given(client: SyncPrefectClient, home: Home, study: str, key: str, again: b
 
 def _made(client: SyncPrefectClient, home: Home, study: str, key: str) -> FlowRun:
     """Return the flow run of a key; one whose process was killed before it had the study is followed by so many."""
-    runs = (hand_over(client, place_of(home), study, f"{key}/{number}") for number in range(MOST_FRUITLESS))
+    runs = (hand_over(client, home, study, f"{key}/{number}") for number in range(MOST_FRUITLESS))
     for run in runs:
         if run.state is None or not run.state.is_crashed():
             break

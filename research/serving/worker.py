@@ -88,7 +88,7 @@ class StudyWorker:
         is_due = time.monotonic() - self._told >= TELL_S
         if is_due:
             with connect(self.server.api) as client:
-                register(client, self._place, self._pool)
+                register(client, self._home, self._pool)
         if self._process is None or self._process.poll() is not None:
             if self._process is not None:
                 self._say(f"the worker ended with code {self._process.returncode}; it is started again")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from filelock import FileLock
 
 from research.orchestration.server import PrefectServer, client_environment
 from research.study.one_controller import controlling
@@ -47,9 +48,14 @@ def watched(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Watched]:
 
 
 @pytest.fixture
-def asking(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Asking]:
+def asking(tmp_path: Path, client: SyncPrefectClient, pytestconfig: pytest.Config) -> Iterator[Asking]:
     bench = Bench(tmp_path, lambda order: "never", design=design(16), approve="plan")
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, controlling(bench.home, log, STUDY, print):
+    alone = FileLock(shared_folder(pytestconfig).with_suffix(".asking"))  # all ask the same, of one server
+    with (
+        alone,
+        closing(EventLog(bench.home.database, clock=bench.clock)) as log,
+        controlling(bench.home, log, STUDY, print),
+    ):
         asking = Asking(bench, client, log)
         asking.tick()
         asking.refresh()

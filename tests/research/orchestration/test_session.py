@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from contextlib import closing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import httpx
 import pytest
 
+from research.installation.home import Home
 from research.orchestration.server import PrefectServer
 from research.scheduling.steps import BUDGET_RULE
 from studies import EventLog, EventType, StudyState
@@ -51,11 +53,11 @@ def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watc
     assert running(watched.tick()) == 2, "`ajet study resume` goes on"
 
 
-def test_tags_that_somebody_gave_a_flow_run_stay_when_it_is_taken(client: SyncPrefectClient) -> None:
+def test_tags_that_somebody_gave_a_flow_run_stay_when_it_is_taken(client: SyncPrefectClient, tmp_path: Path) -> None:
     from research.orchestration.deployments import hand_over
     from research.orchestration.flow_run import FlowRun
 
-    run = hand_over(client, "a-place", "a-study", "a-key").id
+    run = hand_over(client, Home(tmp_path, ""), "a-study", "a-key").id
     client.update_flow_run(run, tags=["nightly", "ajet"])
     FlowRun.taken(client, run, "a-study", "group size 4 vs 8")
     assert set(client.read_flow_run(run).tags) == {"nightly", "ajet", "a-study"}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from research.files import write_json
-from research.installation.home import attempt_in
+from research.installation.home import Home, attempt_in
 from research.orchestration.server import PrefectServer
 from research.orchestration.shown.rows import TaskRow
 from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow
 def flow_run(client: SyncPrefectClient, tmp_path: Path) -> FlowRun:
     from research.orchestration.flow_run import FlowRun
 
-    return FlowRun.begin(client, "rows", tmp_path.name, "which rows", str(tmp_path))
+    return FlowRun.begin(client, Home(tmp_path, ""), tmp_path.name, "which rows", str(tmp_path))
 
 
 def ago(minutes: float) -> str:

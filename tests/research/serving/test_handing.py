@@ -48,7 +48,7 @@ def tell(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Telling:
     monkeypatch.setattr(client, "read_automations_by_name", lambda name: [name])
 
     def told(home: Home) -> str:
-        register(client, place_of(home), ProcessPool(place_of(home), home.path))
+        register(client, home, ProcessPool(place_of(home), home.path))
         return place_of(home)
 
     return told
@@ -84,6 +84,31 @@ def named(name: str) -> State[None]:
     from prefect.client.schemas.objects import State, StateType
 
     return State[None](type=StateType(name.upper()))
+
+
+def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same_time(
+    home: Home, client: SyncPrefectClient, tell: Telling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.client.schemas.responses import DeploymentResponse
+    from prefect.exceptions import ObjectNotFound
+
+    from research.orchestration.deployments import hand_over
+
+    read = client.read_deployment_by_name
+
+    def overtaken(name: str) -> DeploymentResponse:
+        monkeypatch.setattr(client, "read_deployment_by_name", read)
+        with pytest.raises(ObjectNotFound) as found:
+            read(name)
+        tell(home)  # between the look for a deployment and making one
+        raise found.value
+
+    monkeypatch.setattr(client, "read_deployment_by_name", overtaken)
+    run = hand_over(client, home, "s-shown", "s-shown/key")
+    assert run.deployment_id is not None
+    known = client.read_deployment(run.deployment_id)
+    assert "research.serving.sitting" in known.job_variables["command"]
+    assert known.work_pool_name is not None
 
 
 @pytest.mark.usefixtures("pool")

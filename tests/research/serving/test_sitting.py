@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
 STUDY = "group-size-abcd"
-PLACE = "somewhere"
 DROVE = SessionEnd("left", "it was driven")
 
 Sits = Callable[..., SessionEnd]
@@ -70,7 +69,7 @@ def sits(home: Home, log: EventLog, client: SyncPrefectClient, monkeypatch: pyte
     monkeypatch.setattr(sitting, "LOOK_S", 0.01)
 
     def sit(key: str) -> SessionEnd:
-        return sitting.Sitting(home, log, FlowRun(client, hand_over(client, PLACE, STUDY, key).id)).work()
+        return sitting.Sitting(home, log, FlowRun(client, hand_over(client, home, STUDY, key).id)).work()
 
     return sit
 
@@ -111,7 +110,7 @@ def test_a_wish_that_waits_undoes_nothing_that_came_after_it(
 ) -> None:
     from research.orchestration.deployments import hand_over
 
-    hand_over(client, PLACE, STUDY, key := asking())
+    hand_over(client, home, STUDY, key := asking())
     assert request_stop(home, log, STUDY) if halt == "stop" else request_pause(log, STUDY, "lunch")
     assert sits(key).how == ("cancelled" if halt == "stop" else DROVE.how)
     assert (state(log).stopped_reason or state(log).paused_reason) is not None
@@ -154,7 +153,7 @@ def test_retry_of_a_flow_run_goes_on_with_a_study_that_was_stopped_since(
 
     from research.orchestration.deployments import hand_over
 
-    run = hand_over(client, PLACE, STUDY, key := asking() if asked else taking_up(log)).id
+    run = hand_over(client, home, STUDY, key := asking() if asked else taking_up(log)).id
     assert request_stop(home, log, STUDY)
     assert sits(key).how == "cancelled"
     client.set_flow_run_state(run, State(type=StateType.CANCELLED), force=True)
@@ -199,7 +198,7 @@ def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
 
     monkeypatch.setattr(sitting, "PAUSE_S", 0.0)
     monkeypatch.setattr(sitting, "EventLog", away_at_first)
-    flow_run = FlowRun(client, hand_over(client, PLACE, STUDY, asking()).id)
+    flow_run = FlowRun(client, hand_over(client, home, STUDY, asking()).id)
     assert sitting._worked(home, flow_run) == DROVE
     monkeypatch.setattr(sitting, "PATIENCE_S", -1.0)
     opened.clear()
@@ -227,7 +226,7 @@ def test_a_folder_that_cannot_be_written_is_what_the_flow_run_says(
 
     taken = tmp_path / "taken"
     taken.write_text("a file has its name")
-    run = hand_over(client, PLACE, STUDY, asking()).id
+    run = hand_over(client, Home(tmp_path, ""), STUDY, asking()).id
     named = {"AJET_HOME": str(taken), "PREFECT__FLOW_RUN_ID": str(run), "PREFECT_API_URL": server.api}
     subprocess.run([sys.executable, "-m", "research.serving.sitting"], env={**os.environ, **named}, check=True)
     found = client.read_flow_run(run).state

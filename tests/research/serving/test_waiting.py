@@ -57,7 +57,7 @@ def left(client: SyncPrefectClient, tmp_path: Path) -> Left:
 
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
     home.prefect.mkdir(parents=True, exist_ok=True)
-    register(client, place_of(home), ProcessPool(place_of(home), tmp_path))
+    register(client, home, ProcessPool(place_of(home), tmp_path))
     left = Left(client, home)
     left.look()
     return left

@@ -141,7 +141,7 @@ def test_a_schedule_begins_studies_and_telling_the_server_again_keeps_it(pages: 
         schedule=IntervalSchedule(interval=timedelta(days=1)), active=True, parameters={"study": "of-the-night"}
     )
     (schedule,) = pages.client.create_deployment_schedules(deployment.id, [nightly])
-    register(pages.client, pages.place, ProcessPool(pages.place, Path.cwd()))
+    register(pages.client, pages.home, ProcessPool(pages.place, Path.cwd()))
     assert [each.id for each in pages.client.read_deployment_schedules(deployment.id)] == [schedule.id]
     of_it = FlowRunFilter(deployment_id=FlowRunFilterDeploymentId(any_=[deployment.id]))
 
@@ -177,8 +177,8 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
     for found in pages.client.read_automations_by_name(registration.SILENT):
         pages.client.delete_automation(found.id)
     monkeypatch.setattr(registration, "BEAT_S", 4.0)
-    registration.register(pages.client, pages.place, ProcessPool(pages.place, Path.cwd()))
-    silent, lively = (FlowRun.begin(pages.client, pages.place, f"s-{n}", "topic", f"key-{n}") for n in (1, 2))
+    registration.register(pages.client, pages.home, ProcessPool(pages.place, Path.cwd()))
+    silent, lively = (FlowRun.begin(pages.client, pages.home, f"s-{n}", "topic", f"key-{n}") for n in (1, 2))
     silent.beat()
 
     def crashed() -> bool:
