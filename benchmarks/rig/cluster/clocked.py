@@ -35,7 +35,7 @@ class ClockedVerl:
         TimedHandle.made.clear()
         with (
             _replaced(VerlLearner, "RANK", TimedRank),
-            _replaced(actor, "VllmReplica", TimedReplica),
+            _replaced(actor, "Replica", TimedReplica),
             _replaced(making, "RayReplica", TimedHandle),
         ):
             await self.backend.start()

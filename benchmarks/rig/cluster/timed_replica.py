@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 from swarm.backends.protocols import Finish, Sampling
 from swarm.backends.verl.generating.actor import RayReplica
-from swarm.backends.verl.generating.replica import VllmReplica
-from swarm.backends.verl.generating.segments import Piece, Segments
-from swarm.backends.verl.generating.spec import Delivery, Order
+from swarm.backends.verl.generating.engines.served import Piece
+from swarm.backends.verl.generating.orders import Delivery, Order
+from swarm.backends.verl.generating.replica import Replica
+from swarm.backends.verl.generating.segments import Segments
 
 Moments = dict[int, float]
 """Seconds of the monotonic clock, by an order's key."""
@@ -30,11 +31,11 @@ class _Ready:
         """There is nothing to stop."""
 
 
-class TimedReplica(VllmReplica):
+class TimedReplica(Replica):
     """What runs in an actor."""
 
     async def boot(self) -> None:
-        """See `VllmReplica`."""
+        """See `Replica`."""
         await super().boot()
         self._arrived: Moments = {}
         self._finished: Moments = {}
@@ -49,7 +50,7 @@ class TimedReplica(VllmReplica):
         outbox.add = noted  # type: ignore[method-assign]
 
     def submit(self, order: Order) -> None:
-        """See `VllmReplica`."""
+        """See `Replica`."""
         self._arrived[order.key] = time.perf_counter()
         super().submit(order)
 

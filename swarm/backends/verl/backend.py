@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from swarm.backends.algorithms.sides import Disputed, ReplicaSaid
     from swarm.backends.rendering.renderer import HFRenderer
     from swarm.backends.verl.cluster import Cluster
-    from swarm.backends.verl.generating.engine import VllmEngine
+    from swarm.backends.verl.generating.engine import ReplicatedEngine
     from swarm.backends.verl.learning.learner import VerlLearner
 
 PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
@@ -38,7 +38,7 @@ PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
 @dataclass(frozen=True, slots=True)
 class _Running:
     cluster: Cluster
-    engine: VllmEngine
+    engine: ReplicatedEngine
     learner: VerlLearner
     renderer: HFRenderer
     provenance: Mapping[str, str]
@@ -53,7 +53,7 @@ class VerlBackend:
         self._parts: _Running | None = None
 
     @property
-    def engine(self) -> VllmEngine:
+    def engine(self) -> ReplicatedEngine:
         """What generates; raise BackendError before `start`."""
         return self._started().engine
 
@@ -118,11 +118,11 @@ async def _begun(job: Job, models: Path) -> _Running:
     folder, renderer, cluster = await _whole(_prepared, job, models)
     draws = Draws(job.seed) if cluster.device == "cpu" else None  # a GPU draws for each seed apart, and so slower
     learning = asyncio.ensure_future(asyncio.to_thread(_learner, job, folder, cluster, draws))
-    engine: VllmEngine | None = None
+    engine: ReplicatedEngine | None = None
     serving: asyncio.Future[None] | None = None
     try:
         engine = _engine(job, folder, cluster, draws)
-        if cluster.fields.colocated:  # vLLM measures what of the device is free: by then the learner is on the host
+        if cluster.fields.colocated:  # what an engine finds free is its: by then the learner is on the host
             await asyncio.shield(learning)
         serving = asyncio.ensure_future(engine.start())
         done, _ = await asyncio.wait({serving, learning}, return_when=asyncio.FIRST_EXCEPTION)
@@ -173,10 +173,11 @@ def _prepared(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
     quiet_and_closed((job.verl or VerlFields()).address)  # before anything imports Ray
     from swarm.backends.local.backend import base_model
     from swarm.backends.rendering.renderer import load_renderer
-    from swarm.backends.verl.generating.adapter import check as check_vllm
+    from swarm.backends.verl.generating.engines.served import adapter_of
     from swarm.backends.verl.learning.adapter import check as check_verl
 
-    _log.info("event=versions verl=%r vllm=%r", check_verl(), check_vllm())
+    engine = adapter_of((job.verl or VerlFields()).inference_engine)
+    _log.info("event=versions verl=%r engine=%r", check_verl(), engine.check())
     folder = base_model(job, models)
     return folder, load_renderer(folder), Cluster.joined(job)
 
@@ -190,9 +191,9 @@ def _learner(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> V
     return kind(folder, job, trainers=fields.trainers, device=cluster.device, options=options, draws=draws)
 
 
-def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> VllmEngine:
+def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> ReplicatedEngine:
+    from swarm.backends.verl.generating.engines.spec import ReplicaSpec
     from swarm.backends.verl.generating.making import make_engine
-    from swarm.backends.verl.generating.spec import ReplicaSpec
 
     fields = cluster.fields
     spec = ReplicaSpec(
@@ -206,12 +207,13 @@ def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> Vl
         tensor_parallel=fields.tensor_parallel,
         gpu_memory=fields.gpu_memory,
         colocated=fields.colocated,
+        engine=fields.inference_engine,
     )
     return make_engine(spec, fields.replicas, cluster.for_replica, draws)
 
 
 @contextmanager
-def _turn(learner: VerlLearner, engine: VllmEngine) -> Iterator[None]:
+def _turn(learner: VerlLearner, engine: ReplicatedEngine) -> Iterator[None]:
     """Have the devices for the learner alone within; they are the engine's again once weights are published.
 
     What fails within leaves the weights of before, and replicas that serve them again; where they do not, the engine is
@@ -228,7 +230,7 @@ def _turn(learner: VerlLearner, engine: VllmEngine) -> Iterator[None]:
         raise
 
 
-def _asked(engine: VllmEngine, rows: Sequence[Disputed]) -> dict[int, ReplicaSaid]:
+def _asked(engine: ReplicatedEngine, rows: Sequence[Disputed]) -> dict[int, ReplicaSaid]:
     import torch
 
     from swarm.backends.algorithms.sides import OPINION_S, ReplicaSaid
@@ -245,7 +247,7 @@ def _asked(engine: VllmEngine, rows: Sequence[Disputed]) -> dict[int, ReplicaSai
     return found
 
 
-async def _ended(cluster: Cluster, engine: VllmEngine | None, learner: VerlLearner | None) -> None:
+async def _ended(cluster: Cluster, engine: ReplicatedEngine | None, learner: VerlLearner | None) -> None:
     if engine is not None:
         await engine.stop()
     if learner is not None:

@@ -15,6 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from swarm.backends.protocols import BackendError
+from swarm.backends.verl.generating.engines.model_folder import head_size
+from swarm.backends.verl.generating.engines.served import EngineAdapter, adapter_of
 from swarm.errors import InvalidRequest
 from swarm.job import Job, TinyModel
 from swarm.models import model_place, require_model_folder
@@ -35,7 +37,7 @@ def looked(job: Job, models: Path) -> list[Looked]:
     checks: Sequence[tuple[str, Callable[[], str]]] = (
         ("python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
         ("verl", _verl),
-        ("vllm", _vllm),
+        (_fields(job).inference_engine, lambda: _engine(job).check()),
         ("ray", lambda: f"{version('ray')}, {_where(job)}"),
         ("devices", lambda: _devices(job)),
         ("model", lambda: _model(job, models)),
@@ -60,16 +62,18 @@ def _verl() -> str:
     return check()
 
 
-def _vllm() -> str:
-    from swarm.backends.verl.generating.adapter import check
+def _fields(job: Job) -> VerlFields:
+    return job.verl or VerlFields()
 
-    return check()
+
+def _engine(job: Job) -> EngineAdapter:
+    return adapter_of(_fields(job).inference_engine)
 
 
 def _where(job: Job) -> str:
     from swarm.backends.verl.cluster import require_reachable
 
-    address = (job.verl or VerlFields()).address
+    address = _fields(job).address
     if address is None:
         return "to be started on this machine"
     require_reachable(address)
@@ -81,7 +85,7 @@ def _devices(job: Job) -> str:
 
     from swarm.backends.verl.cluster import device_of, fewer
 
-    fields = job.verl or VerlFields()
+    fields = _fields(job)
     if fields.address is not None:
         return f"{fields.devices} for {fields.placed}; the cluster is asked for them when the training starts"
     if device_of(job) == "cpu":
@@ -92,16 +96,15 @@ def _devices(job: Job) -> str:
 
 
 def _model(job: Job, models: Path) -> str:
-    from swarm.backends.verl.generating.adapter import head_size, require_architecture, require_heads
-
+    engine = _engine(job)
     if isinstance(job.model, TinyModel):
-        require_heads(job.model.head_size, "a tiny model", _device(job))
+        engine.require_heads(job.model.head_size, "a tiny model", _device(job))
         return "made on the spot"
     require_model_folder(folder := model_place(job.model.path, models))
-    architecture = require_architecture(folder)
-    if (job.verl or VerlFields()).named.has_critic:
+    architecture = engine.require_architecture(folder)
+    if _fields(job).named.has_critic:
         _require_critic(folder)
-    require_heads(head_size(folder), str(folder), _device(job))
+    engine.require_heads(head_size(folder), str(folder), _device(job))
     return f"{architecture} in {folder}"
 
 
@@ -117,7 +120,7 @@ def _device(job: Job) -> str:
     """Return what this machine computes on; a cluster elsewhere says so when it is joined."""
     from swarm.backends.verl.cluster import device_of
 
-    return "cuda" if (job.verl or VerlFields()).address is not None else device_of(job)
+    return "cuda" if _fields(job).address is not None else device_of(job)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

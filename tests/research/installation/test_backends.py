@@ -63,3 +63,18 @@ def test_a_python_that_is_not_there_is_said(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv(VERL_PYTHON, str(tmp_path / "nothing"))
     with pytest.raises(BackendMissing, match="nothing"):
         require_backend("verl")
+
+
+def test_either_engine_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(backends, "VERL_PACKAGES", ("json", "an_engine_that_nobody_has or asyncio"))
+    monkeypatch.setenv(VERL_PYTHON, sys.executable)
+    backends._require_verl.cache_clear()
+    require_backend("verl")
+    backends._require_verl.cache_clear()
+    monkeypatch.setattr(backends, "VERL_PACKAGES", ("json", "an_engine_that_nobody_has or another"))
+    with pytest.raises(BackendMissing, match="missing: an_engine_that_nobody_has or another"):
+        require_backend("verl")
+    monkeypatch.delenv(VERL_PYTHON)
+    with pytest.raises(BackendMissing, match="found no an_engine_that_nobody_has or another"):
+        require_backend("verl")
+    backends._require_verl.cache_clear()

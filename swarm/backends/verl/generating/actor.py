@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any, Final
 
 from swarm.backends.protocols import BackendError
-from swarm.backends.verl.generating.replica import TAKE_S, VllmReplica
-from swarm.backends.verl.generating.spec import Delivery, Order, ReplicaDied, ReplicaSpec
+from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
+from swarm.backends.verl.generating.orders import Delivery, Order
+from swarm.backends.verl.generating.replica import TAKE_S, Replica
 from swarm.backends.verl.processes.own_time import ready_within, within
 
 BOOT_S: Final = 1800.0
@@ -37,7 +38,7 @@ class RayReplica:
         """Make the actor and load the model; ReplicaDied where it dies meanwhile, BackendError where it cannot."""
         import ray
 
-        made = ray.remote(VllmReplica).options(max_restarts=0, max_concurrency=_CALLS, **self._options)
+        made = ray.remote(Replica).options(max_restarts=0, max_concurrency=_CALLS, **self._options)
         self._actor = made.remote(self._spec)
         await self._awaited(self._actor.boot.remote(), BOOT_S, "did not load its model")
 
@@ -76,7 +77,7 @@ class RayReplica:
         return found
 
     def kill(self) -> None:
-        """End the actor; vLLM's processes see that and end."""
+        """End the actor; its engine's processes see that and end."""
         import ray
 
         if self._actor is not None:

@@ -1,4 +1,4 @@
-"""vLLM's engine for a swarm server: requests spread over replicas, which may die and are replaced.
+"""The engine of a swarm server on a cluster: requests spread over replicas, which may die and are replaced.
 
 Promises: as `Engine` does. The calls of a session go to one replica. A replica that dies loses its own requests, each
 by a RequestLost, and is made again, with the weights that were published last, while others serve; one that dies again
@@ -23,11 +23,12 @@ from typing import Any, Final
 
 from swarm.backends.protocols import BackendError, Chunk, GenerationRequest, NoRoom, RequestLost
 from swarm.backends.verl.generating.draws import Draws
+from swarm.backends.verl.generating.engines.spec import ReplicaDied
 from swarm.backends.verl.generating.handle import ReplicaHandle
+from swarm.backends.verl.generating.orders import Order
 from swarm.backends.verl.generating.places import Life, Mailbox, Published, ReplicaPlace
 from swarm.backends.verl.generating.requests import require_readable
 from swarm.backends.verl.generating.routing import Router
-from swarm.backends.verl.generating.spec import Order, ReplicaDied
 from swarm.backends.verl.processes.own_time import OwnTime
 from swarm.backends.verl.processes.turns import DeviceTurns
 
@@ -52,7 +53,7 @@ MakeReplica = Callable[[int, int], ReplicaHandle]
 """Makes a replica, which is booted later: of a place, by number, and how many lived there before."""
 
 
-class VllmEngine:
+class ReplicatedEngine:
     """Implements `Engine`. `start`, `generate` and `stop` belong to one event loop; the rest to any thread."""
 
     def __init__(
@@ -65,7 +66,7 @@ class VllmEngine:
         most_deaths: int = MOST_DEATHS,
         draws: Draws | None = None,
     ) -> None:
-        """Make it, not started. `draws` seed what nobody seeded, whichever replica answers; None: vLLM draws itself."""
+        """Make it, not started. `draws` seed what nobody seeded, whichever replica answers; None: nobody does."""
         self._make = make
         self._count = replicas
         self._max_context = max_context

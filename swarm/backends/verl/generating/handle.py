@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from swarm.backends.verl.generating.spec import Delivery, Order
+from swarm.backends.verl.generating.orders import Delivery, Order
 
 
 class ReplicaHandle(Protocol):

@@ -7,20 +7,20 @@ from pathlib import Path
 from typing import Any
 
 from swarm.backends.verl.generating.actor import RayReplica
-from swarm.backends.verl.generating.adapter import vocabulary_of
 from swarm.backends.verl.generating.draws import Draws
-from swarm.backends.verl.generating.engine import VllmEngine
-from swarm.backends.verl.generating.spec import ReplicaSpec
+from swarm.backends.verl.generating.engine import ReplicatedEngine
+from swarm.backends.verl.generating.engines.model_folder import vocabulary_of
+from swarm.backends.verl.generating.engines.spec import ReplicaSpec
 
 
 def make_engine(
     spec: ReplicaSpec, replicas: int, options: Callable[[int], Mapping[str, Any]], draws: Draws | None = None
-) -> VllmEngine:
+) -> ReplicatedEngine:
     """Return an engine, not started; `options` are Ray's for a replica's actor by its number, as where it is placed.
 
     Ray is joined or started by whoever calls, before `start`. BackendError where the folder has no model.
     """
-    return VllmEngine(
+    return ReplicatedEngine(
         lambda number, life: RayReplica(spec, number, life, options(number)),
         replicas,
         spec.max_context,

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from swarm.backends.protocols import BackendError, Chunk
 from swarm.backends.verl.generating.handle import ReplicaHandle
-from swarm.backends.verl.generating.spec import Delivery
+from swarm.backends.verl.generating.orders import Delivery
 from swarm.backends.verl.processes.own_time import Silence
 
 WINDOW_S: Final = 900.0

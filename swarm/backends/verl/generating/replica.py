@@ -1,8 +1,8 @@
-"""A replica: vLLM's engine in an actor's process, its open requests, and how it comes by new weights.
+"""A replica: an engine in an actor's process, its open requests, and how it comes by new weights.
 
 Promises: weights change only while nothing generates, all of them or, with an error, none that is served; prefixes of
 older weights are not found afterwards; one that rests gives its memory back, keeps its requests, and takes memory again
-with the next weights; where vLLM's processes are gone, whoever takes is told so.
+with the next weights; where the engine's processes are gone, whoever takes is told so.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from swarm.backends.protocols import NO_ROOM, BackendError, NoRoom
-from swarm.backends.verl.generating.adapter import VllmStream, boot_error, check, require_servable, surround
+from swarm.backends.verl.generating.engines.served import ServedModel, adapter_of
+from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
+from swarm.backends.verl.generating.orders import Delivery, Order
 from swarm.backends.verl.generating.segments import Segments
-from swarm.backends.verl.generating.spec import Delivery, Order, ReplicaDied, ReplicaSpec
 from swarm.backends.verl.processes.output import ChildOutput
 from swarm.backends.verl.processes.own_time import OwnTime
 from swarm.backends.verl.processes.surroundings import forget_secrets
@@ -37,28 +38,29 @@ ROOM_S: Final = 120.0
 _AGAIN_S: Final = 1.0
 
 
-class VllmReplica:
+class Replica:
     """What runs in an actor; its methods are called from elsewhere, all on the actor's event loop."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         self._spec = spec
-        self._model: VllmStream | None = None
+        self._model: ServedModel | None = None
         self._output: ChildOutput
         self._segments: Segments | None = None
         self._resting = False
 
     async def boot(self) -> None:
         """Load the model; BackendError says why it could not."""
-        check()
+        adapter = adapter_of(self._spec.engine)
+        adapter.check()
         forget_secrets()
-        surround(self._spec)
-        require_servable(self._spec)
+        adapter.surround(self._spec)
+        adapter.require_servable(self._spec)
         self._output = ChildOutput()
         try:
             with self._output.taken():
-                self._model = VllmStream(self._spec)
+                self._model = adapter.start(self._spec)
         except Exception as error:
-            raise boot_error(error, self._output.lines(wait_s=1.0), self._spec) from error
+            raise adapter.boot_error(error, self._output.lines(wait_s=1.0), self._spec) from error
         self._segments = Segments(self._model)
 
     def submit(self, order: Order) -> None:
@@ -70,23 +72,23 @@ class VllmReplica:
         self._running().cancel([key])
 
     async def take(self) -> list[Delivery]:
-        """Return what was generated; ReplicaDied where vLLM's processes are gone."""
+        """Return what was generated; ReplicaDied where the engine's processes are gone."""
         outbox = self._running().outbox
         await outbox.wait(TAKE_S)
         await asyncio.sleep(GATHER_S)
-        if self._vllm().dead:
-            raise ReplicaDied(f"vLLM's process ended; it said last: {self._output.quoted()}")
+        if self._served().dead:
+            raise ReplicaDied(f"the engine's process ended; it said last: {self._output.quoted()}")
         return outbox.take()
 
     def health(self) -> dict[str, Any]:
-        """Return its process, the version that it serves, its open requests, and whether vLLM's processes are gone."""
+        """Return its process, the version that it serves, its open requests, and whether the engine's are gone."""
         running = self._running()
-        return {"pid": os.getpid(), "version": running.version, "open": running.count, "dead": self._vllm().dead}
+        return {"pid": os.getpid(), "version": running.version, "open": running.count, "dead": self._served().dead}
 
     async def rest(self) -> None:
         """Stop all that generates, keeping what it has, and give memory back until the next `load`."""
         await self._running().pause()
-        await self._vllm().sleep()
+        await self._served().sleep()
         self._resting = True
 
     async def score(self, rows: Sequence[Sequence[int]]) -> tuple[int, list[list[float]]]:
@@ -96,7 +98,7 @@ class VllmReplica:
         """
         if self._resting:
             raise BackendError("it rests, as the learner has its device: a colocated replica has no weights then")
-        model, most = self._vllm(), self._spec.max_context - 1
+        model, most = self._served(), self._spec.max_context - 1
         found = [await model.score(f"score-{number}", ids[:most]) for number, ids in enumerate(rows)]
         return self._running().version, found
 
@@ -105,18 +107,17 @@ class VllmReplica:
 
         Raise NoRoom, with nothing changed, where there is none for the first; ReplicaDied where others find none.
         """
-        running, model = self._running(), self._vllm()
+        running, model = self._running(), self._served()
         first = await asyncio.to_thread(_written, await buckets[0]) if buckets else None
         await running.pause()
         if self._resting:
             await model.wake("weights")
-        await model.call("begin_weights")
+        await model.begin_weights()
         if first is not None:
             await _load_from(model, first)
         for bucket in buckets[1:]:
             await _load_from(model, await _written_at_last(await bucket))
-        missing = sorted({name for worker in await model.call("finish_weights") for name in worker})
-        if missing:
+        if missing := await model.finish_weights():
             raise BackendError(
                 f"expected all weights of {self._spec.folder}, found none named {', '.join(missing[:3])}"
             )
@@ -132,7 +133,7 @@ class VllmReplica:
             raise ReplicaDied("it was not booted")
         return self._segments
 
-    def _vllm(self) -> VllmStream:
+    def _served(self) -> ServedModel:
         if self._model is None:
             raise ReplicaDied("it was not booted")
         return self._model
@@ -141,9 +142,9 @@ class VllmReplica:
 _BUCKET: Final = "bucket.pt"
 
 
-async def _load_from(model: VllmStream, folder: Path) -> None:
+async def _load_from(model: ServedModel, folder: Path) -> None:
     try:
-        await model.call("load_bucket", str(folder / _BUCKET))
+        await model.load_bucket(str(folder / _BUCKET))
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarm.backends.protocols import GenerationRequest, GrammarRefused, RequestRefused
-from swarm.backends.verl.generating.adapter import COLDEST, HOTTEST
+from swarm.backends.verl.generating.engines.served import COLDEST, HOTTEST
 
 
 def require_readable(request: GenerationRequest, max_context: int, vocabulary: int) -> None:
@@ -20,8 +20,6 @@ def require_readable(request: GenerationRequest, max_context: int, vocabulary: i
     if sampling.max_tokens < 1:
         raise RequestRefused(f"{said}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
     if sampling.temperature != 0 and not COLDEST <= sampling.temperature <= HOTTEST:
-        raise RequestRefused(
-            f"{said}: expected temperature 0, or {COLDEST} to {HOTTEST}, as vLLM takes it, found {sampling.temperature}"
-        )
+        raise RequestRefused(f"{said}: expected temperature 0, or {COLDEST} to {HOTTEST}, found {sampling.temperature}")
     if sampling.grammar is not None:
         raise GrammarRefused(f"{said}: expected no grammar, as this engine follows none: backend `local` does")

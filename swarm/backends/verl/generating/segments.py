@@ -11,41 +11,18 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol
 
 from swarm.backends.protocols import Chunk, Finish, Sampling
-from swarm.backends.verl.generating.spec import Delivery, Order, ReplicaDied
+from swarm.backends.verl.generating.engines.served import STILL_S, Piece, TokenStream, Top
+from swarm.backends.verl.generating.engines.spec import ReplicaDied
+from swarm.backends.verl.generating.orders import Delivery, Order
 
 _log = logging.getLogger(__name__)
 
-STILL_S = 60.0
-"""Seconds within which all that generates must have stopped once it was told to."""
 _AGAIN_S = 0.05
 """Seconds after which what still generates is told again to stop."""
-_Top = tuple[tuple[int, float], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """The next tokens of a stream, with the log-prob of each and, where asked for, the likeliest ids there."""
-
-    ids: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    top: tuple[_Top, ...] = ()
-
-
-class TokenStream(Protocol):
-    """What samples: one stream a name, which ends by itself or where it is stopped."""
-
-    def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
-        """Yield what follows `ids`; streams of another salt share no cache with it. ReplicaDied where it is dead."""
-        ...
-
-    async def abort(self, names: Sequence[str]) -> None:
-        """End these streams early."""
-        ...
 
 
 @dataclass(slots=True)
@@ -55,7 +32,7 @@ class _Gathered:
     version: int
     ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    top: list[_Top] = field(default_factory=list)
+    top: list[Top] = field(default_factory=list)
     finish: Finish | None = None
 
     def add(self, piece: Piece, finish: Finish | None) -> None:
@@ -183,7 +160,7 @@ class Segments:
             if not self._streaming:
                 self._still.set()
         if finish is None and self._open.is_set():
-            raise RuntimeError(f"vLLM ended the answer early, after {len(ids) - len(order.prompt_ids)} ids")
+            raise RuntimeError(f"the engine ended the answer early, after {len(ids) - len(order.prompt_ids)} ids")
         return finish is not None
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm.backends.protocols import BackendError, Chunk, NoRoom
-from swarm.backends.verl.generating.spec import Delivery, Order, ReplicaDied
+from swarm.backends.verl.generating.engines.spec import ReplicaDied
+from swarm.backends.verl.generating.orders import Delivery, Order
 
 
 class FakeReplica:

@@ -18,7 +18,7 @@ from swarm.backends.protocols import (
     Sampling,
 )
 from swarm.backends.verl.generating import engine as engine_module
-from swarm.backends.verl.generating.engine import VllmEngine
+from swarm.backends.verl.generating.engine import ReplicatedEngine
 from tests.swarm.backends.verl.generating.fake_replica import FakeReplica
 
 
@@ -28,7 +28,7 @@ class World:
     def __init__(self, replicas: int, prepare: Callable[[FakeReplica], None] = lambda fake: None) -> None:
         self.made: list[FakeReplica] = []
         self._prepare = prepare
-        self.engine = VllmEngine(self._make, replicas, 32, 100, most_deaths=2)
+        self.engine = ReplicatedEngine(self._make, replicas, 32, 100, most_deaths=2)
 
     def _make(self, number: int, life: int) -> FakeReplica:
         fake = FakeReplica(number, life)

@@ -14,9 +14,9 @@ import torch
 
 from swarm.backends.protocols import BackendError, NoRoom
 from swarm.backends.verl.generating import replica as replica_module
-from swarm.backends.verl.generating.replica import VllmReplica, _written
+from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
+from swarm.backends.verl.generating.replica import Replica, _written
 from swarm.backends.verl.generating.segments import Segments
-from swarm.backends.verl.generating.spec import ReplicaDied, ReplicaSpec
 
 BUCKET = {"w": torch.arange(4096.0)}
 
@@ -28,11 +28,16 @@ class Model:
         self.called: list[str] = []
         self.loaded: dict[str, Any] = {}
 
-    async def call(self, method: str, *arguments: Any) -> list[Any]:
-        self.called.append(method)
-        if method == "load_bucket":
-            self.loaded |= torch.load(arguments[0], mmap=True, weights_only=True)
-        return [[]]
+    async def begin_weights(self) -> None:
+        self.called.append("begin_weights")
+
+    async def load_bucket(self, path: str) -> None:
+        self.called.append("load_bucket")
+        self.loaded |= torch.load(path, mmap=True, weights_only=True)
+
+    async def finish_weights(self) -> list[str]:
+        self.called.append("finish_weights")
+        return []
 
     async def forget_prefixes(self) -> None:
         self.called.append("forget")
@@ -65,8 +70,8 @@ def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     return full
 
 
-def started(model: Model) -> VllmReplica:
-    replica = VllmReplica(ReplicaSpec("/models/m", 64, 2, 1 << 16))
+def started(model: Model) -> Replica:
+    replica = Replica(ReplicaSpec("/models/m", 64, 2, 1 << 16))
     replica._model, replica._segments = model, Segments(model)  # type: ignore[assignment, arg-type]
     return replica
 

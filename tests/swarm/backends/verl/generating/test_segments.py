@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 from swarm.backends.protocols import Chunk, Sampling
 from swarm.backends.verl.generating import segments as segments_module
-from swarm.backends.verl.generating.segments import Outbox, Piece, Segments, finish_of, rest_of
-from swarm.backends.verl.generating.spec import Order, ReplicaDied
+from swarm.backends.verl.generating.engines.served import Piece
+from swarm.backends.verl.generating.engines.spec import ReplicaDied
+from swarm.backends.verl.generating.orders import Order
+from swarm.backends.verl.generating.segments import Outbox, Segments, finish_of, rest_of
 
 
 class FakeStream:

@@ -9,23 +9,23 @@ from pathlib import Path
 import pytest
 
 from swarm.backends.protocols import BackendError
-from swarm.backends.verl.generating import adapter
-from swarm.backends.verl.generating.spec import ReplicaSpec
+from swarm.backends.verl.generating.engines import model_folder, vllm
+from swarm.backends.verl.generating.engines.spec import ReplicaSpec
 
 SPEC = ReplicaSpec("/models/m", 256, 2, 1 << 16)
 
 
 @pytest.mark.parametrize("found", ["0.24.0", "0.31.0", "0.31.0+cpu", "0.31.9"])
 def test_a_known_vllm_is_named(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    monkeypatch.setattr(adapter, "version", lambda name: found)
-    assert adapter.check() == f"vLLM {found}"
+    monkeypatch.setattr(vllm, "version", lambda name: found)
+    assert vllm.check() == f"vLLM {found}"
 
 
 @pytest.mark.parametrize("found", ["0.23.2", "0.32.0", "1.0"])
 def test_another_vllm_is_refused(monkeypatch: pytest.MonkeyPatch, found: str) -> None:
-    monkeypatch.setattr(adapter, "version", lambda name: found)
+    monkeypatch.setattr(vllm, "version", lambda name: found)
     with pytest.raises(BackendError, match=f"0.24 to before 0.32.*found {found}"):
-        adapter.check()
+        vllm.check()
 
 
 def test_the_rebuild_for_cpus_counts_and_none_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,11 +36,11 @@ def test_the_rebuild_for_cpus_counts_and_none_is_refused(monkeypatch: pytest.Mon
             raise PackageNotFoundError(name)
         return there[name]
 
-    monkeypatch.setattr(adapter, "version", version)
-    assert adapter.check() == "vLLM 0.31.0"
+    monkeypatch.setattr(vllm, "version", version)
+    assert vllm.check() == "vLLM 0.31.0"
     there.clear()
     with pytest.raises(BackendError, match="found none"):
-        adapter.check()
+        vllm.check()
 
 
 def test_a_boot_that_lacks_memory_names_the_knobs_and_the_cause() -> None:
@@ -49,7 +49,7 @@ def test_a_boot_that_lacks_memory_names_the_knobs_and_the_cause() -> None:
         "(EngineCore pid=7) ERROR 11-24 [core.py:9] ValueError: To serve at least one request with the model's max seq "
         "len (256), 0.03 GiB KV cache is needed, which is larger than the available KV cache memory (0.0 GiB).\n",
     ]
-    said = str(adapter.boot_error(RuntimeError("Engine core initialization failed."), log, SPEC))
+    said = str(vllm.boot_error(RuntimeError("Engine core initialization failed."), log, SPEC))
     assert "too little memory for /models/m with max_context 256, max_concurrency 2, kv_cache_bytes 65536" in said
     assert "it said: ValueError: To serve at least one request" in said
 
@@ -59,18 +59,18 @@ def test_another_boot_that_failed_tells_its_first_cause() -> None:
         "(Worker pid=7) ERROR 11-24 [x.py:9] KeyError: 'model.strange.weight'\n",
         "RuntimeError: Engine core ended\n",
     ]
-    said = str(adapter.boot_error(RuntimeError("Engine core initialization failed."), log, SPEC))
+    said = str(vllm.boot_error(RuntimeError("Engine core initialization failed."), log, SPEC))
     assert said == "vLLM did not start with /models/m: KeyError: 'model.strange.weight'"
-    said = str(adapter.boot_error(ValueError("no such dtype"), [], SPEC))
+    said = str(vllm.boot_error(ValueError("no such dtype"), [], SPEC))
     assert said == "vLLM did not start with /models/m: ValueError: no such dtype"
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"config\.json in .* found none"):
-        adapter.read_config(tmp_path)
+        model_folder.read_config(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BackendError, match=r"expected weights .* found none"):
-        adapter.read_config(tmp_path)
+        model_folder.read_config(tmp_path)
 
 
 def _spec(folder: Path, device: str, colocated: bool, **more: object) -> ReplicaSpec:
@@ -85,7 +85,7 @@ def _spec(folder: Path, device: str, colocated: bool, **more: object) -> Replica
 )
 def test_who_shares_a_gpu_can_sleep(device: str, colocated: bool, said: bool | None, tmp_path: Path) -> None:
     """A CPU's vLLM takes no such argument, and the calls without it."""
-    assert adapter._arguments(_spec(tmp_path, device, colocated)).get("enable_sleep_mode") is said
+    assert vllm._arguments(_spec(tmp_path, device, colocated)).get("enable_sleep_mode") is said
 
 
 @pytest.mark.parametrize("more", [{"alibi": True}, {"model_type": "bloom"}, {"attn_config": {"alibi": True}}])
@@ -93,10 +93,10 @@ def test_slopes_that_no_sleep_keeps_are_refused(
     more: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     for name in ("require_architecture", "require_device", "require_heads"):
-        monkeypatch.setattr(adapter, name, lambda *arguments: "")
+        monkeypatch.setattr(vllm, name, lambda *arguments: "")
     with pytest.raises(BackendError, match="expected a model with rotary positions, found ALiBi"):
-        adapter.require_servable(_spec(tmp_path, "cpu", True, **more))
-    adapter.require_servable(_spec(tmp_path, "cpu", False, **more))
+        vllm.require_servable(_spec(tmp_path, "cpu", True, **more))
+    vllm.require_servable(_spec(tmp_path, "cpu", False, **more))
 
 
 def test_a_cache_on_a_cpu_holds_what_advances_at_once_within_its_limit(tmp_path: Path) -> None:
@@ -105,6 +105,6 @@ def test_a_cache_on_a_cpu_holds_what_advances_at_once_within_its_limit(tmp_path:
     (tmp_path / "model.safetensors").touch()
     spec = ReplicaSpec(str(tmp_path), 96, 8, 1 << 30)
     of_a_token = 2 * 2 * 2 * 32 * 4
-    assert 96 * of_a_token <= adapter.context_bytes(spec) <= (96 + 64) * of_a_token
-    assert adapter.cache_bytes(spec) == 8 * adapter.context_bytes(spec)
-    assert adapter.cache_bytes(ReplicaSpec(str(tmp_path), 96, 8, 1 << 16)) == 1 << 16
+    assert 96 * of_a_token <= vllm.context_bytes(spec) <= (96 + 64) * of_a_token
+    assert vllm.cache_bytes(spec) == 8 * vllm.context_bytes(spec)
+    assert vllm.cache_bytes(ReplicaSpec(str(tmp_path), 96, 8, 1 << 16)) == 1 << 16

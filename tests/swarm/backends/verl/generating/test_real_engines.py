@@ -1,4 +1,7 @@
-"""Real replicas: vLLM on this machine's CPU, in actors of Ray, held to plain forwards of the same weights."""
+"""Real replicas: vLLM and SGLang on this machine's CPU, in actors of Ray, held to plain forwards of the same weights.
+
+Of SGLang that is its own code over torch, with stand-ins for kernels that are of GPUs (`stand_ins`).
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ import pytest_asyncio
 
 from swarm.backends.protocols import BackendError, Chunk, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl.generating.actor import RayReplica
-from swarm.backends.verl.generating.engine import VllmEngine
+from swarm.backends.verl.generating.engine import ReplicatedEngine
+from swarm.backends.verl.generating.engines.spec import ReplicaSpec
 from swarm.backends.verl.generating.making import make_engine
-from swarm.backends.verl.generating.spec import ReplicaSpec
 from tests.swarm.backends.local.models import save_folder as save_narrow_heads
 from tests.swarm.backends.verl.generating.models import (
     VOCABULARY,
@@ -28,16 +31,27 @@ from tests.swarm.backends.verl.generating.models import (
     make_model,
     save_folder,
 )
+from tests.swarm.backends.verl.generating.sglang_here import NO_SGLANG, PATH
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
-OPTIONS = {"num_cpus": 0}
+OPTIONS: dict[str, Any] = {"num_cpus": 0}
+ENGINES = ["vllm", pytest.param("sglang", marks=NO_SGLANG)]
+
+
+def options(engine: str) -> dict[str, Any]:
+    """Return Ray's options for a replica's actor."""
+    if engine == "vllm":
+        return OPTIONS
+    return {**OPTIONS, "runtime_env": {"env_vars": {"PYTHONPATH": PATH}}}
+
+
 PROMPT = (1, 2, 3, 9)
 
 
 class Served:
     """An engine of two replicas, and the model whose weights it serves."""
 
-    def __init__(self, engine: VllmEngine, model: Any, *, tied: bool) -> None:
+    def __init__(self, engine: ReplicatedEngine, model: Any, *, tied: bool) -> None:
         self.engine, self.model, self.tied = engine, model, tied
 
     async def ask(self, prompt: Sequence[int], sampling: Sampling, session: str = "") -> list[Chunk]:
@@ -69,11 +83,19 @@ def logprobs(chunks: Sequence[Chunk]) -> list[float]:
     return [value for chunk in chunks for value in chunk.logprobs]
 
 
+@pytest_asyncio.fixture(loop_scope="module", scope="module", params=ENGINES)
+async def kind(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    yield request.param
+
+
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["untied", "tied"])
-async def served(request: pytest.FixtureRequest, ray_here: None, tmp_path_factory: Any) -> AsyncIterator[Served]:
+async def served(
+    kind: Any, request: pytest.FixtureRequest, ray_here: None, tmp_path_factory: Any
+) -> AsyncIterator[Served]:
     tied = request.param == "tied"
     folder = save_folder(tmp_path_factory.mktemp("models") / request.param, tied=tied)
-    engine = make_engine(ReplicaSpec(str(folder), 128, 8, 1 << 28, seed=3), 2, lambda number: OPTIONS)
+    spec = ReplicaSpec(str(folder), 128, 8, 1 << 28, seed=3, engine=kind)
+    engine = make_engine(spec, 2, lambda number: options(kind))
     await engine.start()
     yield Served(engine, make_model(tied=tied), tied=tied)
     await engine.stop()
@@ -106,7 +128,7 @@ async def test_cuts_are_in_the_logprobs_and_the_likeliest_ids_are_told(served: S
         given.append(token)
 
 
-async def test_ids_that_vllm_pads_its_vocabulary_with_have_no_mass(served: Served) -> None:
+async def test_ids_that_pad_a_vocabulary_have_no_mass(served: Served) -> None:
     for temperature in (0.0, 1.0, 2.0):
         rule = Sampling(max_tokens=3, temperature=temperature, top_logprobs=VOCABULARY + 64)
         for place in (place for chunk in await served.ask(PROMPT, rule) for place in chunk.top):
@@ -182,7 +204,7 @@ async def open_in(handle: Any) -> int:
     return int(found["open"])
 
 
-@pytest.mark.parametrize("victim", ["actor", "vllm"])
+@pytest.mark.parametrize("victim", ["actor", "engine"])
 async def test_a_killed_replica_loses_its_own_requests_alone_and_comes_back(served: Served, victim: str) -> None:
     """Its worker is halted first, so that what it was asked is open for certain when it dies."""
     await served.publish(30)
@@ -208,7 +230,8 @@ async def test_a_killed_replica_loses_its_own_requests_alone_and_comes_back(serv
     assert not alive, "what was killed left processes behind"
 
 
-async def test_what_cannot_be_booted_says_why(ray_here: None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_what_cannot_be_booted_says_why(engine: Any, ray_here: None, tmp_path: Path) -> None:
     folder = save_folder(tmp_path / "whole")
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -217,14 +240,16 @@ async def test_what_cannot_be_booted_says_why(ray_here: None, tmp_path: Path) ->
     save_folder(strange)
     config = (strange / "config.json").read_text()
     (strange / "config.json").write_text(config.replace("Qwen3ForCausalLM", "OracleForCausalLM"))
-    for place, context, said in (
+    refused: list[tuple[Path, int, str]] = [
         (folder, 240, "kv_cache_bytes of at least .* max_context 240 takes, found 65536"),
         (bare, 64, "expected weights .* found none"),
-        (strange, 64, "architecture that vLLM .* serves, found OracleForCausalLM"),
+        (strange, 64, r"architecture that (vLLM|SGLang) [\d.]+ serves, found OracleForCausalLM"),
         (folder, 4096, "max_context of at most 256.*found 4096"),
-        (save_narrow_heads(tmp_path / "narrow"), 64, "heads of 32, .* found 8"),
-    ):
-        replica = RayReplica(ReplicaSpec(str(place), context, 2, 1 << 16), 0, 0, OPTIONS)
+    ]
+    if engine == "vllm":
+        refused.append((save_narrow_heads(tmp_path / "narrow"), 64, "heads of 32, .* found 8"))
+    for place, context, said in refused:
+        replica = RayReplica(ReplicaSpec(str(place), context, 2, 1 << 16, engine=engine), 0, 0, options(engine))
         with pytest.raises(BackendError, match=said):
             await replica.boot()
         replica.kill()

@@ -10,9 +10,7 @@ does not.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,8 +19,18 @@ from typing import Any, Final, Literal
 from packaging.version import Version
 
 from swarm.backends.protocols import BackendError, Sampling
-from swarm.backends.verl.generating.segments import Piece
-from swarm.backends.verl.generating.spec import ReplicaDied, ReplicaSpec
+from swarm.backends.verl.generating.engines.booting import told
+from swarm.backends.verl.generating.engines.model_folder import (
+    has_slopes,
+    head_size,
+    read_config,
+    require_positions,
+    text_config,
+    token_bytes,
+    vocabulary_of,
+)
+from swarm.backends.verl.generating.engines.served import QUIET, Piece
+from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
 
 FIRST: Final = Version("0.24")
 BEYOND: Final = Version("0.32")
@@ -33,35 +41,14 @@ _ONE_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
 bound, which are not bound here: an import of everything, and a message each step."""
 _HEADS_ON_A_CPU: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 """Sizes of a head that attention on a CPU has kernels for; others fail at the first token."""
-COLDEST: Final = 0.01
-"""vLLM raises any temperature below to this, but 0."""
-HOTTEST: Final = 2.0
-"""vLLM refuses any temperature above."""
 _LEAST_MASS: Final = 1e-9
 """vLLM takes no top_p of 0, which leaves the likeliest id alone."""
 _LEFT_OUT: Final = -1e30
-_ERROR: Final = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception)\b: .+")
-_ROOM: Final = (
-    "No available memory",
-    "KV cache is needed",
-    "larger than the available",
-    "out of memory",
-    "OutOfMemoryError",
-    "less than desired",
-    "Cannot allocate memory",
-    "MemoryError",
-)
-"""What vLLM, torch and the operating system say where there is too little memory."""
 _SURROUNDINGS: Final = {
-    "HF_HUB_OFFLINE": "1",
-    "TRANSFORMERS_OFFLINE": "1",
-    "HF_HUB_DISABLE_TELEMETRY": "1",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",
-    "DO_NOT_TRACK": "1",
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_LOGGING_LEVEL": "WARNING",
-    "TOKENIZERS_PARALLELISM": "false",
 }
 
 
@@ -91,24 +78,11 @@ def _installed() -> str | None:
 
 def surround(spec: ReplicaSpec) -> None:
     """Set this process's environment for vLLM, before it is imported."""
-    os.environ.update(_SURROUNDINGS)
+    os.environ.update(QUIET | _SURROUNDINGS)
     if spec.device == "cpu":
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would go before kv_cache_bytes
-
-
-def read_config(folder: Path) -> dict[str, Any]:
-    """Return a model folder's config; raise BackendError where there is none, or no weights beside it."""
-    try:
-        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
-    except (OSError, ValueError) as error:
-        raise BackendError(f"expected a model folder with a config.json in {folder}, found none: {error}") from None
-    if not any(found for pattern in ("*.safetensors", "*.bin") for found in folder.glob(pattern)):
-        raise BackendError(
-            f"expected weights (*.safetensors) in the model folder {folder}, found none: copy them there"
-        )
-    return config
 
 
 def require_architecture(folder: Path) -> str:
@@ -148,49 +122,20 @@ def require_device(device: str) -> None:
 def require_servable(spec: ReplicaSpec) -> None:
     """Raise BackendError where vLLM could not serve a spec, as far as that is seen before it tries. Imports vLLM."""
     folder = Path(spec.folder)
-    text = _text_config(folder)
     require_architecture(folder)
     require_device(spec.device)
-    if spec.colocated and _has_slopes(text):
+    if spec.colocated and has_slopes(text_config(folder)):
         raise BackendError(
             f"verl.colocated: expected a model with rotary positions, found ALiBi in {folder}, whose slopes vLLM does "
             "not bring back once it has slept: leave colocated out"
         )
-    positions = text.get("max_position_embeddings")
     require_heads(head_size(folder), str(folder), spec.device)
-    if positions and spec.max_context > positions:
-        raise BackendError(
-            f"expected max_context of at most {positions}, as {folder} was made for, found {spec.max_context}"
-        )
+    require_positions(folder, spec.max_context)
     if spec.device == "cpu" and spec.kv_cache_bytes < (needed := context_bytes(spec)):
         raise BackendError(
             f"expected kv_cache_bytes of at least {needed}, as one sequence of max_context {spec.max_context} takes, "
             f"found {spec.kv_cache_bytes}: raise it, or lower max_context"
         )
-
-
-def vocabulary_of(folder: Path) -> int:
-    """Return how many ids a model has embeddings for."""
-    return int(_text_config(folder)["vocab_size"])
-
-
-def _text_config(folder: Path) -> Mapping[str, Any]:
-    config = read_config(folder)
-    found: Mapping[str, Any] = config.get("text_config") or config
-    return found
-
-
-def _has_slopes(config: Mapping[str, Any]) -> bool:
-    """Return whether attention has slopes of its own (ALiBi, arXiv 2108.12409), which are no parameter."""
-    said = config.get("alibi") or (config.get("attn_config") or {}).get("alibi")
-    return bool(said) or config.get("model_type") in ("bloom", "step1")
-
-
-def head_size(folder: Path) -> int:
-    """Return the numbers of one of a model's attention heads; 0 where its config does not say."""
-    text = _text_config(folder)
-    heads = text.get("num_attention_heads")
-    return int(text.get("head_dim") or (text.get("hidden_size", 0) // heads if heads else 0))
 
 
 def cache_bytes(spec: ReplicaSpec) -> int:
@@ -200,10 +145,7 @@ def cache_bytes(spec: ReplicaSpec) -> int:
 
 def context_bytes(spec: ReplicaSpec) -> int:
     """Return the bytes that one sequence of `max_context` takes in the cache, and a block to spare."""
-    text = _text_config(Path(spec.folder))
-    heads = text.get("num_key_value_heads") or text["num_attention_heads"]
-    token = 2 * text["num_hidden_layers"] * heads * head_size(Path(spec.folder)) * (4 if spec.dtype == "float32" else 2)
-    return int((spec.max_context // _BLOCK + 2) * _BLOCK * token)
+    return (spec.max_context // _BLOCK + 2) * _BLOCK * token_bytes(Path(spec.folder), spec.dtype)
 
 
 def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
@@ -236,7 +178,7 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
 
 
 class VllmStream:
-    """A `TokenStream` over vLLM's engine, which runs in processes of its own."""
+    """A `ServedModel` over vLLM's engine, which runs in processes of its own."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -279,7 +221,19 @@ class VllmStream:
             places = output.prompt_logprobs
         return [place[token].logprob for token, place in zip(ids[1:], places[1:], strict=True)]
 
-    async def call(self, method: str, *arguments: Any) -> list[Any]:
+    async def begin_weights(self) -> None:
+        """See `ServedModel`."""
+        await self._called("begin_weights")
+
+    async def load_bucket(self, path: str) -> None:
+        """See `ServedModel`."""
+        await self._called("load_bucket", path)
+
+    async def finish_weights(self) -> Sequence[str]:
+        """See `ServedModel`."""
+        return sorted({name for worker in await self._called("finish_weights") for name in worker})
+
+    async def _called(self, method: str, *arguments: Any) -> list[Any]:
         """Call a method of `WeightsExtension` on all workers."""
         found: list[Any] = await self._llm.collective_rpc(method, args=arguments)
         return found
@@ -373,21 +327,11 @@ class WeightsExtension:
         return self.model_runner.get_model()
 
 
+def start(spec: ReplicaSpec) -> VllmStream:
+    """Load a model, and return it served."""
+    return VllmStream(spec)
+
+
 def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> BackendError:
     """Return what a boot that failed is to be called, by the error here and by what vLLM's processes wrote."""
-    lines = [line.rstrip() for line in log if line.strip()]
-    said = [line for line in [*lines, f"{type(error).__name__}: {error}"] if _ERROR.search(line)]
-    if room := next((line for line in said if any(sign in line for sign in _ROOM)), None):
-        return BackendError(
-            f"vLLM has too little memory for {spec.folder} with max_context {spec.max_context}, max_concurrency "
-            f"{spec.max_concurrency}, kv_cache_bytes {spec.kv_cache_bytes}, gpu_memory {spec.gpu_memory}: lower the "
-            f"first two, or raise the others as far as the memory goes; it said: {_bare(room)}"
-        )
-    cause = next((line for line in said if "Engine core" not in line and "WorkerProc" not in line), f"{error}")
-    return BackendError(f"vLLM did not start with {spec.folder}: {_bare(cause)}")
-
-
-def _bare(line: str) -> str:
-    """Return a line of a log without what stands before the error, cut short."""
-    found = _ERROR.search(line)
-    return (line[found.start() :] if found else line)[:400]
+    return told("vLLM", error, log, spec, ("Engine core", "WorkerProc"))

@@ -1,0 +1,33 @@
+"""How a replica is made, and that one is over: plain data that a process can send to another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+class ReplicaDied(Exception):
+    """A replica's process, or its engine's, is gone or does not answer; the message says how that was seen."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaSpec:
+    """How a replica is made. `folder` is that of the model, at the same place on every node.
+
+    max_context: tokens of a prompt and its answer together. max_concurrency: sequences that advance at once.
+    kv_cache_bytes: most bytes of its key-value cache. gpu_memory: the part of a GPU's memory that it may take, weights
+    and cache. colocated: whether it is told to rest, as something else uses its device in turns with it. engine: what
+    generates in it.
+    """
+
+    folder: str
+    max_context: int
+    max_concurrency: int
+    kv_cache_bytes: int
+    dtype: str = "float32"
+    device: str = "cpu"
+    seed: int = 0
+    tensor_parallel: int = 1
+    gpu_memory: float = 0.6
+    colocated: bool = False
+    engine: Literal["vllm", "sglang"] = "vllm"
