@@ -40,13 +40,20 @@ def uniform_of(seed: int, place: int) -> float:
 
 
 def drawn(logits: Tensor, rules: Sequence[Mapping[str, Any]], places: Sequence[int]) -> tuple[Tensor, Tensor, Any]:
-    """Return ids (B,), log-probs (B,) and the likeliest ids of each row of logits (B, V), drawn by the rules."""
+    """Return ids (B,), log-probs (B,) and the likeliest ids of each row of logits (B, V), drawn by the rules.
+
+    A row that has no finite numbers gets any id, of log-prob NaN: it is nothing to the others.
+    """
+    logits = logits.float()
+    broken = logits.isnan().any(-1) | (logits == torch.inf).any(-1)
+    logits = logits.masked_fill(broken[:, None], 0.0)
     asked = [
         Sampling(1, rule["temperature"], rule["top_p"], rule["top_k"], top_logprobs=rule["top_logprobs"])
         for rule in rules
     ]
     uniforms = [uniform_of(rule["seed"], place) for rule, place in zip(rules, places, strict=True)]
-    return sample(logits.float(), asked, torch.tensor(uniforms, dtype=torch.float64))
+    ids, logprobs, top = sample(logits, asked, torch.tensor(uniforms, dtype=torch.float64))
+    return ids, logprobs.masked_fill(broken, torch.nan), top
 
 
 def register() -> None:

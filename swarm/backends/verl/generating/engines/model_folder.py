@@ -62,18 +62,3 @@ def require_positions(folder: Path, max_context: int) -> None:
         raise BackendError(
             f"expected max_context of at most {positions}, as {folder} was made for, found {max_context}"
         )
-
-
-def weight_names(folder: Path) -> set[str]:
-    """Return the names of the weights in a model's folder."""
-    import torch
-    from safetensors import safe_open
-
-    names: set[str] = set()
-    for file in sorted(folder.glob("*.safetensors")):
-        with safe_open(file, framework="pt") as weights:
-            names.update(weights.keys())
-    if not names:
-        for file in sorted(folder.glob("*.bin")):
-            names.update(torch.load(file, mmap=True, weights_only=True, map_location="meta"))
-    return names

@@ -1,22 +1,30 @@
 """All that is private to SGLang, or differs between its versions: 0.5.12.
 
-Promises: SGLang is imported by what is called here, not by importing this module; it looks nothing up in a network and
-listens on loopback alone. Its forwards are its own; tokens are drawn by this project's sampler (`drawing.py`), since
-SGLang's log-probs know nothing of a top_p or a top_k, and its seeds are of a GPU alone. What of its inner workings is
-used, and breaks first if they change: `Engine` and `ServerArgs` are public, `GenerateReqInput` and the methods of
-`TokenizerManager` nearly so; `Engine.run_scheduler_process_func`, where the sampler is registered in its process;
-`_subprocess_watchdog`, whose processes tell whether it lives; SIGQUIT, which its processes send to this one as they
-fail.
+Promises: SGLang is imported by what is called here, not by importing this module; it looks nothing up in a network, and
+serves nobody but this process, over sockets in files. Its forwards are its own; tokens are drawn by this project's
+sampler (`drawing.py`), since SGLang's log-probs know nothing of a top_p or a top_k, and its seeds are of a GPU alone.
+
+What of its inner workings is used, and breaks first if they change: `Engine` and `ServerArgs` are public,
+`GenerateReqInput` and the methods of `TokenizerManager` nearly so; `Engine.run_scheduler_process_func`, where the
+sampler is registered in its process, and that of its detokenizer; `custom_weight_loader`; `rid_to_state`, which forgets
+no request that was ended while it waited; `_subprocess_watchdog`, whose processes tell whether it lives; SIGQUIT, which
+its processes send to this one as they fail.
 """
 
 from __future__ import annotations
 
+import asyncio
+import ctypes
 import faulthandler
+import itertools
+import math
+import multiprocessing
 import os
 import secrets
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -25,12 +33,12 @@ from packaging.version import Version
 
 from swarm.backends.protocols import BackendError, Sampling
 from swarm.backends.verl.generating.engines.booting import told
+from swarm.backends.verl.generating.engines.loading import COMMAND, answered, asked
 from swarm.backends.verl.generating.engines.model_folder import (
     read_config,
     require_positions,
     token_bytes,
     vocabulary_of,
-    weight_names,
 )
 from swarm.backends.verl.generating.engines.served import QUIET, STILL_S, Piece
 from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
@@ -41,6 +49,10 @@ SPARE: Final = 8
 """Tokens of its context that SGLang answers no request with."""
 _WORD: Final = 40
 """Bits of a seed for what nobody seeded."""
+_LOOK_S: Final = 1.0
+"""Seconds between two looks whether SGLang's processes live, while something is waited for."""
+_DIES_WITH_PARENT: Final = 1
+"""`PR_SET_PDEATHSIG` of prctl."""
 
 
 def check() -> str:
@@ -66,15 +78,14 @@ def surround(spec: ReplicaSpec) -> None:
     if spec.device == "cpu":
         os.environ["SGLANG_USE_CPU_ENGINE"] = "1"
         os.environ.setdefault("OMP_NUM_THREADS", "1")
+    if spec.tensor_parallel > 1:
+        os.environ["SYNC_TOKEN_IDS_ACROSS_TP"] = "1"  # each draws, and rounds, for itself
 
 
 def require_architecture(folder: Path) -> str:
     """Return the architecture of a model folder; raise BackendError unless SGLang has it. Imports SGLang."""
     found = read_config(folder).get("architectures") or ["none"]
-    _on_what_is_here()
-    from sglang.srt.models.registry import ModelRegistry
-
-    if not set(found) & set(ModelRegistry.get_supported_archs()):
+    if not set(found) & set(_served()):
         raise BackendError(
             f"expected a model of an architecture that {check()} serves, found {found[0]} in {folder}: choose another "
             "model, or backend `local`"
@@ -82,12 +93,33 @@ def require_architecture(folder: Path) -> str:
     return str(found[0])
 
 
-def _on_what_is_here() -> None:
-    """Have SGLang take a machine without a GPU as it is, which it must be told before it is imported."""
+def _served() -> Iterable[str]:
+    """Return the architectures that SGLang has models of; raise BackendError where its packages do not load."""
     import torch
 
-    if not torch.cuda.is_available():
+    if not torch.cuda.is_available():  # what it must be told before it is imported
         os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")
+    try:
+        import sglang.srt.models.llama  # noqa: F401 - the registry leaves out, with a warning, what does not load
+        from sglang.srt.models.registry import ModelRegistry
+    except ImportError as error:
+        raise BackendError(
+            f"expected {check()} with all that it is made of, found that it does not load ({error}): install it as "
+            "docs/cluster.md says"
+        ) from None
+    known: Iterable[str] = ModelRegistry.get_supported_archs()
+    return known
+
+
+def require_device(device: str) -> None:
+    """Raise BackendError where torch finds no such device, on which SGLang would go on with the CPU."""
+    import torch
+
+    if device == "cuda" and not torch.cuda.is_available():
+        raise BackendError(
+            "expected a GPU that torch finds, as the job's `device` has it, found none: install torch's build for "
+            "CUDA, or change `device`"
+        )
 
 
 def require_heads(size: int, whose: str, device: str) -> None:
@@ -97,6 +129,7 @@ def require_heads(size: int, whose: str, device: str) -> None:
 def require_servable(spec: ReplicaSpec) -> None:
     """Raise BackendError where SGLang could not serve a spec, as far as that is seen before. Imports SGLang."""
     folder = Path(spec.folder)
+    require_device(spec.device)
     require_positions(folder, spec.max_context)
     needed = (spec.max_context + SPARE) * token_bytes(folder, spec.dtype)
     if spec.device == "cpu" and spec.kv_cache_bytes < needed:
@@ -115,7 +148,6 @@ def cached_tokens(spec: ReplicaSpec) -> int:
 
 def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
     on_cpu: dict[str, Any] = {
-        "device": "cpu",
         "attention_backend": "torch_native",
         "max_total_tokens": cached_tokens(spec),
     }
@@ -125,6 +157,7 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
     }
     return {
         "model_path": spec.folder,
+        "device": spec.device,
         "skip_tokenizer_init": True,
         "dtype": spec.dtype,
         "context_length": spec.max_context + SPARE,
@@ -133,7 +166,8 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
         "random_seed": spec.seed,
         "enable_custom_logit_processor": True,  # only with one does a request's rule come as far as the sampler
         "disable_overlap_schedule": True,  # a draw is made of numbers of the host, which a step waits for anyhow
-        "incremental_streaming_output": True,
+        "sleep_on_idle": True,  # else it takes a core though nothing is asked, and though it rests
+        "custom_weight_loader": [COMMAND],
         "log_level": "warning",
         **(on_cpu if spec.device == "cpu" else on_gpu),
     }
@@ -141,12 +175,29 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
 
 def run_scheduler(*arguments: Any, **named: Any) -> None:
     """Be the process of SGLang that holds the model, with this project's sampler in it."""
+    _end_with_parent()
     from sglang.srt.managers.scheduler import run_scheduler_process
 
     from swarm.backends.verl.generating.engines.drawing import register
 
     register()
     run_scheduler_process(*arguments, **named)
+
+
+def run_detokenizer(*arguments: Any, **named: Any) -> None:
+    """Be the process of SGLang that would make text of ids, and passes them on."""
+    _end_with_parent()
+    from sglang.srt.managers.detokenizer_manager import run_detokenizer_process
+
+    run_detokenizer_process(*arguments, **named)
+
+
+def _end_with_parent() -> None:
+    """End this process with the one that started it, or now, where that is gone; SGLang asks for it seconds later."""
+    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+    parent = multiprocessing.parent_process()
+    if parent is not None and os.getppid() != parent.pid:
+        os._exit(1)
 
 
 def start(spec: ReplicaSpec) -> SglangStream:
@@ -165,15 +216,22 @@ class SglangStream:
 
         class OwnDraws(Engine):
             run_scheduler_process_func = staticmethod(run_scheduler)
+            run_detokenizer_process_func = staticmethod(run_detokenizer)
 
         # What fails in its processes would end this one, before it could say why.
         faulthandler.register(signal.SIGQUIT, file=sys.stderr, all_threads=False)
-        self._folder, self._parallel = Path(spec.folder), spec.tensor_parallel
-        self._vocabulary, self._processor = vocabulary_of(self._folder), processor()
+        self._parallel, self._numbers = spec.tensor_parallel, itertools.count()
+        self._vocabulary, self._processor = vocabulary_of(Path(spec.folder)), processor()
         arguments: Any = ServerArgs(**_arguments(spec))
         arguments.sampling_backend = BACKEND  # only now: on a CPU it would be put back to SGLang's own
-        self._manager: Any = OwnDraws(server_args=arguments).tokenizer_manager
-        self._loaded: set[str] = set()
+        engine = OwnDraws(server_args=arguments)
+        self._manager: Any = engine.tokenizer_manager
+        room = engine._scheduler_init_result.scheduler_infos[0]["max_total_num_tokens"]
+        if room < spec.max_context + SPARE:
+            raise BackendError(
+                f"SGLang has too little memory for one sequence of max_context {spec.max_context}, its cache holds "
+                f"{room} tokens: raise gpu_memory, or lower max_context"
+            )
 
     @property
     def dead(self) -> bool:
@@ -183,21 +241,29 @@ class SglangStream:
     async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
         """Yield what follows `ids`; log-probs are those of what is drawn from, at temperature 0 the model's own.
 
-        SGLang ends at an end of the model's, too: where that is none of the request's it is asked to go on.
+        SGLang ends at an end of the model's, too: where that is none of the request's it is asked to go on. What is
+        left early is ended there.
         """
         seed = secrets.randbits(_WORD) if sampling.seed is None else sampling.seed
         given, room = list(ids), sampling.max_tokens
-        while room > 0:
-            asked = self._request(name, given, sampling, salt, seed, room)
-            reason: Mapping[str, Any] = {}
-            async for said in self._manager.generate_request(asked):
-                piece, reason = _piece(said), said["meta_info"]["finish_reason"] or {}
-                if piece.ids:
+        try:
+            while room > 0:
+                request = self._request(name, given, sampling, salt, seed, room)
+                reason: Mapping[str, Any] = {}
+                taken = 0
+                async for said in self._manager.generate_request(request):
+                    piece, reason = _piece(said["meta_info"], taken), said["meta_info"]["finish_reason"] or {}
+                    taken += len(piece.ids)
+                    if piece.ids:
+                        yield piece
                     given += piece.ids
-                    room -= len(piece.ids)
-                    yield piece
-            if reason.get("type") != "stop" or reason.get("matched") in sampling.stop_ids:
-                return
+                room -= taken
+                if reason.get("status_code"):  # of its own; whoever ends a request has none
+                    raise BackendError(f"SGLang refused it: {reason.get('message')}")
+                if reason.get("type") != "stop" or reason.get("matched") in sampling.stop_ids:
+                    return
+        finally:
+            self._manager.abort_request(name)
 
     def _request(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str, seed: int, room: int) -> Any:
         from sglang.srt.managers.io_struct import GenerateReqInput
@@ -226,46 +292,57 @@ class SglangStream:
 
     async def score(self, name: str, ids: Sequence[int]) -> list[float]:
         """Return the log-prob of each of `ids` but the first at temperature 1, by a forward that reads no cache."""
-        asked = self._request(name, ids, Sampling(max_tokens=1, temperature=0), "scored", 0, 1)
-        asked.stream, asked.logprob_start_len = False, 0
-        said = await anext(self._manager.generate_request(asked))
+        own = f"{name}-{next(self._numbers)}"  # one that nobody waits for any more may still be there
+        request = self._request(own, ids, Sampling(max_tokens=1, temperature=0), "scored", 0, 1)
+        request.stream, request.logprob_start_len = False, 0
+        said = await anext(self._manager.generate_request(request))
         return [value for value, _, _ in said["meta_info"]["input_token_logprobs"][1:]]
 
     async def begin_weights(self) -> None:
         """Make ready for weights."""
         await self._idle()
-        self._loaded = set()
+        states = self._manager.rid_to_state
+        for name in [name for name, state in states.items() if state.finished]:
+            del states[name]
+        await self._load("begin")
 
     async def load_bucket(self, path: str) -> None:
         """Load what `torch.save` wrote to a file: names, as in a checkpoint's folder, and tensors."""
-        import torch
+        await self._load("load", path)
+
+    async def finish_weights(self) -> Sequence[str]:
+        """Return the names of weights that did not come, as SGLang's model has them."""
+        return await self._load("finish")
+
+    async def _load(self, what: str, path: str = "") -> list[str]:
         from sglang.srt.managers.io_struct import UpdateWeightsFromTensorReqInput
         from sglang.srt.utils import MultiprocessingSerializer
 
-        bucket = torch.load(path, mmap=True, weights_only=True, map_location="cpu")
-        for_each = [MultiprocessingSerializer.serialize(list(bucket.items())) for _ in range(self._parallel)]
-        asked = UpdateWeightsFromTensorReqInput(serialized_named_tensors=for_each, flush_cache=False)
-        done, said = await self._manager.update_weights_from_tensor(asked, None)
-        if not done:
-            raise ReplicaDied(f"SGLang did not load the weights, some of which may be in place: {said}")
-        self._loaded |= set(bucket)
-
-    async def finish_weights(self) -> Sequence[str]:
-        """Return the names of weights that did not come, of those that the model's folder has."""
-        return sorted(weight_names(self._folder) - self._loaded)
+        with tempfile.TemporaryDirectory(prefix="ajet-loaded-") as answers:
+            ordered = asked(what, Path(answers), path)
+            for_each = [MultiprocessingSerializer.serialize(ordered) for _ in range(self._parallel)]
+            order = UpdateWeightsFromTensorReqInput(
+                serialized_named_tensors=for_each, load_format=COMMAND, flush_cache=False
+            )
+            done, said = await self._watched(self._manager.update_weights_from_tensor(order, None))
+            if not done:
+                raise ReplicaDied(f"SGLang did not load the weights, some of which may be in place: {said}")
+            return answered(Path(answers), self._parallel)
 
     async def sleep(self) -> None:
         """Give the memory of weights and cache back, with what is in it; on a CPU SGLang gives nothing back."""
         from sglang.srt.managers.io_struct import ReleaseMemoryOccupationReqInput
 
         await self._idle()
-        await self._manager.release_memory_occupation(ReleaseMemoryOccupationReqInput(tags=["kv_cache", "weights"]))
+        order = ReleaseMemoryOccupationReqInput(tags=["kv_cache", "weights"])
+        await self._watched(self._manager.release_memory_occupation(order))
 
     async def wake(self, what: Literal["weights", "kv_cache"]) -> None:
         """Take memory again, in which there is nothing: weights must be loaded before anything is generated."""
         from sglang.srt.managers.io_struct import ResumeMemoryOccupationReqInput
 
-        await self._manager.resume_memory_occupation(ResumeMemoryOccupationReqInput(tags=[what]))
+        order = ResumeMemoryOccupationReqInput(tags=[what])
+        await self._watched(self._manager.resume_memory_occupation(order))
 
     async def forget_prefixes(self) -> None:
         """Empty the prefix cache."""
@@ -276,17 +353,32 @@ class SglangStream:
 
         SGLang's process would end itself over one, where it is to give memory back.
         """
-        found = await self._manager.flush_cache(timeout_s=STILL_S)
+        found = await self._watched(self._manager.flush_cache(timeout_s=STILL_S))
         if not found.success:
             raise ReplicaDied(f"SGLang was not idle within {STILL_S:.0f} s of the last stream's end: {found.message}")
 
+    async def _watched(self, call: Awaitable[Any]) -> Any:
+        """Return what a call comes to; raise ReplicaDied where SGLang's processes end before it answers."""
+        answer = asyncio.ensure_future(call)
+        while not (await asyncio.wait([answer], timeout=_LOOK_S))[0]:
+            if self.dead:
+                answer.cancel()
+                raise ReplicaDied("SGLang's process ended before it answered")
+        return answer.result()
 
-def _piece(said: Mapping[str, Any]) -> Piece:
-    """Return a piece of what SGLang says, of each token (log-prob, id, text); what the cuts left out is not told."""
-    about = said["meta_info"]
-    logprobs = tuple(min(0.0, value) for value, _, _ in about["output_token_logprobs"])
-    top = tuple(tuple((token, value) for value, token, _ in place) for place in about.get("output_top_logprobs") or ())
-    return Piece(tuple(said["output_ids"]), logprobs, top)
+
+def _piece(about: Mapping[str, Any], taken: int) -> Piece:
+    """Return what of an answer is beyond `taken` tokens; SGLang says (log-prob, id, text) of each from the first on.
+
+    Beside these it says the last id once more where a request is ended while it waits. What the cuts left out is not
+    told. Raise BackendError where the model's logits were no numbers.
+    """
+    places = (about.get("output_token_logprobs") or ())[taken:]
+    if any(math.isnan(value) for value, _, _ in places):
+        raise BackendError("the model's logits are no finite numbers")
+    likeliest = (about.get("output_top_logprobs") or ())[taken:]
+    top = tuple(tuple((token, value) for value, token, _ in place) for place in likeliest)
+    return Piece(tuple(token for _, token, _ in places), tuple(min(0.0, value) for value, _, _ in places), top)
 
 
 def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> BackendError:

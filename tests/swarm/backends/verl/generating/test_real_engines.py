@@ -19,7 +19,7 @@ import pytest_asyncio
 from swarm.backends.protocols import BackendError, Chunk, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl.generating.actor import RayReplica
 from swarm.backends.verl.generating.engine import ReplicatedEngine
-from swarm.backends.verl.generating.engines.spec import ReplicaSpec
+from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
 from swarm.backends.verl.generating.making import make_engine
 from tests.swarm.backends.local.models import save_folder as save_narrow_heads
 from tests.swarm.backends.verl.generating.models import (
@@ -196,6 +196,7 @@ async def test_what_is_cancelled_frees_its_replica(served: Served) -> None:
     async with asyncio.timeout(30):
         while any([await open_in(life.handle) for life in served.engine._serving().values()]):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
+    await served.publish(25)
     await served.alike()
 
 
@@ -253,3 +254,29 @@ async def test_what_cannot_be_booted_says_why(engine: Any, ray_here: None, tmp_p
         with pytest.raises(BackendError, match=said):
             await replica.boot()
         replica.kill()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_one_that_is_killed_while_it_boots_leaves_no_process(engine: Any, ray_here: None, tmp_path: Path) -> None:
+    """Its engine's processes have begun by then, and import what they are made of."""
+    folder = save_folder(tmp_path / "model")
+    replica = RayReplica(ReplicaSpec(str(folder), 64, 2, 1 << 28, engine=engine), 0, 0, options(engine))
+    boot = asyncio.ensure_future(replica.boot())
+    async with asyncio.timeout(120):
+        while not (family := booting()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+    replica.kill()
+    with pytest.raises(ReplicaDied):
+        await boot
+    _, alive = await asyncio.to_thread(psutil.wait_procs, family, 60)
+    assert not alive
+
+
+def booting() -> list[psutil.Process]:
+    """Return an actor that loads a model, and its engine's processes, once there are such."""
+    for process in psutil.process_iter(["cmdline"]):
+        if process.info["cmdline"] and process.info["cmdline"][0].startswith("ray::Replica.boot"):
+            below = process.children(recursive=True)
+            if any("spawn_main" in " ".join(each.cmdline()) for each in below):
+                return [process, *below]
+    return []
