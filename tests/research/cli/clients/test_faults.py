@@ -116,6 +116,12 @@ def finished(control: SwarmClient) -> int:
     return sum(one.state in ("consumed", "in_step", "ended") for one in control.episodes(1000).episodes)
 
 
+def plays_on(control: SwarmClient, process: subprocess.Popen[str]) -> None:
+    """Wait for plays that end from now on: what ended before a client was started again is nothing of its own."""
+    enough = finished(control) + 4
+    until(lambda: finished(control) >= enough, process)
+
+
 def test_a_client_that_is_killed_is_started_again_and_goes_on_at_once(
     installation: Path, control: SwarmClient, tmp_path: Path
 ) -> None:
@@ -124,7 +130,7 @@ def test_a_client_that_is_killed_is_started_again_and_goes_on_at_once(
     options = ("run", written(tmp_path), "--restart", "--sandbox", "process", "--concurrency", "4", "--json")
     with running(installation, *options) as process:
         for kill in range(2):
-            until(lambda done=finished(control) + 4: finished(control) >= done, process)  # type: ignore[misc]
+            plays_on(control, process)
             victim = player(process)
             assert victim is not None
             victim.kill()
@@ -346,8 +352,7 @@ def test_a_client_in_a_container_that_is_killed_or_removed_is_started_again_and_
     options = ("run", written(tmp_path), "--restart", "--sandbox", "docker", "--concurrency", "4", "--json")
     with running(installation, *options) as process:
         for number, end in enumerate(("kill", "remove"), start=1):
-            # What finished before it was started again is nothing of its own.
-            until(lambda done=finished(control) + 4: finished(control) >= done, process)  # type: ignore[misc]
+            plays_on(control, process)
             (victim,) = containers_of(engine, installation)
             victim.kill() if end == "kill" else victim.remove(force=True)
             until(lambda times=number: said(installation).count("ajet: restart ") == times, process)  # type: ignore[misc]
