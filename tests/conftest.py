@@ -25,6 +25,7 @@ from research.isolation.client_image import ensure_client_image
 from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
 from sandboxes.images import Image
 from swarm.environments import registry
+from tests import golden
 from tests.shared_prefect import EndsPrefect
 from tests.slowest_files import AsItHappens, SlowestFiles
 
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--golden", action="store_true", help="write the texts that tests see into golden.json")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,6 +51,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(SlowestFiles())
     config.pluginmanager.register(AsItHappens(config))
     config.pluginmanager.register(EndsPrefect())
+    golden.updating = config.getoption("--golden")
     settings.register_profile("untimed", deadline=None, max_examples=50)
     settings.load_profile("untimed")
 
@@ -95,6 +101,13 @@ def pytest_collection_finish() -> None:
     """Leave what all tests and their libraries are made of out of every collection of garbage."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _folders_of_this_run(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Let golden texts leave out where the folders of this run lie."""
+    base = tmp_path_factory.getbasetemp()
+    golden.temporary = str(base.parent if base.name.startswith("popen-") else base)
 
 
 @pytest.fixture(scope="module", autouse=True)
