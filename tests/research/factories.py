@@ -1,0 +1,52 @@
+"""What tests of research are made of: homes, and orders of attempts at runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from research.installation.home import Home
+from research.results.attempt_files import AttemptSpec
+from studies.metrics import Asked, kind_named
+from studies.records.design import Metric, RunSpec, Schedule
+from studies.records.run_specs import evaluated
+from swarm.job import Job
+
+
+def make_home(path: Path) -> Home:
+    return Home.locate({"AJET_HOME": str(path)}).prepare()
+
+
+def make_order(attempt: int = 1, *, episodes: int = 64, models: str = "models", **fields: Any) -> AttemptSpec:
+    """Return the spec of an attempt at a run; `fields` are its job's."""
+    job = Job.model_validate({"steps": 3, "backend": "fake", "seed": 7, "environment": "guess", **fields})
+    spec = RunSpec(
+        study="s1", design_hash="d" * 64, arm="group_size=8", seed=job.seed, environment=job.environment,
+        job=job.model_dump(mode="json", exclude={"tracking"}),
+        metric=Metric(meaning="share of hidden tasks solved", episodes=episodes),
+    )  # fmt: skip
+    return AttemptSpec(study="s1", run_id=spec.run_id, attempt=attempt, spec=spec, models=models)
+
+
+def with_run(order: AttemptSpec, **changes: Any) -> AttemptSpec:
+    """Return the order with its run changed, and named anew."""
+    spec = order.spec.model_copy(update=changes)
+    return order.model_copy(update={"spec": spec, "run_id": spec.run_id})
+
+
+def with_schedule(order: AttemptSpec, every: int, episodes: int = 16) -> AttemptSpec:
+    """Return the order with its policy evaluated every so many training steps, and judged by the area."""
+    job, per_step = order.spec.job, order.spec.job["episodes_per_step"]
+    schedule = Schedule(every=every * per_step, episodes=episodes)
+    asked = Asked("it is solved", order.spec.metric.episodes, job["steps"] * per_step, schedule=schedule)
+    metric = kind_named("area").define(asked)
+    return with_run(order, metric=metric, job=evaluated(job, metric))
+
+
+def edit(path: Path, change: Callable[[Any], object]) -> None:
+    """Change what a JSON file holds."""
+    value = json.loads(path.read_text())
+    change(value)
+    path.write_text(json.dumps(value))
