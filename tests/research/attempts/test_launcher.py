@@ -23,8 +23,8 @@ from sandboxes import SandboxError
 from studies import EventLog, EventType, RunState
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import base_job, design
+from tests.research.factories import edit
 from tests.research.fakes import REFUSED, FakeContainers, evaluation, read_fake_tracking, write_results
-from tests.research.results.test_collect import edit
 
 IMAGE = "sha256:" + "ab" * 32
 DOCKER = Sandboxing(kind="docker", image=IMAGE, base="base", engine="20.10")

@@ -14,7 +14,7 @@ from research.results.failure_codes import AttemptFailed
 from research.results.wandb_reader import TrackedRun, TrackingUnreadable
 from studies.records.design_parts import Watchdog
 from swarm.wire import ServerState, Status
-from tests.research.results.test_collect import make_order
+from tests.research.factories import make_order
 
 BLOWN = {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1}
 CALM = {"actor/ppo_kl": 0.01, "critic/rewards/mean": 0.1}

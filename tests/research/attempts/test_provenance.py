@@ -11,7 +11,7 @@ from research.results.attempt_files import AttemptFolder
 from research.results.wandb_reader import TrackedRun
 from swarm.job import Job
 from swarm.wire import EpisodeSummary
-from tests.research.results.test_collect import make_order
+from tests.research.factories import make_order
 
 
 def episode(task: str, **changed: Any) -> EpisodeSummary:

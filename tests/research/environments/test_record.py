@@ -8,7 +8,7 @@ from studies.records.base import digest
 from studies.records.design import Design
 from studies.records.design_parts import EnvironmentRecord
 from tests.research import designs
-from tests.research.results.test_collect import make_order
+from tests.research.factories import make_order
 
 SHOP = EnvironmentRecord(
     name="shop@0123456789ab", title="a shop", reference="./shop", code="c", data="d", requirements="",

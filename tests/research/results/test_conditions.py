@@ -6,24 +6,33 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from research.isolation.mode import Sandboxing
-from research.results.attempt_files import EpisodeOutcome, Evaluation, ObservedConditions, RunEvaluation
+from research.results.attempt_files import (
+    AttemptSpec,
+    EpisodeOutcome,
+    Evaluation,
+    ObservedConditions,
+    RunEvaluation,
+)
 from research.results.conditions import conditions_of, neighbours_of
 from studies.log.study_state import AttemptState
+from studies.records.run_data import Conditions
 from swarm.environments.playing.evaluate import rounds
 from swarm.environments.registry import environments
-from tests.research.results.test_collect import make_order
+from tests.research.factories import make_order
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def evaluated(*tasks: str, version: int = 3) -> dict[str, Any]:
-    plays = [EpisodeOutcome(task_id=task, sample=0, success=True, reward=1.0) for task in tasks]
+def evaluated(*plays: tuple[str, int], version: int = 3) -> dict[str, Any]:
+    """Return what a run's evaluations of these tasks and samples are stored as."""
+    played = [EpisodeOutcome(task_id=task, sample=sample, success=True, reward=1.0) for task, sample in plays]
     initial, final = (
-        Evaluation(environment="guess", split="hidden", policy_version=number, episodes=plays)
+        Evaluation(environment="guess", split="hidden", policy_version=number, episodes=played)
         for number in (0, version)
     )
     return RunEvaluation(run_id="r", attempt=1, initial=initial, final=final).model_dump(mode="json")
@@ -33,40 +42,43 @@ def history(steps: int = 3, **metrics: float) -> list[dict[str, Any]]:
     return [{"step": n, "metrics": metrics} for n in range(1, steps + 1)]
 
 
+def conditions(
+    order: AttemptSpec | None = None, rows: list[dict[str, Any]] | None = None,
+    plays: dict[str, Any] | None = None, neighbours: int | None = 0,
+) -> Conditions:  # fmt: skip
+    plays = evaluated(("a", 0)) if plays is None else plays
+    return conditions_of(order or make_order(), rows or history(), plays, ObservedConditions(), neighbours, None)
+
+
 def test_amounts_are_summed_over_steps_and_unknown_where_a_step_lacks_them() -> None:
     rows = history(**{"batch/episodes": 8.0, "tokens/trained": 100.0, "timing_s/step": 0.5})
-    found = conditions_of(make_order(), rows, evaluated("a"), ObservedConditions(), 2, None)
+    found = conditions(rows=rows, neighbours=2)
     assert (found.steps, found.episodes, found.tokens, found.wall_s, found.neighbours) == (3, 24, 300, 1.5, 2)
     assert found.initial_success == 1.0
     assert (found.initial_policy, found.decoding, found.overlap, found.judge_errors) == (None, None, None, None)
     rows[1]["metrics"] = {}
-    lacking = conditions_of(make_order(), rows, evaluated("a"), ObservedConditions(), None, None)
+    lacking = conditions(rows=rows, neighbours=None)
     assert (lacking.episodes, lacking.tokens, lacking.wall_s) == (None, None, None)
 
 
 def test_episodes_that_were_given_up_are_those_the_server_counted_at_last() -> None:
     rows = history(**{"lease/begun": 9.0})
-    assert conditions_of(make_order(), rows, evaluated("a"), ObservedConditions(), 0, None).judge_errors == 0
+    assert conditions(rows=rows).judge_errors == 0
     rows[-1]["metrics"] = {"lease/begun": 9.0, "lease/aborted": 4.0}
-    assert conditions_of(make_order(), rows, evaluated("a"), ObservedConditions(), 0, None).judge_errors == 4
+    assert conditions(rows=rows).judge_errors == 4
 
 
 def test_the_order_of_plays_makes_no_other_tasks_and_another_task_does() -> None:
-    def tasks(*names: str) -> str | None:
-        return conditions_of(make_order(), history(), evaluated(*names), ObservedConditions(), 0, None).evaluation_tasks
-
-    assert tasks("a", "b") == tasks("b", "a") != tasks("a", "c")
-
-
-def test_a_policy_that_is_not_the_last_one_is_told() -> None:
-    early = conditions_of(make_order(), history(), evaluated("a", version=2), ObservedConditions(), 0, None)
-    assert early.checkpoint == "after step 2"
+    one, turned, other = (
+        conditions(plays=evaluated(*((task, 0) for task in tasks))).evaluation_tasks for tasks in ("ab", "ba", "ac")
+    )
+    assert one == turned != other
 
 
-def test_an_image_is_told_where_there_is_one() -> None:
-    order = make_order().model_copy(update={"sandbox": Sandboxing(kind="docker", image="sha256:1")})
-    assert conditions_of(order, history(), evaluated("a"), ObservedConditions(), 0, None).image == "sha256:1"
-    assert conditions_of(make_order(), history(), evaluated("a"), ObservedConditions(), 0, None).image == "process"
+def test_a_policy_that_is_not_the_last_one_and_an_image_are_told() -> None:
+    assert conditions(plays=evaluated(("a", 0), version=2)).checkpoint == "after step 2"
+    contained = make_order().model_copy(update={"sandbox": Sandboxing(kind="docker", image="sha256:1")})
+    assert (conditions(contained).image, conditions().image) == ("sha256:1", "process")
 
 
 def attempts_of(*spans: tuple[int, int | None]) -> list[AttemptState]:
@@ -85,12 +97,17 @@ def beside(*spans: tuple[int, int | None], at: int) -> int:
     return neighbours_of(attempts, attempts[0], BEGIN + timedelta(seconds=at))
 
 
-def test_neighbours_are_those_at_one_moment_not_those_that_came_one_after_the_other() -> None:
-    assert beside((0, None), at=100) == 0
-    assert beside((0, None), (10, 20), (20, 30), at=100) == 1
-    assert beside((0, None), (10, 25), (20, 30), at=100) == 2
-    assert beside((0, None), (10, None), at=100) == 1
-    assert beside((50, None), (0, 50), at=100) == 0
+@pytest.mark.parametrize(
+    ("spans", "count"),
+    [
+        ([(0, None)], 0), ([(0, None), (10, 20), (20, 30)], 1), ([(0, None), (10, 25), (20, 30)], 2),
+        ([(0, None), (10, None)], 1), ([(50, None), (0, 50)], 0),
+    ],
+)  # fmt: skip
+def test_neighbours_are_those_at_one_moment_not_those_that_came_one_after_the_other(
+    spans: list[tuple[int, int | None]], count: int
+) -> None:
+    assert beside(*spans, at=100) == count
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=6))
@@ -115,22 +132,9 @@ def test_a_try_that_never_ran_is_nobodys_neighbour() -> None:
 
 @given(st.integers(0, 9), st.sampled_from((64, 216, 512)))
 def test_the_tasks_that_the_evaluator_plays_for_a_seed_are_those_the_harness_expects(seed: int, count: int) -> None:
-    order = make_order()
-    spec = order.spec.model_copy(
-        update={"seed": seed, "metric": order.spec.metric.model_copy(update={"episodes": count})}
-    )
-    order = order.model_copy(update={"spec": spec})
-    tasks = environments()[spec.environment].tasks("hidden")
-    chosen = rounds(tasks, count, seed)
-    plays = [
-        EpisodeOutcome(task_id=task.id, sample=sample, success=True, reward=1.0)
-        for sample, part in enumerate(chosen)
-        for task in part
-    ]
-    part = Evaluation(environment=spec.environment, split="hidden", policy_version=3, episodes=plays)
-    played = RunEvaluation(run_id="r", attempt=1, initial=part, final=part).model_dump(mode="json")
-    found = conditions_of(order, history(), played, ObservedConditions(), 0, None)
+    order = make_order(episodes=count, seed=seed)
+    chosen = rounds(environments()["guess"].tasks("hidden"), count, seed)
+    plays = evaluated(*((task.id, sample) for sample, part in enumerate(chosen) for task in part))
+    found = conditions(order, plays=plays)
     assert found.evaluation_tasks == found.drawn_tasks
-    assert (
-        conditions_of(order, history(), evaluated("a"), ObservedConditions(), 0, None).drawn_tasks == found.drawn_tasks
-    )
+    assert conditions(order).drawn_tasks == found.drawn_tasks

@@ -1,13 +1,26 @@
-"""Every code with which a run can end INVALID is announced in the lock."""
+"""Codes with which an attempt ends: every one is announced in the lock, and has a way on with a reason."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from research.attempts.containers import FAILURES
-from research.results.failure_codes import BLAMELESS_CODES, INVALID_CODES, WITHIN_REACH_OF_CODE
+from research.results.failure_codes import (
+    BLAMELESS_CODES,
+    EVIDENCE_CODES,
+    INVALID_CODES,
+    WITHIN_REACH_OF_CODE,
+    WORST_CODES,
+)
+from research.results.resumption import WAYS, way_on
 from research.scheduling.steps import BUDGET_CODE
+from studies.log.study_state import AttemptState, RunState
+from tests.research.factories import make_order, with_run
 
 RESEARCH = Path(__file__).parents[3] / "research"
 RAISED = re.compile(r"""(?:AttemptFailed|CollectError|TrackingUnreadable)\(\s*f?"([a-z_{}.]+)"\s*,""")
@@ -41,3 +54,52 @@ def test_what_a_client_can_do_to_its_attempt_is_known_to_be_within_its_reach() -
     assert set(INVALID_CODES) >= WITHIN_REACH_OF_CODE
     by_clients = {code for code in INVALID_CODES if code.startswith(("client_", "server_"))}
     assert by_clients - WITHIN_REACH_OF_CODE == {"client_killed"}, "nothing inside ends a container from outside"
+
+
+def ended(code: str, resumes: int | None = None, **job: Any) -> RunState:
+    """Return a run whose second attempt ended so, after it went on from the first, or not."""
+    order = make_order()
+    spec = with_run(order, job={**order.spec.job, **job}).spec
+    first, second = (
+        AttemptState(1, "a1", "", "lost", "lost"),
+        AttemptState(2, "a2", "", "failed", code, resumes=resumes),
+    )
+    return RunState(spec.run_id, spec, (first, second))
+
+
+def test_every_end_that_can_be_has_a_way_on_and_a_reason() -> None:
+    assert WAYS.keys() == {*INVALID_CODES, *BLAMELESS_CODES, "stopped"}
+    assert all(WAYS[code][1] and way_on(ended(code)).why for code in WAYS)
+
+
+@pytest.mark.parametrize("code", ["lost", "stopped", "client_killed", "evaluator_died", "disk_full", "engine_gone"])
+def test_what_lay_beside_the_server_is_gone_on_from_however_often(code: str) -> None:
+    assert way_on(ended(code)).goes_on
+    assert way_on(ended(code, resumes=1)).goes_on
+
+
+@pytest.mark.parametrize("code", ["server_died", "server_silent", "timeout", "attempt_died", "steps_missing"])
+def test_what_the_record_may_have_caused_is_gone_on_from_once(code: str) -> None:
+    assert way_on(ended(code)).goes_on
+    again = way_on(ended(code, resumes=1))
+    assert not again.goes_on
+    assert "attempt 2" in again.why
+
+
+@pytest.mark.parametrize(
+    "code", ["foreign_training", "server_refused", "server_failed", *WORST_CODES, *EVIDENCE_CODES, "never heard of"]
+)
+def test_a_record_in_doubt_is_not_gone_on_from(code: str) -> None:
+    assert not way_on(ended(code)).goes_on
+
+
+def test_a_training_that_is_to_stand_still_is_seen_from_its_first_step() -> None:
+    assert not way_on(ended("lost", learning_rate=0)).goes_on
+
+
+def test_the_lineage_of_a_run_is_what_its_last_attempt_went_on_from() -> None:
+    run = ended("lost", resumes=1)
+    anew, last = AttemptState(3, "a3", ""), AttemptState(4, "a4", "", resumes=3)
+    assert [attempt.number for attempt in run.lineage] == [1, 2]
+    assert [attempt.number for attempt in replace(run, attempts=(*run.attempts, anew, last)).lineage] == [3, 4]
+    assert replace(run, attempts=()).lineage == ()
