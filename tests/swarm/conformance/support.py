@@ -27,6 +27,9 @@ def calls(name: str, /, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
+PAIR = calls("weather", city="Bonn") + "\n" + calls("weather", city="Rome")
+
+
 def saying(*answers: str) -> Script:
     """Return a model that gives the first answer in the first turn, the second in the second, and so on."""
 
