@@ -29,6 +29,11 @@ class Ended:
         assert "Traceback" not in self.err
         return self.err
 
+    def refused(self, *names: str, code: int = 2) -> str:
+        """Return the one line of a refusal, which names all of these."""
+        assert (self.code, [name for name in names if name not in self.line]) == (code, []), self
+        return self.line
+
 
 Ajet = Callable[..., Ended]
 

@@ -1,4 +1,4 @@
-"""`ajet study plan`: what a person and a script see before anything is run."""
+"""`ajet study plan`: what a person and a script see before anything is run; refusals are in test_refusals."""
 
 from __future__ import annotations
 
@@ -12,26 +12,38 @@ import pytest
 from research.noise.bank import NoiseBank
 from tests.research.banks import bank
 from tests.research.cli.conftest import Ajet
+from tests.research.model_folders import model_at
 
 TOPIC = "group size 4 vs 16 on guess"
+VARY = ("--vary", "learning_rate=0.001,0.003")
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the shipped bank say that the noise of `guess` is 0.03 and that of `arith` unknown."""
     shipped = bank(0.03, evaluation_sd=0.025, environments=("guess",))
     monkeypatch.setattr("research.noise.bank.shipped_bank", lambda: shipped)
 
 
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two models, which the command is called in."""
+    monkeypatch.chdir(tmp_path)
+    model_at(tmp_path / "mine")
+    model_at(tmp_path / "theirs", b"v")
+    return tmp_path
+
+
 def planned(ajet: Ajet, *arguments: str, code: int = 0) -> dict[str, Any]:
     ended = ajet("study", "plan", *arguments, "--json")
-    assert ended.code == code
+    assert ended.code == code, ended.err
     found: dict[str, Any] = json.loads(ended.out)
     assert found["accepted"] == (code == 0)
     return found
 
 
-def test_a_person_sees_hypotheses_arms_seeds_looks_test_noise_power_and_price(ajet: Ajet, home: Path) -> None:
+@pytest.mark.usefixtures("known_noise")
+def test_a_person_sees_hypotheses_arms_seeds_looks_test_noise_power_and_price(ajet: Ajet) -> None:
     ended = ajet("study", "plan", TOPIC)
     assert ended.code == 0
     for part in (
@@ -43,14 +55,12 @@ def test_a_person_sees_hypotheses_arms_seeds_looks_test_noise_power_and_price(aj
         assert part in ended.out, part
 
 
-def test_nothing_is_run_and_no_study_is_created(ajet: Ajet, home: Path) -> None:
-    assert planned(ajet, TOPIC)["design"]["looks"][-1]["seeds"] == 5
+@pytest.mark.usefixtures("known_noise")
+def test_nothing_is_run_and_the_curve_is_drawn_into_the_home(ajet: Ajet, home: Path) -> None:
+    found = planned(ajet, TOPIC)
+    assert found["design"]["looks"][-1]["seeds"] == 5
     assert json.loads(ajet("study", "list", "--json").out) == []
     assert not (home / "studies").exists()
-
-
-def test_the_curve_is_drawn_into_the_home_and_named(ajet: Ajet, home: Path) -> None:
-    found = planned(ajet, TOPIC)
     svg, png = (Path(path) for path in found["pictures"])
     assert svg.parent == png.parent == home / "plans"
     assert "promised" in svg.read_text()
@@ -58,6 +68,7 @@ def test_the_curve_is_drawn_into_the_home_and_named(ajet: Ajet, home: Path) -> N
     assert f"curve  {home / 'plans'}" in ajet("study", "plan", TOPIC).out
 
 
+@pytest.mark.usefixtures("known_noise")
 def test_power_grows_with_seeds_and_the_design_keeps_its_promise(ajet: Ajet) -> None:
     found = planned(ajet, TOPIC, "--effect", "0.05", "--power", "0.9", "--budget", "30m")
     powers = [row["power"] for row in found["power_curve"]]
@@ -68,16 +79,22 @@ def test_power_grows_with_seeds_and_the_design_keeps_its_promise(ajet: Ajet) -> 
     assert found["expected"][1]["runs"] < found["expected"][0]["runs"] <= chosen["runs"]
 
 
+@pytest.mark.usefixtures("known_noise")
 def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(ajet: Ajet) -> None:
-    ended = ajet("study", "plan", TOPIC, "--effect", "0.03", "--budget", "5m")
-    assert ended.code == 2
-    assert "not affordable" in ended.out
-    assert "What would be needed:" in ended.out
-    assert ended.line.startswith("ajet: an effect of 0.03 with power 0.8 needs ")
-    found = planned(ajet, TOPIC, "--effect", "0.03", "--budget", "5m", code=2)
-    assert found["refused"] in ended.line
-    assert found["design"] is None
-    assert found["power_curve"]
+    asked = (TOPIC, "--effect", "0.03", "--budget", "5m")
+    ended = ajet("study", "plan", *asked)
+    assert ("not affordable" in ended.out, "What would be needed:" in ended.out) == (True, True)
+    found = planned(ajet, *asked, code=2)
+    assert ended.refused("an effect of 0.03", "power 0.8", found["refused"])
+    assert (found["design"], bool(found["power_curve"])) == (None, True)
+
+
+@pytest.mark.parametrize("environment", ["guess", "arith", None])
+def test_a_refusal_quotes_the_noise_of_the_environment_asked_for(ajet: Ajet, environment: str | None) -> None:
+    topic = "group size 4 vs 8" + (f" on {environment}" if environment else "")
+    for command in (("research", "--no-prefect"), ("study", "plan")):
+        ended = ajet(*command, topic, "--effect", "0.01")
+        assert (ended.code, f"noise between seeds in {environment or 'guess'} is" in ended.err) == (2, True)
 
 
 def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own(
@@ -87,65 +104,130 @@ def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own
     monkeypatch.setattr("research.noise.bank.shipped_bank", lambda: bank(0.03, environments=("arith", "guess")))
     topic = "group size 4 vs 16 on arith"
     found = planned(ajet, topic, "--budget", "30s", code=2)
-    assert "the noise between seeds in arith is" in found["refused"]
+    assert "between seeds in arith" in found["refused"]
     assert found["power_curve"]
     assert found["stages"][0]["seconds_per_run"] == planned(ajet, topic)["stages"][0]["seconds_per_run"]
     (offered,) = re.findall(r"use --budget (\w+)", found["refused"])
     assert planned(ajet, topic, "--budget", offered)["design"]["environment"] == "arith"
 
 
-def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(ajet: Ajet) -> None:
+@pytest.mark.usefixtures("known_noise")
+def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(
+    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found = planned(ajet, "group size 4 vs 16", "--env", "arith")
     assert (found["noise_runs_first"], found["noise"], found["power_curve"]) == (6, None, [])
     assert [stage["name"] for stage in found["stages"]] == ["A/A", "confirm"]
-    assert "no two runs of arith" in found["no_noise_because"]
+    assert "two runs of arith" in found["no_noise_because"]
     assert "first  6 A/A runs" in ajet("study", "plan", "group size 4 vs 16", "--env", "arith").out
-
-
-def test_what_the_home_knows_takes_the_shipped_runs_place(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("research.noise.bank.shipped_bank", NoiseBank)
+    monkeypatch.setattr("research.noise.bank.shipped_bank", NoiseBank)  # what the home knows takes its place
     assert planned(ajet, TOPIC)["noise"] is None
 
 
+@pytest.mark.usefixtures("known_noise")
 def test_a_search_is_planned_with_its_screen(ajet: Ajet) -> None:
-    found = planned(ajet, "What is the best learning rate and group size in guess?", "--budget", "30m")
+    asked = ("What is the best learning rate and group size in guess?", "--budget", "30m")
+    found = planned(ajet, *asked)
     assert found["design"]["screen"]["candidates"] == 11
     assert [stage["name"] for stage in found["stages"]] == ["screen, 20 steps", "confirm"]
-    out = ajet("study", "plan", "What is the best learning rate and group size in guess?", "--budget", "30m").out
-    assert "control vs the best one of 11 candidates over learning_rate, group_size" in out
+    assert "11 candidates over learning_rate, group_size" in ajet("study", "plan", *asked).out
     chosen = next(row for row in found["power_curve"] if row["seeds"] == found["seeds"])
     assert chosen["runs"] == sum(stage["runs"] for stage in found["stages"])
     assert chosen["seconds"] == pytest.approx(found["total_s"])
     assert all(entry["seconds"] <= found["total_s"] + 1e-6 for entry in found["expected"])
 
 
+def test_a_plan_begins_with_what_is_asked_and_what_is_tested(ajet: Ajet) -> None:
+    flags = ("--vary", "group_size=4,16", "--set", "steps=80", "--env", "guess", "--budget", "30m")
+    found = planned(ajet, *flags)
+    assert found["asked"] == "--vary group_size=4,16 --set steps=80 --env guess"
+    (tested,) = found["tested"]
+    assert tested.startswith("Whether group_size = 16 raises")
+    assert found["not_tested"] == found["unequal"] == []
+    assert found["design"]["base_job"]["steps"] == 80
+    first, second, *_ = ajet("study", "plan", *flags).out.splitlines()
+    assert first.startswith("asked  --vary group_size=4,16")
+    assert second.startswith("tested  Whether group_size = 16")
+
+
+def test_a_plan_says_what_of_a_topic_is_not_tested_and_what_the_arms_do_not_share(ajet: Ajet) -> None:
+    asked = ("is a batch of 256 faster than 64 on guess?", "--metric", "success", "--budget", "1h")
+    found = planned(ajet, *asked)
+    assert "'faster'" in found["not_tested"][0]
+    (clause,) = found["unequal"]
+    assert clause.startswith("training episodes: 2,560 with episodes_per_step=64, 10,240 with")
+    assert "unequal  the arms differ" in ajet("study", "plan", *asked).out
+    assert planned(ajet, "batch 64 vs 256 on guess with equal episodes", "--budget", "1h")["unequal"] == []
+
+
+def test_how_many_runs_a_comparison_needs_is_answered_by_a_plan(ajet: Ajet) -> None:
+    for topic in ("How many seeds do I need to compare lr 1e-3 and 3e-3?", "how many runs for larger groups"):
+        assert planned(ajet, topic)["power_curve"]
+
+
+def test_a_plan_says_by_what_its_runs_are_judged_and_what_comes_first(ajet: Ajet) -> None:
+    asked = (*VARY, "--env", "guess", "--metric", "episodes:0.8")
+    said = " ".join(ajet("study", "plan", *asked).out.split())
+    for part in (
+        f"asked {' '.join(asked)}", "metric episodes to 0.8 hidden success", "lower is better",
+        "range 5,120 to 0 episodes effect 512 episodes",
+        "schedule 64 hidden episodes about every 512 training episodes",
+        "needs fewer episodes to 0.8 hidden success than learning_rate = 0.001, by 512 episodes or more",
+        "first 6 A/A runs",
+    ):  # fmt: skip
+        assert part in said, part
+    of_a_run = [planned(ajet, *flags)["stages"][-1]["seconds_per_run"] for flags in (asked[:-2], asked)]
+    assert of_a_run[1] == pytest.approx(of_a_run[0] + 9 * 64 * 3.1 * 0.0014), "evaluations while it trains are priced"
+
+
+def test_a_topic_that_says_faster_asks_for_speed_and_the_plan_says_so(ajet: Ajet) -> None:
+    asked = ("Does a larger group size make GRPO learn the guessing game faster?", "--budget", "40m")
+    found = planned(ajet, *asked)
+    (claim,) = found["hypotheses"]
+    assert (found["metric"]["key"], found["metric_chosen_for"]) == ("hidden/episodes_to_0.6", "faster")
+    assert (claim["direction"], claim["prediction"]["low"] < 0, found["not_tested"]) == ("decrease", True, [])
+    assert "chosen  for 'faster', as --metric episodes:0.6; another by --metric" in ajet("study", "plan", *asked).out
+    other = planned(ajet, *asked, "--metric", "success")
+    assert other["metric"]["key"] == "hidden/success"
+    assert "'faster'" in other["not_tested"][0]
+
+
+@pytest.mark.usefixtures("place")
+def test_the_job_lies_under_all_arms_and_a_topic_compares_with_what_it_has(ajet: Ajet) -> None:
+    def with_job(*asked: str, **fields: Any) -> dict[str, Any]:
+        Path("job.json").write_text(json.dumps(fields))
+        return planned(ajet, *asked, "--job", "job.json", "--budget", "4h")
+
+    found = with_job(*VARY, steps=7, environment="arith", max_context=128, group_size=4)
+    assert found["job"] == {"steps": 7, "environment": "arith", "max_context": 128, "group_size": 4}
+    base = found["design"]["base_job"]
+    assert (base["environment"], base["steps"], base["max_context"]) == ("arith", 7, 128)
+    found = with_job("does a group size of 16 help on arith?", group_size=2)
+    assert found["arms"] == ["group_size=2", "group_size=16"]
+    for rate, arms in {0.002: ["learning_rate=0.002", "learning_rate=0.003"],
+                       0.003: ["learning_rate=0.0003", "learning_rate=0.003"]}.items():  # fmt: skip
+        assert with_job("does a larger learning rate help on arith?", learning_rate=rate)["arms"] == arms
+
+
+@pytest.mark.usefixtures("place")
+def test_a_plan_says_which_model_is_trained_and_that_its_price_is_a_guess(ajet: Ajet) -> None:
+    out = ajet("study", "plan", *VARY, "--model-path", "mine", "--env", "arith", "--budget", "4h").out
+    assert "job  model = mine" in out
+    assert "mine was never measured here: estimated from 6 parameters" in " ".join(out.split())
+
+
+@pytest.mark.usefixtures("place")
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    "asked",
     [
-        (("",), "expected a topic"),
-        (("the meaning of life",), "expected a topic that names something to vary"),
-        ((TOPIC, "--env", "chess"), "expected an environment: guess, arith, market"),
-        ((TOPIC, "--budget", "soon"), "expected a budget"),
-        ((TOPIC, "--effect", "0"), "expected a smallest effect above 0 and below 1"),
-        ((TOPIC, "--effect", "1"), "expected a smallest effect above 0 and below 1"),
-        ((TOPIC, "--effect", "nan"), "expected a smallest effect above 0 and below 1"),
-        ((TOPIC, "--power", "2"), "expected a power from 0.5 to 0.99"),
-        ((TOPIC, "--looks", "0"), "expected 1 to 5 looks"),
-        ((TOPIC, "--episodes", "1"), "expected 64 to 8192 evaluation episodes"),
-        ((TOPIC, "--planner", "oracle"), "oracle"),
-        (("group size 8 vs 8 on guess",), "group"),
-        ((TOPIC, "--budget", "20s"), "use --budget"),
+        ("--vary", "model=mine,theirs", "--env", "arith"),
+        ("Which of my two models learns more on arith, ./mine or ./theirs?",),
+        ("which of these models learns more on arith: ./mine or ./theirs",),
     ],
-)  # fmt: skip
-def test_wrong_input_is_one_line(ajet: Ajet, arguments: tuple[str, ...], said: str) -> None:
-    ended = ajet("study", "plan", *arguments)
-    assert ended.code == 2
-    assert said in ended.line
-
-
-@pytest.mark.parametrize("flag", [("--effect", "1"), ("--power", "0"), ("--looks", "9"), ("--episodes", "7")])
-def test_research_refuses_the_same_terms_before_a_study_exists(ajet: Ajet, home: Path, flag: tuple[str, str]) -> None:
-    ended = ajet("research", TOPIC, *flag)
-    assert ended.code == 2
-    assert "expected" in ended.line
-    assert not home.exists()
+)
+def test_models_are_compared_by_flags_and_by_a_topic_that_names_their_folders(
+    ajet: Ajet, asked: tuple[str, ...]
+) -> None:
+    found = planned(ajet, *asked, "--budget", "4h")
+    assert (found["arms"], found["not_tested"]) == (["model=mine", "model=theirs"], [])
+    assert ("raises the gain" in found["tested"][0], found["noise_runs_first"] > 0) == (True, True)

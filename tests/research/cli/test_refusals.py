@@ -1,0 +1,335 @@
+"""What cannot be asked ends with code 2 in one line, and nothing is begun; the lines stand in golden.json."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shlex
+import socket
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from research.cli.study.request import refuse_server
+from research.errors import DesignRefused
+from research.installation.home import Home
+from research.proposals.arms import compare, field_value
+from research.spelling import did_you_mean, meant_in
+from research.study.session import Session
+from swarm.job import Job, tunables
+from tests.golden import assert_golden, refused
+from tests.research.bench import STUDY, Bench
+from tests.research.cli.conftest import Ajet
+from tests.research.model_folders import model_at
+from tests.research.planner.scripted_endpoint import says, scripted_endpoint
+from tests.studies.synthetic import Synthetic
+
+TOPIC = "Does a larger group size help on arith?"
+RATE = "--vary learning_rate=0.001,0.003"
+GUESS = f"{RATE} --env guess --metric"
+WHICH = "'which learns more on arith, ./mine or"
+JOBS = {
+    "held": {"steps": 7, "environment": "arith"}, "grouped": {"group_size": 4, "environment": "arith"},
+    "default": {"learning_rate": Job().learning_rate, "environment": "guess"}, "stepz": {"stepz": 7},
+    "negative": {"steps": -1}, "vllm": {"backend": "vllm"}, "evaluate_after": {"evaluate_after": [2]},
+    "eval_every": {"eval_every": 2}, "train_agents": {"train_agents": ["solver"]}, "seed": {"seed": 4},
+    "many": {"steps": "many"}, "chess": {"environment": "chess"}, "odd": {"episodes_per_step": 30},
+    "no_model": {"model": {"kind": "path", "path": "nothing"}}, "of_mine": {"model": {"kind": "path", "path": "mine"}},
+}  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where models, broken ones too, and jobs lie."""
+    monkeypatch.chdir(tmp_path)
+    for number, name in enumerate(("mine", "theirs", "third", "weightless", "speechless")):
+        model_at(tmp_path / name, str(number).encode())
+    (tmp_path / "weightless" / "model.safetensors").unlink()
+    (tmp_path / "speechless" / "chat_template.jinja").unlink()
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")
+    (tmp_path / "agent.py").write_text("async def agent(episode):\n    return 0.5\n")
+    (tmp_path / "mine.py").write_text("x = 1\ndef agent(episode:\n")
+    for name, job in JOBS.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps(job))
+    (tmp_path / "empty.json").touch()
+    (tmp_path / "text.json").write_text("steps = 7")
+    for name in ("bare", "folder.json"):
+        (tmp_path / name).mkdir()
+    return tmp_path
+
+
+WRITTEN = {"ajet.db", "start.lock", "hashes.json"}
+ASKED = (
+    "", "'   '", "'group size 4 vs 8' --vary group_size=4,16", "--vary group_size", "--vary group_size=4",
+    "--vary group_size=4,4", "--vary group_size=4,many", "--vary 'group_size=4,[16]'", "--vary grup_size=4,16",
+    "--vary group_size=4,16 --vary group_size=4,8", "--vary group_size=4,16 --set group_size=8", "--set steps=80",
+    "--vary group_size=4,16 --set steps=many", "--vary group_size=4,16 --env gues", f"{RATE} --env ''",
+    f"{RATE} --env gone@0123456789ab", f"{RATE} --reward judge.py", f"{RATE} --env guess --reward judge.py",
+    f"{RATE} --env tasks.jsonl", f"{RATE} --env arith --env guess",
+    "--vary group_size=4,16 --planner llm", "'group size 4 vs 16 on guess' --env arith",
+    "'grop_size 4 vs 8'", "'lerning rate 0.001 vs 0.003 on guess'", "'the meaning of life'",
+    "'group size 4 vs 16 with Qwen2.5-0.5B'", "'group size 4 vs 8' --planner rule",
+    "'group size 4 vs 8' --planner oracle", "'group size 4 vs 8' --planner llm --planner-model m",
+    "'group size 4 vs 8' --planner llm --model m",
+    "'group size 4 vs 8' --planner-model m", "'group size 4 vs 8' --budget soon", "'group size 4 vs 8' --budget=-5m",
+    "'group size 4 vs 8' --budget 10", "'group size 4 vs 8' --budget 0s", "'group size 4 vs 8' --budget 5x",
+    "'group size 4 vs 8' --effect 0", "'group size 4 vs 8' --effect 1", "'group size 4 vs 8' --effect nan",
+    "'group size 4 vs 8' --power 0", "'group size 4 vs 8' --power 2", "'group size 4 vs 8' --looks 0",
+    "'group size 4 vs 8' --looks 9", "'group size 4 vs 8' --episodes 1",
+    "'How many seeds do I need to compare lr 1e-3 and 3e-3?'", "'how many runs for larger groups'",
+    # what it is judged by
+    f"{GUESS} episode:0.7", f"{GUESS} episodes", f"{GUESS} episodes:1.2", f"{GUESS} success:0.7",
+    f"{GUESS} fact:guesses", f"{GUESS} episodes:0.7 --effect=-512", f"{GUESS} episodes:70%x", f"{GUESS} tokens:70%",
+    f"{GUESS} success --metric area",
+    # the job under all arms
+    f"{RATE} --job nothing.json", f"{RATE} --job stepz.json", f"{RATE} --job negative.json", f"{RATE} --job vllm.json",
+    f"{RATE} --job evaluate_after.json", f"{RATE} --job eval_every.json", f"{RATE} --job train_agents.json",
+    f"{RATE} --job seed.json", f"{RATE} --job many.json", f"{RATE} --job chess.json", f"{RATE} --job odd.json",
+    f"{RATE} --job no_model.json", f"{RATE} --job empty.json", f"{RATE} --job text.json", f"{RATE} --job folder.json",
+    f"{RATE} --job of_mine.json --model-path theirs", f"{RATE} --job a.json --job=b.json",
+    f"{RATE} --job held.json --env guess", f"{RATE} --job held.json --set steps=8",
+    "--vary learning_rate=0.003,0.01 --job default.json", "'learning rate 3e-3 vs 1e-2' --job default.json",
+    "'group size 4 vs 8 on arith' --job default.json", "'group size 8 vs 16 on arith' --job grouped.json",
+    "'learning rate 1e-3 vs 3e-3 with group size 8' --job grouped.json",
+    "'group size 4 vs 8 on guess' --job grouped.json",
+    # models
+    f"{RATE} --model-path nothing", f"{RATE} --model-path org/some-7b", f"{RATE} --model-path held.json",
+    f"{RATE} --model-path mine --model-path theirs", "'which of these two models learns more'",
+    f"{WHICH} ./nothing?'", f"{WHICH} org/some-7b?'", f"{WHICH} ./bare?'", f"{WHICH} ./weightless?'",
+    f"{WHICH} ./speechless?'", "'which learns more on arith, ./mine and/or KL?'", "--vary model=mine",
+    "--vary model=mine,nothing", "--vary model=mine,org/some-7b", "--vary model=mine,weightless",
+    "--vary model=mine,speechless", "--vary model=mine,theirs --model-path third",
+    # where it runs
+    "'group size 4 vs 8' --server http://trainer:8700", "'group size 4 vs 8' --server speaker",
+    "'group size 4 vs 8' --detach --no-prefect", "'group size 4 vs 8' --approve sometimes",
+)  # fmt: skip
+
+
+PLANNED = (
+    "", "--vary group_size", "--vary group_size=4,16 --env gues", f"{RATE} --job stepz.json",
+    f"{RATE} --model-path nothing", "'the meaning of life'", "'group size 4 vs 8' --planner oracle",
+    "'group size 4 vs 8' --effect 0", "'group size 4 vs 8' --budget soon",
+    "'group size 4 vs 8' --planner llm --model m", "'group size 4 vs 8' --planner-model m",
+    "'group size 4 vs 8 on guess' --job grouped.json", "--vary group_size=2,4,8,16,32", "'group size 8 vs 8 on guess'",
+    f"{GUESS} episodes:0.7 --effect 6000", f"{GUESS} episodes:0.7 --effect 0.1", f"{GUESS} episodes:0.7 --set steps=2",
+    "--vary group_size=4,8 --env guess --metric episodes:0.7 --set episodes_per_step=8 --set steps=12",
+    "--vary steps=20,80 --env guess --metric episodes:0.7",
+)  # fmt: skip
+ADDRESSES = ("http://", "http://127.0.0.1:99999", "http://127.0.0.1:0", "ftp://trainer", "'http://a/?b'",
+             "'http://[1'", "a:b", "''", "http://me:hunter2@127.0.0.1:9")  # fmt: skip
+MODELS = ("Qwen/Qwen3-0.6B", "nothing", "bare", "held.json")
+OTHERS = (
+    "study show", "study report", "job explain gruop_size", "model fetch smolm2-135m",
+    "study recipe nothing",
+    *(f"{verb} {model}" for verb in ("model check", "swarm start --model", "env check guess --model-path")
+      for model in MODELS),
+    "swarm start --job none.json", "swarm start --job odd.json", "swarm start --job stepz.json",
+    "swarm start --host 0.0.0.0 --port 0", "swarm status", "swarm stop", "swarm token", "swarm shares",
+    "swarm episodes", "swarm inspect e", "swarm export --all --to x", "swarm export-model out", "swarm top",
+    *(f"AJET_TOKEN=t swarm stop --server {address}" for address in ADDRESSES),
+    "swarm status --server http://127.0.0.1:9", "passive status", "passive key chat", "passive delete-user chat ann",
+    "passive start --server http://127.0.0.1:1 --judge self",
+    "client run", "client run missing.py", "client run .", "client run --allow example.com", "client run --memory 1",
+    "client run --time-limit soon", "client run --reward missing.py", "client run --server 127.0.0.1:80",
+    "client run --server http://127.0.0.1:9", "client run mine.py", "client run --eval --evaluations",
+    "client run --episodes 5", "client run --evaluations --episodes 5", "client run --reload",
+    "client run agent.py --eval --reload", "client run agent.py --eval --restart",
+    "up --work --pool docker", "up --pool docker", "up --work --image debian", "PREFECT_API_URL=nonsense up",
+    "sandbox build", "sandbox prune", "sandbox build --base a --offline-base", "sandbox build --requirements none.txt",
+    "env check .", "env check chess-gym:mate-in-two", "env show shop@123456789abc",
+    "env check guess --set max_tokens=9", "env check guess --tiny --model-path .", "env check guess --tiny --job .",
+    "env check guess --job none.json", "env check guess --tiny --set max_tocens=9",
+    "env check guess --tiny --set max_tokens=none", "env check none.jsonl", "env init held.json/folder",
+    "env remove guess", "env remove shop@123456789abc", "env remove ../home",
+)  # fmt: skip
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("asked", ASKED)
+def test_what_no_study_can_be_about_is_refused_and_nothing_is_begun(ajet: Ajet, home: Path, asked: str) -> None:
+    assert_golden(ajet("research", *shlex.split(asked), *(() if "--detach" in asked else ("--no-prefect",))).refused())
+    assert {path.name for path in home.rglob("*") if path.is_file()} <= {"hashes.json"}
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("asked", PLANNED)
+def test_what_no_plan_can_be_about_is_refused_without_a_plan(ajet: Ajet, asked: str) -> None:
+    for more in ((), ("--json",)):
+        ended = ajet("study", "plan", *shlex.split(asked), *more)
+        assert ended.out == ""
+    assert_golden(ended.refused())
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize("asked", OTHERS)
+def test_what_no_other_command_can_do_is_refused(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    words = shlex.split(asked)
+    while words[0].isupper() or "=" in words[0]:
+        monkeypatch.setenv(*words.pop(0).split("=", 1))
+    line = ajet(*words).refused()
+    assert "hunter2" not in line
+    assert_golden(line.replace(str(home), "<home>"))
+    assert {path.name.partition("-")[0] for path in home.rglob("*") if path.is_file()} <= WRITTEN
+
+
+def test_words_of_the_command_line_itself_are_explained_by_it(ajet: Ajet) -> None:
+    for command in (
+        ("research", TOPIC, "--max-runs", "0"), ("client", "run", "--cpus", "inf"), ("client", "run", "--cpus", "nan"),
+        ("client", "run", "--timeout", "inf"),
+    ):  # fmt: skip
+        ended = ajet(*command)
+        assert (ended.code, command[-2] in ended.err, "Traceback" in ended.err) == (2, True, False)
+
+
+def test_arguments_that_are_no_text(ajet: Ajet, home: Path) -> None:
+    for arguments in ((TOPIC + "\udcff",), (TOPIC, "--planner-model", "\udcff")):
+        ajet("research", *arguments).refused("UTF-8")
+    assert not home.exists()
+
+
+def test_a_token_that_is_none_is_not_shown(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AJET_TOKEN", "ab\ncd")
+    assert "cd" not in ajet("client", "run", "--server", "http://127.0.0.1:9").refused("AJET_TOKEN")
+
+
+def test_a_home_that_cannot_be_made(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AJET_HOME", "/sys/ajet")
+    for command in (("research", TOPIC), ("study", "list"), ("up",)):
+        ajet(*command).refused("AJET_HOME")
+
+
+def test_what_the_job_says_at_its_default_is_held_like_anything_else(ajet: Ajet, place: Path) -> None:
+    ended = ajet("study", "plan", "does a larger learning rate help?", "--job", "default.json", "--budget=4h", "--json")
+    found = json.loads(ended.out)
+    assert found["arms"] == ["learning_rate=0.001", "learning_rate=0.003"]
+    assert found["job"] == JOBS["default"]
+
+
+def test_a_budget_too_small_is_refused_with_one_that_does_and_the_study_stopped(ajet: Ajet) -> None:
+    ajet("research", TOPIC, "--budget", "20s", "--no-prefect").refused("use --budget")
+    (study,) = json.loads(ajet("study", "list", "--json").out)
+    assert (study["status"], "use --budget" in study["reason"]) == ("stopped", True)
+
+
+def test_containers_without_an_engine_or_of_no_kind_make_no_study(ajet: Ajet, place: Path) -> None:
+    for kind, word in {"docker": "install Docker", "podman": "'podman'"}.items():
+        ajet("research", TOPIC, "--sandbox", kind).refused(word)
+    assert json.loads(ajet("study", "list", "--json").out) == []
+
+
+@pytest.fixture
+def endpoint_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    def at(url: str) -> None:
+        monkeypatch.setenv("OPENAI_BASE_URL", url)
+        monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
+
+    return at
+
+
+LLM = ("--planner", "llm", "--planner-model", "m", "--no-prefect")
+
+
+def test_an_endpoint_nobody_listens_at(ajet: Ajet, endpoint_at: Callable[[str], None]) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    endpoint_at(f"http://127.0.0.1:{port}/v1")
+    assert "secret-key" not in ajet("research", TOPIC, *LLM, "--budget", "20s").refused(f"127.0.0.1:{port}", "OpenAI")
+
+
+def test_a_language_model_that_answers_nonsense(ajet: Ajet, endpoint_at: Callable[[str], None]) -> None:
+    with scripted_endpoint([says("I would rather write a poem.")]) as endpoint:
+        endpoint_at(endpoint.url)
+        ajet("research", TOPIC, *LLM).refused()
+    assert 1 < len(endpoint.requests) <= 4
+
+
+def test_resuming_in_another_installation_changes_nothing(
+    tmp_path: Path, ajet: Ajet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench = Bench(tmp_path / "first")
+    bench.loop().tick()
+    monkeypatch.setenv("AJET_DATABASE_URL", bench.home.database)
+    before = bench.events()
+    ajet("study", "resume", STUDY, "--no-prefect").refused("folder", STUDY)
+    assert bench.events() == before
+
+
+def test_a_tampered_event_log_is_named_and_left_as_it_is(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Synthetic(home / "studies").whole()
+    database = home / "studies" / "events.db"
+    monkeypatch.setenv("AJET_DATABASE_URL", f"sqlite:///{database}")
+    with sqlite3.connect(database) as connection:
+        connection.execute("update events set payload = replace(payload, '512', '513') where seq = 9")
+    before = database.read_bytes()
+    for command in (("show",), ("resume",), ("report", "--build")):
+        ajet("study", *command).refused("event 9")
+    assert database.read_bytes() == before
+
+
+def test_a_database_that_is_none_is_left_as_it_is(ajet: Ajet, home: Path) -> None:
+    database = Path(Home.locate().prepare().database.removeprefix("sqlite:///"))
+    database.write_bytes(before := b"this is no database at all, but it is long enough to be read as one" * 20)
+    ajet("study", "list").refused()
+    assert database.read_bytes() == before
+
+
+def test_a_damaged_planners_turn_is_named_and_left_as_it_is(ajet: Ajet, home: Path) -> None:
+    ajet("research", TOPIC, "--budget", "20s", "--no-prefect").refused()
+    (study,) = home.glob("studies/*")
+    turn = study / "planning" / "propose.json"
+    turn.parent.mkdir()
+    for damage in ("", "{}", '{"acted": 1, "action": {"action": "propose"}, "secret": "zz"}'):
+        turn.write_text(damage)
+        ajet("study", "resume", "--no-prefect").refused(str(turn))
+        assert turn.read_text() == damage
+
+
+def test_a_disk_that_fails_in_an_unusual_way(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.EIO, "Input/output error", "somewhere")
+
+    monkeypatch.setattr("research.cli.study.shown.finding.find_study", fail)
+    ajet("study", "show").refused("somewhere: Input/output error")
+
+
+def test_leaving_at_once_says_how_to_go_on(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(session: Session) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Session, "plan", interrupt)
+    ajet("research", TOPIC, "--no-prefect").refused("ajet study resume", code=130)
+
+
+def test_a_study_says_that_the_server_of_the_environment_is_not_asked(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("AJET_SERVER", "http://far:8700")
+    refuse_server(None)
+    assert_golden(capsys.readouterr().err)
+    monkeypatch.delenv("AJET_SERVER")
+    refuse_server(None)
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("name", sorted(tunables()))
+def test_a_letter_less_or_another_case_still_finds_the_field(name: str) -> None:
+    for typed in (name[:-1], name.upper()):
+        assert did_you_mean(typed, tunables()) == f"; did you mean {name}?"
+
+
+def test_what_is_near_nothing_is_answered_with_nothing() -> None:
+    assert did_you_mean("weather", tunables()) == meant_in("the meaning of life", list(tunables())) == ""
+
+
+def test_a_planners_name_that_is_nearly_right_is_refused_with_the_right_one() -> None:
+    with refused(DesignRefused, "temperature"):
+        field_value("temprature", 1.0)
+    with refused(DesignRefused, "guess"):
+        compare("gues", (), {})
