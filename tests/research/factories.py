@@ -9,14 +9,27 @@ from typing import Any
 
 from research.installation.home import Home
 from research.results.attempt_files import AttemptSpec
+from studies import EventLog
 from studies.metrics import Asked, kind_named
 from studies.records.design import Metric, RunSpec, Schedule
 from studies.records.run_specs import evaluated
+from studies.records.verdict import Verdict
 from swarm.job import Job
+from tests.studies.synthetic import STUDY, Synthetic, Ticking
 
 
 def make_home(path: Path) -> Home:
     return Home.locate({"AJET_HOME": str(path)}).prepare()
+
+
+def make_study(home: Home | None = None, study: str = STUDY, log: EventLog | None = None, **fields: Any) -> Synthetic:
+    """Return a study in the database of an installation (this one's where none is given), not yet created."""
+    home = home or Home.locate().prepare()
+    made = Synthetic(home.study(study), study=study, **fields)
+    made.log.close()
+    (made.folder / "events.db").unlink()
+    made.log = log or EventLog(home.database, clock=Ticking())
+    return made
 
 
 def make_order(attempt: int = 1, *, episodes: int = 64, models: str = "models", **fields: Any) -> AttemptSpec:
@@ -43,6 +56,17 @@ def with_schedule(order: AttemptSpec, every: int, episodes: int = 16) -> Attempt
     asked = Asked("it is solved", order.spec.metric.episodes, job["steps"] * per_step, schedule=schedule)
     metric = kind_named("area").define(asked)
     return with_run(order, metric=metric, job=evaluated(job, metric))
+
+
+def make_verdict(hypothesis: str = "h1", verdict: str = "inconclusive", **changes: Any) -> Verdict:
+    """Return a verdict on three runs an arm."""
+    values: dict[str, Any] = {
+        "hypothesis": hypothesis, "verdict": verdict, "reason": "the interval holds 0", "estimate": 0.01, "low": -0.1,
+        "high": 0.12, "level": 0.95, "p": 0.8, "n_control": 3, "n_treatment": 3, "mean_control": 0.4,
+        "mean_treatment": 0.41, "sd_control": 0.02, "sd_treatment": 0.02, "test": "welch", "inputs_sha256": "0" * 64,
+        "within_prediction": True, "brier": None,
+    }  # fmt: skip
+    return Verdict(**(values | changes))
 
 
 def edit(path: Path, change: Callable[[Any], object]) -> None:
