@@ -11,13 +11,13 @@ from research.planner.surprises import MOST_SHOWN, surprises
 from studies.inquiry.ledger import Ledgers, RoundOutcome
 from studies.records.verdict import CollapseRate, Verdict
 from tests.research.designs import claim, design
-from tests.research.llm_planner.test_planner import verdict
+from tests.research.factories import make_verdict
 
 MISSED = {"within_prediction": False, "estimate": -0.2, "verdict": "refuted"}
 
 
 def judged(**changes: Any) -> Verdict:
-    return verdict().model_copy(update=changes)
+    return make_verdict(**changes)
 
 
 def facts(rounds: int, **changes: Any) -> InquiryFacts:
