@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,12 @@ import typer.main
 
 from research.cli.app import app, run
 from research.cli.lazy import LazyGroup
+from research.installation.home import Home
+from research.study.one_controller import controlling
+from studies import EventLog
+from tests.research.commands import ended
+from tests.research.factories import make_study
+from tests.studies.synthetic import STUDY, Synthetic
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,51 @@ def ajet(home: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixtu
         return Ended(int(stopped.value.code or 0), out, err)
 
     return call
+
+
+@pytest.fixture
+def study(home: Path) -> Iterator[Synthetic]:
+    """A study in the installation's own database, created and no more."""
+    made = make_study()
+    made.create()
+    yield made
+    made.log.close()
+
+
+@pytest.fixture
+def locked(study: Synthetic) -> Synthetic:
+    study.lock()
+    return study
+
+
+@pytest.fixture
+def driven(locked: Synthetic) -> Iterator[Synthetic]:
+    """A study of which a run goes on, with a controller that lives."""
+    locked.launch(locked.plan()[0])
+    home = Home.locate()
+    with closing(EventLog(home.database)) as log, controlling(home, log, STUDY, lambda line: None):
+        yield locked
+
+
+@pytest.fixture(scope="session")
+def finished_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An installation whose study is finished, with a report, for copies."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AJET_HOME", str(tmp_path_factory.mktemp("finished")))
+        made = make_study()
+        made.whole()
+        made.log.close()
+        assert ended("study", "report", "--build")[0] == 0
+        return Home.locate().path
+
+
+@pytest.fixture
+def finished(home: Path, finished_home: Path) -> Iterator[Synthetic]:
+    """A finished study with a report, in the installation's own database."""
+    shutil.copytree(finished_home, home)
+    made = make_study()
+    yield made
+    made.log.close()
 
 
 def every_command() -> dict[str, Any]:
