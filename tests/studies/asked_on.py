@@ -14,15 +14,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from simlab.flights.flight import Flight, fly_in
-from simlab.worlds.world import MainEffect, Planted
-
 from studies import Event, EventLog, EventType, StudyState, fold
 from studies.log.event import composed, row_of
 from studies.log.fold import Folding
 from studies.proof import Proof, verify
 from studies.report import build_report
-from swarm.job import Job, tunables
 
 STUDY = "inq-3"
 """Also decides the seeds of the flight, and with them its course."""
@@ -74,6 +70,11 @@ class Inquiry:
 
 def flown(home: Path) -> Inquiry:
     """Fly the inquiry into a home, without its report."""
+    from simlab.flights.flight import Flight, fly_in
+    from simlab.worlds.world import MainEffect, Planted
+
+    from swarm.job import Job, tunables
+
     knobs = {name: known.ladder for name, known in tunables().items() if not isinstance(known.ladder[0], str)}
     del knobs["steps"]
     job = Job()

@@ -2,12 +2,28 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
 from uuid import uuid4
 
 import pytest
 import sqlalchemy as sa
 
+from studies import EventLog, StudyState
 from tests.studies.asked_on import Inquiry, flown
+from tests.studies.synthetic import Synthetic, Ticking
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Synthetic:
+    return Synthetic(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyState, Path]:
+    """A finished study and its folder, for tests that only read."""
+    synthetic = Synthetic(tmp_path_factory.mktemp("finished"))
+    return synthetic.whole(), synthetic.folder
 
 
 @pytest.fixture(scope="session")
@@ -20,6 +36,13 @@ def inquiry(tmp_path_factory: pytest.TempPathFactory) -> Inquiry:
 def told(inquiry: Inquiry, tmp_path_factory: pytest.TempPathFactory) -> Inquiry:
     """The same with its report, in a folder that nobody changes."""
     return inquiry.reported(tmp_path_factory.mktemp("told") / inquiry.folder.name)
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EventLog]:
+    """An event log in a file of its own, with a clock that moves a step each time it is read."""
+    with closing(EventLog(f"sqlite:///{tmp_path / 'events.db'}", clock=Ticking())) as opened:
+        yield opened
 
 
 @pytest.fixture
@@ -36,3 +59,11 @@ def postgres_url() -> Iterator[str]:
     with engine.connect() as connection:
         connection.execute(sa.text(f"drop database {name} with (force)"))
     engine.dispose()
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Both kinds of database, each test's own."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path / 'events.db'}"
+    return request.getfixturevalue("postgres_url")

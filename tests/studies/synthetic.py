@@ -8,11 +8,13 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+
+import sqlalchemy as sa
 
 from studies import Event, EventLog, StudyState, fold, judge_hypothesis
 from studies.inquiry.ledger import stake_of_one_round as staked
@@ -96,11 +98,15 @@ def judged(
 ) -> Verdict:
     """Return the verdict on one claim by Welch's test at one level, once, from the values of both arms' runs."""
     chosen = design((claim,), alpha=alpha)
-    arms = {
-        arm.name: ArmData(values, {run: seed for seed, run in enumerate(values)})
-        for arm, values in zip(chosen.arms, (control, treatment), strict=True)
-    }
+    arms = {arm.name: runs_of(values) for arm, values in zip(chosen.arms, (control, treatment), strict=True)}
     return judge(staked(chosen), claim.id, arms, look=1)
+
+
+def runs_of(values: Mapping[str, float] | Sequence[float], prefix: str = "", seeds: int = 0, **more: Any) -> ArmData:
+    """Return an arm's runs with these values, by their names or numbered under a prefix, with the seeds 0, 1, ..."""
+    runs = dict(values) if isinstance(values, Mapping) else {f"{prefix}-{n}": value for n, value in enumerate(values)}
+    extra = [*more.get("excluded", {}), *more.get("worst", {})]
+    return ArmData(runs, {run: n for n, run in enumerate(runs)} | {run: 100 + n for n, run in enumerate(extra)}, **more)
 
 
 SOURCE = "def reward(task, messages, outcome):\n    return outcome['reward']\n"
@@ -128,6 +134,7 @@ class Synthetic:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self.log = EventLog(f"sqlite:///{self.folder / 'events.db'}", clock=Ticking())
+        sa.event.listen(self.log._engine, "checkout", lambda c, *_: c.execute("PRAGMA synchronous=OFF"))  # no disk
         self.design = design()
 
     def append(self, type: EventType, **payload: Any) -> Event:
@@ -181,13 +188,7 @@ class Synthetic:
         return self.append(EventType.ATTEMPT_LAUNCHED, run_id=spec.run_id, attempt=attempt, name=name, **more)
 
     def end(
-        self,
-        spec: RunSpec,
-        attempt: int = 1,
-        status: str = "finished",
-        code: str = "",
-        reason: str = "",
-        **more: Any,
+        self, spec: RunSpec, attempt: int = 1, status: str = "finished", code: str = "", reason: str = "", **more: Any
     ) -> Event:
         return self.append(
             EventType.ATTEMPT_ENDED, run_id=spec.run_id, attempt=attempt, status=status, code=code, reason=reason,
@@ -218,8 +219,12 @@ class Synthetic:
     def judge(self) -> None:
         state = self.state()
         for claim in self.design.hypotheses:
-            verdict = judge_hypothesis(state, claim.id, look=1)
-            self.append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
+            self.append(
+                EventType.VERDICT_COMPUTED, **judge_hypothesis(state, claim.id, look=1).model_dump(mode="json")
+            )
+
+    def give_up(self, spec: RunSpec, code: str, reason: str = "made up for a test") -> Event:
+        return self.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code=code, reason=reason)
 
     def conclude(self) -> StudyState:
         self.append(
@@ -228,11 +233,15 @@ class Synthetic:
         self.append(EventType.STUDY_CONCLUDED, reason="every hypothesis is judged")
         return self.state()
 
-    def whole(self, chosen: Design | None = None) -> StudyState:
-        """Write a finished study and return its state."""
-        self.create()
+    def begin(self, chosen: Design | None = None, **created: Any) -> list[RunSpec]:
+        """Write a study up to the plan of its runs, and return these."""
+        self.create(**created)
         self.lock(chosen)
-        for spec in self.plan():
+        return self.plan()
+
+    def whole(self, chosen: Design | None = None, **created: Any) -> StudyState:
+        """Write a finished study and return its state."""
+        for spec in self.begin(chosen, **created):
             self.run(spec)
         self.judge()
         return self.conclude()
@@ -253,12 +262,8 @@ class Synthetic:
             {"step": step, "metrics": {"critic/success/mean": success(step), "critic/rewards/mean": success(step)}}
             for step in range(1, steps + 1)
         ]
-        wandb = {
-            "project": "ajet",
-            "group": self.study,
-            "id": f"{spec.run_id}-{attempt}",
-            "config": {"seed": spec.seed},
-        }
+        run = f"{spec.run_id}-{attempt}"
+        wandb = {"project": "ajet", "group": self.study, "id": run, "config": {"seed": spec.seed}}
         return {
             "run_id": spec.run_id, "attempt": attempt, "design_hash": spec.design_hash, "wandb": wandb,
             "history": history,
@@ -274,6 +279,3 @@ class Synthetic:
             return {"environment": "guess", "split": "hidden", "policy_version": version, "episodes": episodes}
 
         return {"run_id": spec.run_id, "attempt": attempt, "initial": part(start, 0), "final": part(end, 40)}
-
-
-Builder = Callable[[Path], StudyState]

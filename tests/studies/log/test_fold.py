@@ -2,20 +2,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
-from studies import EventType, LogCorrupt, StudyState, UnknownStudy, fold
+from studies import Event, EventType, LogCorrupt, UnknownStudy, fold
+from studies.records.design import RunSpec
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Synthetic:
-    return Synthetic(tmp_path)
+def ready(s: Synthetic) -> list[RunSpec]:
+    s.create()
+    s.lock()
+    return s.plan()
 
 
 def test_a_whole_study_folds_to_what_was_written(study: Synthetic) -> None:
@@ -36,35 +35,22 @@ def test_a_whole_study_folds_to_what_was_written(study: Synthetic) -> None:
 
 
 def test_the_status_moves_as_the_study_does(study: Synthetic) -> None:
-    seen: list[str] = []
-
-    def note() -> None:
-        seen.append(study.state().status)
-
-    study.create()
-    note()
-    study.lock()
-    note()
-    specs = study.plan()
-    study.run(specs[0])
-    study.append(EventType.STUDY_STOPPED, reason="by the user")
-    note()
-    study.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"])
-    note()
-    for spec in specs[1:]:
-        study.run(spec)
-    study.judge()
-    note()
-    study.conclude()
-    note()
-    assert seen == ["planning", "running", "stopped", "running", "judged", "concluded"]
+    steps: list[tuple[str, Callable[[], object]]] = [
+        ("planning", study.create),
+        ("running", study.lock),
+        ("stopped", lambda: study.append(EventType.STUDY_STOPPED, reason="by the user")),
+        ("running", lambda: study.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"])),
+        ("judged", lambda: ([study.run(spec) for spec in study.plan()], study.judge())),
+        ("concluded", study.conclude),
+    ]
+    for status, step in steps:
+        step()
+        assert study.state().status == status
     assert study.state().resumed_count == 1
 
 
 def test_a_run_moves_from_planned_to_collected_with_every_attempt_kept(study: Synthetic) -> None:
-    study.create()
-    study.lock()
-    spec = study.plan()[0]
+    spec = ready(study)[0]
     statuses = [study.state().runs[spec.run_id].status]
     study.launch(spec)
     statuses.append(study.state().runs[spec.run_id].status)
@@ -79,9 +65,7 @@ def test_a_run_moves_from_planned_to_collected_with_every_attempt_kept(study: Sy
 
 
 def test_a_run_knows_when_what_happened_to_it(study: Synthetic) -> None:
-    study.create()
-    study.lock()
-    first, second, *_ = study.plan()
+    first, second, *_ = ready(study)
     study.launch(first)
     running = study.state().runs[first.run_id]
     assert (running.attempts[0].ended, running.settled) == ("", "")
@@ -95,24 +79,18 @@ def test_a_run_knows_when_what_happened_to_it(study: Synthetic) -> None:
 
 
 def test_an_invalid_run_is_kept_but_counts_for_nothing(study: Synthetic) -> None:
-    state = study.whole()
-    victim = state.runs_of("group_size=4")[0].run_id
-    again = Synthetic(study.folder / "again")
-    again.create()
-    again.lock()
-    for spec in again.plan():
-        again.run(spec)
-    again.append(EventType.RUN_INVALIDATED, run_id=victim, code="NAN", reason="loss became NaN")
-    invalid = again.state().runs[victim]
+    victim = ready(study)[0]
+    study.run(victim)
+    assert victim.run_id in study.state().values(victim.arm)
+    study.append(EventType.RUN_INVALIDATED, run_id=victim.run_id, code="NAN", reason="loss became NaN")
+    invalid = study.state().runs[victim.run_id]
     assert invalid.status == "invalid"
     assert invalid.measurements
-    assert victim not in again.state().values("group_size=4")
+    assert victim.run_id not in study.state().values(victim.arm)
 
 
 def test_a_verdict_falls_when_the_data_it_rests_on_change(study: Synthetic) -> None:
-    study.create()
-    study.lock()
-    specs = study.plan()
+    specs = ready(study)
     for spec in specs[:8]:
         study.run(spec)
     study.judge()
@@ -144,30 +122,19 @@ def test_waits_before_a_stop_or_a_resumption_are_not_worked(study: Synthetic) ->
     assert study.state().elapsed_s == pytest.approx(9.0)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(cut=st.integers(1, 200))
-def test_every_prefix_of_a_log_folds_and_no_fold_depends_on_another(
-    finished: StudyState, study: Synthetic, cut: int
-) -> None:
+def test_every_prefix_of_a_log_folds_and_no_fold_depends_on_another(study: Synthetic) -> None:
+    finished = study.whole()
     events = study.log.read(study.study)
-    prefix = events[: min(cut, len(events))]
-    state = fold(prefix)
-    assert state.event_count == len(prefix)
-    counts = [run.status for run in state.runs.values()]
-    assert len(counts) == sum(counts.count(s) for s in ("planned", "running", "ended", "collected", "invalid"))
-    assert fold(prefix) == state
+    for cut in range(1, len(events)):
+        state = fold(events[:cut])
+        assert state.event_count == cut
+        assert {run.status for run in state.runs.values()} <= {"planned", "running", "ended", "collected", "invalid"}
+        assert fold(events[:cut]) == state
     assert fold(events) == finished
 
 
-@pytest.fixture
-def finished(study: Synthetic) -> StudyState:
-    return study.whole()
-
-
 def test_thousands_of_events_fold(study: Synthetic) -> None:
-    study.create()
-    study.lock()
-    spec = study.plan()[0]
+    spec = ready(study)[0]
     events = study.log.read(study.study)
     many = list(events)
     for number in range(1, 1501):
@@ -179,53 +146,37 @@ def test_thousands_of_events_fold(study: Synthetic) -> None:
     assert len(fold(many).runs[spec.run_id].attempts) == 1500
 
 
-def ready(study: Synthetic) -> Any:
-    study.create()
-    study.lock()
-    return study.plan()
+def propose(s: Synthetic, name: str = "h1") -> Event:
+    return s.append(EventType.HYPOTHESIS_PROPOSED, **hypothesis(name).model_dump())
+
+
+def lock(s: Synthetic, **changes: Any) -> Event:
+    """Lock a design in the log, without a file."""
+    return s.append(EventType.DESIGN_LOCKED, **{"design": s.design.model_dump(), "hash": s.design.hash(), **changes})
 
 
 Step = Callable[[Synthetic], object]
 UNFIT: dict[str, tuple[Step, str]] = {
     "a second creation": (lambda s: (ready(s), s.create()), "exactly one study.created"),
     "an event before the creation": (lambda s: s.append(EventType.STUDY_STOPPED, reason="x"), "exactly one"),
-    "a hypothesis twice": (
-        lambda s: (s.create(), [s.append(EventType.HYPOTHESIS_PROPOSED, **hypothesis().model_dump()) for _ in "ab"]),
-        "was proposed before",
-    ),
-    "a hypothesis after the lock": (
-        lambda s: (ready(s), s.append(EventType.HYPOTHESIS_PROPOSED, **hypothesis("h9").model_dump())),
-        "after the design was locked",
-    ),
-    "a second lock": (
-        lambda s: (ready(s), s.append(EventType.DESIGN_LOCKED, design=s.design.model_dump(), hash=s.design.hash())),
-        "one lock per study",
-    ),
+    "a hypothesis twice": (lambda s: (s.create(), propose(s), propose(s)), "was proposed before"),
+    "a hypothesis after the lock": (lambda s: (ready(s), propose(s, "h9")), "after the design was locked"),
+    "a second lock": (lambda s: (ready(s), lock(s)), "one lock per study"),
     "a lock that names no file": (
-        lambda s: (s.create(), s.append(EventType.DESIGN_LOCKED, design=s.design.model_dump(), hash=s.design.hash())),
-        "does not name the lock's file. An ajet from before version 0.1.0 wrote it",
-    ),
-    "a lock whose hash is another's": (
-        lambda s: (s.create(), s.append(EventType.DESIGN_LOCKED, design=s.design.model_dump(), hash="f" * 64)),
-        "the lock says ffffffffffff",
-    ),
-    "a design that is none": (
-        lambda s: (s.create(), s.append(EventType.DESIGN_LOCKED, design={"arms": []}, hash="")), "not a valid record"),
+        lambda s: (s.create(), lock(s)), "does not name the lock's file. An ajet from before version 0.1.0 wrote it"),
+    "a lock whose hash is another's": (lambda s: (s.create(), lock(s, hash="f" * 64)), "the lock says ffffffffffff"),
+    "a design that is none": (lambda s: (s.create(), lock(s, design={"arms": []}, hash="")), "not a valid record"),
     "a run before the lock": (lambda s: (s.create(), s.plan()), "a run under the locked design"),
     "a run under another design": (
-        lambda s: (s.create(), s.lock(), s.plan(design(seeds=6))),
-        "a run under the locked design",
-    ),
+        lambda s: (s.create(), s.lock(), s.plan(design(seeds=6))), "a run under the locked design"),
     "a run whose id is another's": (
         lambda s: (s.create(), s.lock(), s.append(
             EventType.RUN_PLANNED, run_id="0" * 16, spec=s.spec("group_size=4", s.design.seeds[0]).model_dump())),
-        "the event says 0000000000000000",
-    ),
+        "the event says 0000000000000000"),
     "a run twice": (lambda s: (ready(s), s.plan()), "was planned before"),
     "a launch of an unknown run": (
         lambda s: (ready(s), s.append(EventType.ATTEMPT_LAUNCHED, run_id="x", attempt=1, name="n")),
-        "no run 'x' was planned",
-    ),
+        "no run 'x' was planned"),
     "two attempts at once": (lambda s: [s.launch(spec, n) for spec in ready(s)[:1] for n in (1, 2)], "is running"),
     "an attempt's number twice": (
         lambda s: [(s.launch(x), s.end(x, 1, "lost"), s.launch(x, 1)) for x in ready(s)[:1]], "expected attempt 2"),
@@ -239,18 +190,15 @@ UNFIT: dict[str, tuple[Step, str]] = {
     "a measurement of a run not collected": (
         lambda s: s.append(
             EventType.MEASUREMENT_RECORDED, run_id=ready(s)[0].run_id, key="k", value=1.0, n=1, sha256=""),
-        "of a collected run only",
-    ),
+        "of a collected run only"),
     "a measurement bound to no file": (
         lambda s: [(s.run(x), s.append(
             EventType.MEASUREMENT_RECORDED, run_id=x.run_id, key="k", value=1.0, n=1, sha256=""))
             for x in ready(s)[:1]],
-        "bound to no collected file",
-    ),
+        "bound to no collected file"),
     "an invalidation twice": (
         lambda s: [s.append(EventType.RUN_INVALIDATED, run_id=x.run_id, code="c", reason="") for x in ready(s)[:1] * 2],
-        "was invalidated before",
-    ),
+        "was invalidated before"),
     "planning after the conclusion": (
         lambda s: (ready(s), s.conclude(), s.append(EventType.VERDICT_COMPUTED)), "was concluded before"),
     "a payload without its fields": (
@@ -261,13 +209,8 @@ UNFIT: dict[str, tuple[Step, str]] = {
 @pytest.mark.parametrize("name", UNFIT)
 def test_what_cannot_follow_is_refused_and_named(study: Synthetic, name: str) -> None:
     step, said = UNFIT[name]
-
-    def fold_it() -> StudyState:
-        step(study)
-        return study.state()
-
     with pytest.raises(LogCorrupt, match=said) as caught:
-        fold_it()
+        (step(study), study.state())  # a step may fold as well
     assert f"of study {study.study}" in str(caught.value)
     assert f"event {caught.value.seq} ({caught.value.type})" in str(caught.value)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
@@ -18,23 +17,20 @@ from hypothesis import strategies as st
 from studies import EventLog, StoreError
 from studies.log.leases import ControllerLeases, Holder, LeaseWatch
 from studies.log.slots import Slot, SlotAsk, SlotRow, Slots, grantable
+from tests.studies.processes import go, line, start
 
 HOST = "machine"
-TAKER = (sys.executable, "-m", "tests.studies.slot_taker")
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite":
-        return f"sqlite:///{tmp_path / 'events.db'}"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
 
 
 @pytest.fixture
 def log(url: str) -> Iterator[EventLog]:
     with closing(EventLog(url)) as opened:
         yield opened
+
+
+@pytest.fixture
+def slots(log: EventLog) -> Slots:
+    return Slots(log, HOST)
 
 
 def ask(study: str, parts: int, attempt: str = "") -> SlotAsk:
@@ -53,18 +49,11 @@ def fit(slots: Sequence[Slot]) -> bool:
 
 def test_processes_that_contend_share_the_machine_and_leave_nothing_free(url: str) -> None:
     parts = (2, 3, 4)
-    processes = [
-        subprocess.Popen((*TAKER, url, HOST, f"study-{count}", str(count)), stdin=-1, stdout=-1, text=True)
-        for count in parts
-    ]
+    processes = [start("slots", url, HOST, f"study-{count}", str(count)) for count in parts]
     try:
+        assert [line(process) for process in processes] == ["ready"] * len(parts)
         for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
+            go(process)
         said = [process.communicate()[0].split("\n") for process in processes]
     finally:
         for process in processes:
@@ -94,16 +83,17 @@ def test_a_machine_that_cannot_be_written_down_is_said_at_once(log: EventLog, mo
     assert Slots(log, "here").take(SlotAsk("s", "s-a1", "/home", 1)).slot == Slot(1, 1)
 
 
-def test_a_machine_has_as_many_slots_as_runs_go_at_once_and_machines_have_their_own(log: EventLog) -> None:
-    slots, other = Slots(log, HOST), Slots(log, "other")
+def test_a_machine_has_as_many_slots_as_runs_go_at_once_and_machines_have_their_own(
+    log: EventLog, slots: Slots
+) -> None:
+    other = Slots(log, "other")
     taken = [slots.take(ask("s", 3, f"a{number}")).slot for number in range(4)]
     assert taken == [Slot(1, 3), Slot(2, 3), Slot(3, 3), None]
     assert other.take(ask("o", 1)).slot == Slot(1, 1)
     assert [row.host for row in slots.rows()] == [HOST] * 4 + ["other"]
 
 
-def test_a_run_that_needs_the_whole_machine_waits_for_it_and_gets_it(log: EventLog) -> None:
-    slots = Slots(log, HOST)
+def test_a_run_that_needs_the_whole_machine_waits_for_it_and_gets_it(slots: Slots) -> None:
     small = [slots.take(ask("small", 2, f"a{number}")) for number in range(2)]
     assert slots.take(ask("large", 1)).slot is None
     slots.give_back(small[:1])
@@ -113,8 +103,7 @@ def test_a_run_that_needs_the_whole_machine_waits_for_it_and_gets_it(log: EventL
     assert slots.take(ask("large", 1)).slot == Slot(1, 1)
 
 
-def test_an_attempt_has_one_slot_however_often_it_is_taken(log: EventLog) -> None:
-    slots = Slots(log, HOST)
+def test_an_attempt_has_one_slot_however_often_it_is_taken(slots: Slots) -> None:
     first, again = slots.take(ask("s", 2)), slots.take(ask("s", 2))
     assert first.slot == again.slot
     assert first.claim < again.claim
@@ -122,8 +111,7 @@ def test_an_attempt_has_one_slot_however_often_it_is_taken(log: EventLog) -> Non
     assert row == again
 
 
-def test_a_study_stands_in_the_line_once_and_keeps_its_place_whichever_run_is_next(log: EventLog) -> None:
-    slots = Slots(log, HOST)
+def test_a_study_stands_in_the_line_once_and_keeps_its_place_whichever_run_is_next(slots: Slots) -> None:
     held = slots.take(ask("s", 1))
     turns = [slots.take(ask("waits", 1, attempt)).turn for attempt in ("a1", "a2", "a1")]
     assert len(set(turns)) == 1
@@ -133,8 +121,8 @@ def test_a_study_stands_in_the_line_once_and_keeps_its_place_whichever_run_is_ne
     assert slots.take(ask("waits", 1, "a3")).slot == Slot(1, 1)
 
 
-def test_studies_that_want_more_than_there_is_take_turns(log: EventLog) -> None:
-    slots, names = Slots(log, HOST), ("a", "b", "c")
+def test_studies_that_want_more_than_there_is_take_turns(slots: Slots) -> None:
+    names = ("a", "b", "c")
     held = [slots.take(ask("a", 2, f"a{number}")) for number in range(2)]
     order = []
     for number in range(2, 14):
@@ -148,8 +136,7 @@ def test_studies_that_want_more_than_there_is_take_turns(log: EventLog) -> None:
     assert order == ["a", "b", "c"] * 4
 
 
-def test_what_was_left_behind_is_taken_only_as_it_was_seen(log: EventLog) -> None:
-    slots = Slots(log, HOST)
+def test_what_was_left_behind_is_taken_only_as_it_was_seen(slots: Slots) -> None:
     seen = slots.take(ask("left", 1))
     slots.take(ask("left", 1))  # its next controller claims it
     assert slots.take(ask("s", 1), left=[seen]).slot is None
@@ -159,19 +146,17 @@ def test_what_was_left_behind_is_taken_only_as_it_was_seen(log: EventLog) -> Non
     assert slots.take(ask("s", 1), left=[now]).slot == Slot(1, 1)
 
 
-def test_runs_without_a_slot_keep_one_free_each(log: EventLog) -> None:
-    slots = Slots(log, HOST)
+def test_runs_without_a_slot_keep_one_free_each(slots: Slots) -> None:
     assert slots.take(ask("s", 2, "a1"), beside=1).slot == Slot(1, 2)
     assert slots.take(ask("s", 2, "a2"), beside=1).slot is None
     assert slots.take(ask("s", 2, "a2"), beside=0).slot == Slot(2, 2)
 
 
-def test_a_slot_of_another_version_is_one_clear_line(log: EventLog) -> None:
-    slots = Slots(log, HOST)
+def test_a_slot_of_another_version_is_one_clear_line(log: EventLog, slots: Slots) -> None:
     slots.take(ask("s", 1))
     with log.transaction("write") as connection:
         connection.execute(sa.text("update slots set slot = 'moon 1'"))
-    with pytest.raises(StoreError, match=r"expected a slot such as 'cores 1/2' .* found 'moon 1'"):
+    with pytest.raises(StoreError, match="'cores 1/2' .* found 'moon 1'"):
         slots.rows()
 
 
@@ -193,37 +178,32 @@ def test_what_is_granted_fits_and_nothing_that_would_fit_alone_is_kept_back(
     assert (granted is not None) == (len(free) > beside)
 
 
-def test_a_controller_is_gone_with_its_process_and_silent_when_it_was_suspended(tmp_path: Path) -> None:
-    with closing(EventLog(f"sqlite:///{tmp_path / 'events.db'}")) as log:
-        now = [0.0]
-        leases = ControllerLeases(log, ttl_s=60.0, clock=lambda: now[0])
-        here = Holder.here(tmp_path)
-        watch = LeaseWatch(leases, here)
-        assert (watch.is_gone("never"), watch.is_silent("never")) == (True, True)
-        lease = leases.take("s", here)
-        assert (watch.is_gone("s"), watch.is_silent("s")) == (False, False)
-        now[0] += 59.0
-        assert not watch.is_silent("s")
-        now[0] += 1.0
-        assert (watch.is_gone("s"), watch.is_silent("s")) == (False, True), "a process that lives may go on"
-        lease.renew()
-        assert not watch.is_silent("s")
-        lease.give_back()
-        assert (watch.is_gone("s"), watch.is_silent("s")) == (True, True)
+def test_a_controller_is_gone_with_its_process_and_silent_when_it_was_suspended(log: EventLog) -> None:
+    now = [0.0]
+    leases, here = ControllerLeases(log, ttl_s=60.0, clock=lambda: now[0]), Holder.here(Path())
+    watch = LeaseWatch(leases, here)
+    assert (watch.is_gone("never"), watch.is_silent("never")) == (True, True)
+    lease = leases.take("s", here)
+    assert (watch.is_gone("s"), watch.is_silent("s")) == (False, False)
+    now[0] += 59.0
+    assert not watch.is_silent("s")
+    now[0] += 1.0
+    assert (watch.is_gone("s"), watch.is_silent("s")) == (False, True), "a process that lives may go on"
+    lease.renew()
+    assert not watch.is_silent("s")
+    lease.give_back()
+    assert (watch.is_gone("s"), watch.is_silent("s")) == (True, True)
 
 
-def test_a_controller_that_cannot_be_seen_is_gone_when_it_has_not_beaten_for_its_ttl(tmp_path: Path) -> None:
-    with closing(EventLog(f"sqlite:///{tmp_path / 'events.db'}")) as log:
-        now = [0.0]
-        leases = ControllerLeases(log, ttl_s=60.0, clock=lambda: now[0])
-        here = Holder.here(tmp_path)
-        far = Holder("far", "boot", here.pid, here.started_s, here.home)
-        lease, watch = leases.take("s", far), LeaseWatch(leases, here)
-        assert not watch.is_gone("s")
-        now[0] += 40.0
-        lease.renew()
-        assert not watch.is_gone("s")
-        now[0] += 59.0
-        assert not watch.is_gone("s")
-        now[0] += 1.0
-        assert watch.is_gone("s")
+def test_a_controller_that_cannot_be_seen_is_gone_when_it_has_not_beaten_for_its_ttl(log: EventLog) -> None:
+    now = [0.0]
+    leases, here = ControllerLeases(log, ttl_s=60.0, clock=lambda: now[0]), Holder.here(Path())
+    lease, watch = leases.take("s", replace(here, host="far", boot="boot")), LeaseWatch(leases, here)
+    assert not watch.is_gone("s")
+    now[0] += 40.0
+    lease.renew()
+    assert not watch.is_gone("s")
+    now[0] += 59.0
+    assert not watch.is_gone("s")
+    now[0] += 1.0
+    assert watch.is_gone("s")

@@ -1,27 +1,19 @@
-"""A reader that follows a log sees what a whole reading sees, and nothing that was written anew."""
+"""A reader that follows a log sees what a whole reading sees; a change of the lock's file is told in a sentence."""
 
 from __future__ import annotations
 
+import hashlib
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 import sqlalchemy as sa
 
 from studies import EventLog, EventType, LogCorrupt, StudyLog, UnknownStudy, fold
+from studies.log.lock_file import LOCK_FILE, lock_error, write_lock
+from tests.golden import assert_golden
 from tests.studies.raw import append
-from tests.studies.synthetic import Synthetic
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Synthetic:
-    return Synthetic(tmp_path)
-
-
-def change(study: Synthetic, statement: str) -> None:
-    engine = sa.create_engine(f"sqlite:///{study.folder / 'events.db'}")
-    with engine.begin() as connection:
-        connection.execute(sa.text(statement))
-    engine.dispose()
+from tests.studies.synthetic import Synthetic, design
 
 
 def test_it_sees_at_every_event_what_a_whole_reading_sees(study: Synthetic) -> None:
@@ -40,9 +32,8 @@ def test_it_sees_what_another_process_appends(study: Synthetic) -> None:
     study.create()
     following = StudyLog(study.log, study.study)
     following.state()
-    other = EventLog(f"sqlite:///{study.folder / 'events.db'}")
-    append(other, study.study, EventType.STUDY_STOPPED, {"reason": "by hand"})
-    other.close()
+    with closing(EventLog(f"sqlite:///{study.folder / 'events.db'}")) as other:
+        append(other, study.study, EventType.STUDY_STOPPED, {"reason": "by hand"})
     assert following.state().stopped_reason == "by hand"
 
 
@@ -69,7 +60,8 @@ def test_a_log_that_was_written_anew_is_refused(study: Synthetic, statement: str
     following = StudyLog(study.log, study.study)
     assert following.state().event_count == 5
     study.append(EventType.STUDY_STOPPED, reason="x")
-    change(study, statement)
+    with study.log.transaction("write") as connection:
+        connection.execute(sa.text(statement))
     with pytest.raises(LogCorrupt, match=said):
         following.state()
 
@@ -82,3 +74,22 @@ def test_after_a_refusal_it_begins_anew(study: Synthetic) -> None:
     for _ in range(2):
         with pytest.raises(LogCorrupt, match="no run 'none'"):
             following.state()
+
+
+def test_the_lock_files_sha256_is_the_designs_hash(tmp_path: Path) -> None:
+    assert write_lock(tmp_path / "new", design()) == design().hash()
+    assert hashlib.sha256((tmp_path / "new" / LOCK_FILE).read_bytes()).hexdigest() == design().hash()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [LOCK_FILE]
+
+
+def test_a_lock_that_is_gone_or_changed_is_told_and_before_it_there_is_no_file_to_be_wrong(
+    study: Synthetic, tmp_path: Path
+) -> None:
+    study.create()
+    assert lock_error(study.state(), tmp_path) is None
+    study.lock()
+    state = study.state()
+    assert lock_error(state, tmp_path) is None
+    assert_golden(lock_error(state, tmp_path / "elsewhere"))
+    write_lock(tmp_path, study.design.model_copy(update={"alpha": 0.5}))
+    assert_golden(lock_error(state, tmp_path))
