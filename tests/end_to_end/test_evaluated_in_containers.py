@@ -26,10 +26,9 @@ from studies.metrics.kinds.base import Asked
 from studies.metrics.kinds.transfer import Transfer
 from swarm.environments import registry
 from swarm.environments.playing.evaluate import rounds
-from tests.research.attempts.test_attempt import DEADLINE_S, EPISODES, Trial, eventually
 from tests.research.attempts.test_containers import ContainedTrial
-from tests.research.attempts.test_during import PLAYS, evaluated_often
-from tests.research.attempts.test_resumption import Tries
+from tests.research.attempts.trials import DEADLINE_S, EPISODES, PLAYS, Trial, Tries, eventually
+from tests.research.factories import with_run, with_schedule
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -88,11 +87,10 @@ class CountingTrial(ContainedTrial):
     brought: tuple[str, str] = ("", "")
     """Its name, and the folder of those that were brought."""
 
-    def order(self, *, steps: int) -> AttemptSpec:
+    def order(self, *, steps: int, **fields: Any) -> AttemptSpec:
         name, environments = self.brought
-        order = super().order(steps=steps)
-        spec = order.spec.model_copy(update={"environment": name, "job": {**order.spec.job, "environment": name}})
-        return order.model_copy(update={"spec": spec, "run_id": spec.run_id, "environments": environments})
+        order = super().order(steps=steps, environment=name, **fields)
+        return with_run(order, environment=name).model_copy(update={"environments": environments})
 
 
 class ContainedTries(Tries):
@@ -101,7 +99,7 @@ class ContainedTries(Tries):
     def __init__(self, path: Path, trial: type[CountingTrial], engine: ContainerEngine, image: Image) -> None:
         self._made = lambda folder: trial(folder, engine, image)
         super().__init__(path, steps=12, checkpoint_every=4)
-        self.order = evaluated_often(self.order, every=24, checkpoint_every=4)
+        self.order = with_schedule(self.order, 3, PLAYS)
         self.run = RunState(self.order.run_id, self.order.spec)
 
     def trial(self, number: int) -> Trial:
@@ -131,13 +129,7 @@ def trial(
 ) -> Iterator[CountingTrial]:
     trial = counting(tmp_path, engine, image)
     yield trial
-    _end(trial)
-
-
-def _end(trial: ContainedTrial) -> None:
-    for handle in trial.sandbox.list():
-        handle.stop(grace_s=1.0)
-    trial.containers.reap({})
+    trial.end()
 
 
 def stored(study: Path, evidence: CollectedEvidence) -> dict[str, Any]:
@@ -148,9 +140,9 @@ def stored(study: Path, evidence: CollectedEvidence) -> dict[str, Any]:
 def test_a_brought_environment_is_evaluated_during_training_beside_a_client_that_holds_no_hidden_task(
     trial: CountingTrial, tmp_path: Path
 ) -> None:
-    order = evaluated_often(trial.order(steps=6), every=16)
+    order = with_schedule(trial.order(steps=6), 2, PLAYS)
     assert order.evaluate_after == (2, 4)
-    handle = trial.launch_order(order)
+    handle = trial.launch(order)
     eventually(lambda: {"client", "evaluator-during"} <= trial.running().keys(), "both play")
     assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
     outcome = trial.outcome()
@@ -200,18 +192,16 @@ def test_a_killed_attempt_in_containers_is_gone_on_from_with_the_evaluations_it_
     finally:
         for trial in tries.trials.values():
             assert isinstance(trial, ContainedTrial)
-            _end(trial)
+            trial.end()
             assert trial.running() == {}
 
 
 def test_the_last_policy_plays_another_environment_in_a_container_of_its_own(
     trial: CountingTrial, tmp_path: Path
 ) -> None:
-    order = trial.order(steps=2)
     metric = Transfer().define(Asked("it is solved", EPISODES, 16, of="arith"))
-    spec = order.spec.model_copy(update={"metric": metric})
-    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
-    handle = trial.launch_order(order)
+    order = with_run(trial.order(steps=2), metric=metric)
+    handle = trial.launch(order)
     assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
     outcome = trial.outcome()
     assert (outcome.refused, set(outcome.evaluations)) == ({}, {"initial", "final", "other"})

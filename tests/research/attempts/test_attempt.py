@@ -1,354 +1,377 @@
-"""One attempt at a run, with a real server, client, evaluator and W&B log: it finishes, or says what failed."""
+"""One attempt, with fakes in the place of its server and its workers: it finishes, or says what failed."""
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import json
+import hashlib
 import os
+import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 
-import psutil
 import pytest
-from filelock import FileLock
 
 from research.attempts.attempt import Attempt, main
 from research.attempts.monitor import TrainingMonitor
-from research.attempts.processes import ManagedProcess, ProcessGroup
-from research.attempts.workers import TRANSCRIPTS
+from research.attempts.processes import ProcessGroup
+from research.attempts.workers import ProcessWorkers
 from research.errors import NotIsolated
 from research.files import read_json, write_json
 from research.installation.model_folder import model_folder
-from research.isolation.mode import ENGINE_VARIABLES
-from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec, Role
-from research.results.collect import breakdown, collect
+from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec
+from research.results.during import read_during
 from research.results.failure_codes import MODEL_CHANGED, TRAINING_NAN, AttemptFailed
-from sandboxes import Exit, Handle, ProcessSandbox, SandboxSpec
-from studies.records.design import Metric, RunSpec
-from studies.records.run_data import Conditions
-from swarm.job import Job
+from research.results.wandb_reader import TrackedRun
+from studies.metrics import Asked
+from studies.metrics.kinds.transfer import Transfer
+from studies.records.design_parts import Watchdog
 from swarm.wire import ServerState, Status
+from tests.research.attempts.fake_attempt import FakeAttempt, Play, evaluate, for_ever, train
+from tests.research.factories import edit, make_order, with_run, with_schedule
 from tests.research.model_folders import model_at
 
-DEADLINE_S = 300.0
-ROOT = Path(__file__).parents[3]
-EPISODES = 24
+ORDER = make_order(steps=8, episodes_per_step=8, group_size=4)
+SCHEDULED = with_schedule(ORDER, every=2, episodes=8)
 
 
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"it did not come to pass in time: {what}"
-        time.sleep(0.02)
-
-
-class Trial:
-    """An attempt in a sandbox of its own."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.folder = AttemptFolder(path / "attempt")
-        self.sandbox = ProcessSandbox(path / "sandboxes")
-
-    def order(self, *, steps: int) -> AttemptSpec:
-        job = Job(steps=steps, backend="fake", episodes_per_step=8, group_size=4, seed=3)
-        spec = RunSpec(
-            study="s1",
-            design_hash="d" * 64,
-            arm="group_size=4",
-            seed=3,
-            environment="guess",
-            job=job.model_dump(mode="json", exclude={"tracking"}),
-            metric=Metric(meaning="share of hidden tasks solved", episodes=EPISODES),
-        )
-        return AttemptSpec(study="s1", run_id=spec.run_id, attempt=1, spec=spec, models=str(self.path / "models"))
-
-    def launch(self, *, steps: int) -> Handle:
-        return self.launch_order(self.order(steps=steps))
-
-    def launch_order(self, order: AttemptSpec) -> Handle:
-        write_json(self.folder.spec, order.model_dump(mode="json"))
-        command = (sys.executable, "-m", "research.attempts.attempt", str(self.folder.path))
-        spec = SandboxSpec("attempt", command, self.folder.path, self.variables(), time_limit_s=None, trusted=True)
-        return self.sandbox.run(dataclasses.replace(spec, after_kill=self.after_kill()))
-
-    def variables(self) -> dict[str, str]:
-        return {name: os.environ[name] for name in ENGINE_VARIABLES if name in os.environ}
-
-    def after_kill(self) -> tuple[str, ...]:
-        return ()
-
-    def progress(self) -> AttemptProgress | None:
-        value = read_json(self.folder.progress)
-        return None if value is None else AttemptProgress.model_validate(value)
-
-    def outcome(self) -> AttemptOutcome:
-        return AttemptOutcome.model_validate(read_json(self.folder.outcome))
-
-    def at(self, stage: str, step: int = 0) -> bool:
-        now = self.progress()
-        return now is not None and now.stage == stage and now.step >= step
-
-    def pids(self, word: str) -> list[int]:
-        """Return the attempt's living processes whose command line holds `word` and the attempt's place."""
-        started = read_json(self.path / "sandboxes" / "attempt" / "started.json")
-        assert started is not None
-        session = int(started["shim_pid"])
-        return [p.pid for p in psutil.process_iter() if _of_session(p, session) and word in _command(p)]
-
-
-def _of_session(process: psutil.Process, session: int) -> bool:
-    try:
-        return os.getsid(process.pid) == session and process.status() != psutil.STATUS_ZOMBIE
-    except (ProcessLookupError, psutil.NoSuchProcess):
-        return False
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.NoSuchProcess:
-        return []
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("research.attempts.attempt.AsyncSwarmClient", lambda server, token: server)
+    monkeypatch.setattr("research.attempts.attempt.POLL_S", 0.001)
 
 
 @pytest.fixture
-def trial(tmp_path: Path) -> Iterator[Trial]:
-    trial = Trial(tmp_path)
-    yield trial
-    for handle in trial.sandbox.list():
-        handle.stop(grace_s=1.0)
+def folder(tmp_path: Path) -> AttemptFolder:
+    return AttemptFolder(tmp_path / "attempt")
 
 
-def test_an_attempt_finishes_and_is_collected_with_its_results_and_its_conditions(trial: Trial, tmp_path: Path) -> None:
-    handle, order = trial.launch(steps=3), trial.order(steps=3)
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
-    outcome = trial.outcome()
-    assert (outcome.status, outcome.code) == ("finished", "ok")
+async def refused(attempt: Attempt, code: str) -> str:
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.code) == ("failed", code), outcome.reason
+    return outcome.reason
+
+
+async def test_an_attempt_finishes_with_each_evaluation_in_its_place(folder: AttemptFolder) -> None:
+    attempt = FakeAttempt(folder, SCHEDULED)
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.code, outcome.resumed_at) == ("finished", "ok", None)
+    assert attempt.started == ["evaluator-initial", "evaluator-during", "client", "evaluator-final"]
     assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
-    assert len(outcome.files) == 3
-    progress = trial.progress()
-    assert progress is not None
-    assert progress.hidden_success is not None
-    assert trial.pids("-m") == []
-    evidence = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
-    assert evidence.snapshot["steps"] == 3
-    assert {measurement.n for measurement in evidence.measurements} == {EPISODES}
-    final = next(m for m in evidence.measurements if m.key == "hidden/success")
-    assert final.value == progress.hidden_success
-    collected = json.loads((tmp_path / "study" / evidence.evaluation["path"]).read_text())
-    before, after = ([play["task_id"] for play in collected[part]["transcripts"]] for part in ("initial", "final"))
-    assert before == after
-    assert len(before) == TRANSCRIPTS
-    assert evidence.alarms == ()
-    assert "conditions" in evidence.payload()
-    observed(evidence.conditions)
-    unsaid = collect(trial.folder, order, tmp_path / "unsaid")
-    assert unsaid.measurements == evidence.measurements, "whether or not the attempt's outcome is there"
+    assert set(outcome.files) == {f"evaluation-{name}.json" for name in ("initial", "during", "final")}
+    assert [each.policy_version for each in read_during(folder.evaluation("during"))] == [2, 4, 6]
+    progress = AttemptProgress.model_validate(read_json(folder.progress))
+    assert (progress.stage, progress.hidden_success) == ("stop", 0.5)
+    assert attempt.server.asked == ["train", "stop"]
 
 
-def observed(conditions: Conditions) -> None:
-    """Assert that the conditions are those of an attempt of three steps with the fake backend."""
-    assert (conditions.steps, conditions.episodes, conditions.evaluation_episodes) == (3, 24, EPISODES)
-    assert conditions.tokens is not None
-    assert conditions.tokens > 0
-    assert conditions.wall_s is not None
-    assert 0 < conditions.wall_s < DEADLINE_S
-    assert conditions.decoding == "temperature 1, at most 16 tokens a call and 256 in all"
-    assert (conditions.checkpoint, conditions.overlap, conditions.judge_errors) == ("last", 0, 0)
-    assert (conditions.image, conditions.neighbours, conditions.stopped_by) == ("process", 1, None)
-    assert conditions.hardware is not None
-    unknown = {name for name, value in conditions if value is None}
-    fake = {"initial_policy", "template", "optimiser_steps", "probs_diff"}  # it loads and compares nothing
-    assert unknown == {*fake, "stopped_by", "stillness"}
-
-
-FOREVER = 100_000
-
-
-def untracked(trial: Trial, order: AttemptSpec) -> Attempt:
-    """Return an attempt for this process that has no tracker: where it is looked at how it ends, nobody reads a log."""
-    attempt = Attempt(trial.folder, order)
-    attempt._job = order.job
-    return attempt
-
-
-def workers_and_servers() -> list[psutil.Process]:
-    """Return what attempts in this process have started and not ended."""
-    return [process for process in psutil.Process().children(recursive=True) if "-m" in _command(process)]
-
-
-async def test_a_client_killed_during_training_fails_the_attempt_by_its_name(trial: Trial) -> None:
-    running = asyncio.create_task(untracked(trial, trial.order(steps=FOREVER)).run())
-    await asyncio.to_thread(eventually, lambda: trial.at("train", step=1), "training has begun")
-    (client,) = (process for process in workers_and_servers() if "play" in process.cmdline())
-    client.kill()
-    outcome = await running
-    assert (outcome.status, outcome.code) == ("failed", "client_died")
-    assert "killed by signal 9" in outcome.reason
-    assert workers_and_servers() == [], "nothing is left running"
-
-
-def test_a_server_that_cannot_start_is_a_failed_boot_with_its_last_words(trial: Trial) -> None:
-    trial.folder.server.mkdir(parents=True)
-    with FileLock(trial.folder.server / "server.lock"):
-        outcome = asyncio.run(Attempt(trial.folder, trial.order(steps=3)).run())
-    assert outcome.code == "boot_failed"
-    assert "exit code 2" in outcome.reason
-    assert "another server runs" in outcome.reason
-
-
-def test_stopping_an_attempt_ends_all_its_processes_and_leaves_no_outcome(trial: Trial) -> None:
-    handle = trial.launch(steps=FOREVER)
-    eventually(lambda: trial.at("train", step=1), "training has begun")
-    assert len(trial.pids("-m")) == 3, "attempt, server, client"
-    assert handle.stop().reason == "stopped"
-    assert trial.pids("-m") == []
-    assert not trial.folder.outcome.exists()
-
-
-def test_an_order_that_is_none_is_refused_in_one_line(
-    trial: Trial, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+async def test_the_last_policy_plays_another_environment_where_success_there_is_asked_for(
+    folder: AttemptFolder,
 ) -> None:
-    write_json(trial.folder.spec, {"study": "s1"})
-    monkeypatch.setattr(sys, "argv", ["attempt", str(trial.folder.path)])
-    assert main() == 2
-    assert "expected the spec of an attempt" in capsys.readouterr().err
-    assert not trial.folder.outcome.exists()
+    attempt = FakeAttempt(folder, with_run(ORDER, metric=Transfer().define(Asked("solved", 8, 16, of="arith"))))
+    assert (await attempt.run()).status == "finished"
+    assert attempt.started == ["evaluator-initial", "client", "evaluator-other", "evaluator-final"]
 
 
-def with_server(monkeypatch: pytest.MonkeyPatch, module_of_server: str) -> None:
-    """Give attempts of this process a server of another module."""
-    start = ProcessGroup.start
-
-    async def started(
-        processes: ProcessGroup, name: str, module: str, *arguments: str, log: Path, directory: Path | None = None,
-        **environment: str,
-    ) -> ManagedProcess:  # fmt: skip
-        if module == "swarm.server":
-            environment |= {"PYTHONPATH": str(ROOT)}
-            module = module_of_server
-        return await start(processes, name, module, *arguments, log=log, directory=directory, **environment)
-
-    monkeypatch.setattr(ProcessGroup, "start", started)
+async def dies(attempt: FakeAttempt) -> int:
+    attempt.server.step = 1
+    return -9
 
 
-def test_a_training_that_breaks_down_is_told_as_such_though_its_client_dies_of_it_unseen_by_the_watch(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def leaves(attempt: FakeAttempt) -> int:
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("role", "play", "code", "said"),
+    [
+        ("client", dies, "client_died", "its last words"),
+        ("client", leaves, "client_stopped", "step 0 of 8"),
+        ("initial", dies, "evaluator_died", "its last words"),
+        ("during", dies, "evaluator_died", "its last words"),
+        ("final", dies, "evaluator_died", "its last words"),
+        ("final", leaves, "evaluator_failed", "evaluation-final.json"),
+    ],
+)
+async def test_a_worker_that_ends_before_its_work_is_done_fails_the_attempt_by_its_name(
+    folder: AttemptFolder, role: str, play: Play, code: str, said: str
 ) -> None:
-    async def busy(self: Attempt, status: Status) -> None:
+    attempt = FakeAttempt(folder, SCHEDULED, **{role: play})
+    assert said in await refused(attempt, code)
+    assert attempt.playing == 0, "nothing is left running"
+
+
+@pytest.mark.parametrize(("environment", "doubt"), [("shop@0123456789ab", True), ("guess", False)])
+async def test_an_evaluator_that_ends_well_without_an_evaluation_puts_its_environments_code_in_doubt(
+    folder: AttemptFolder, environment: str, doubt: bool
+) -> None:
+    attempt = FakeAttempt(folder, with_run(ORDER, environment=environment), initial=leaves)
+    assert ("environment's code" in await refused(attempt, "evaluator_failed")) == doubt
+
+
+async def test_a_server_that_dies_is_the_reason_though_its_client_dies_of_it(folder: AttemptFolder) -> None:
+    async def play(attempt: FakeAttempt) -> int:
+        attempt.server.died.set()
+        return 3
+
+    attempt = FakeAttempt(folder, ORDER, client=play)
+    assert "killed by signal 9" in await refused(attempt, "server_died")
+    assert attempt.playing == 0
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_training_that_breaks_down_is_told_as_such_though_its_client_dies_of_it_unseen_by_the_watch(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    async def play(attempt: FakeAttempt) -> int:
+        attempt.server.facts = {"state": ServerState.FAILED, "not_finite": True, "reason": "no loss", "step": 2}
+        return 3
+
+    async def take(self: Attempt, status: Status) -> None:
         """Read a log for longer than a client takes to die."""
         if status.step:
             await asyncio.Event().wait()
 
-    with_server(monkeypatch, "tests.research.breaking_server")
-    monkeypatch.setattr(Attempt, "_take", busy)
-    trial = Trial(tmp_path)
-    order = trial.order(steps=FOREVER)
-    outcome = asyncio.run(Attempt(trial.folder, order).run())
-    assert (outcome.status, outcome.code) == ("failed", TRAINING_NAN), outcome.reason
-    alarm = breakdown(trial.folder, order)
-    assert (alarm.code, alarm.step, alarm.effect) == (TRAINING_NAN, 2, "worst")
+    if busy:
+        monkeypatch.setattr(Attempt, "_take", take)
+    attempt = FakeAttempt(folder, ORDER, client=play)
+    assert "no loss" in await refused(attempt, TRAINING_NAN)
+    assert attempt.server.asked[-1] == "stop", "so that its log is whole"
 
 
-class Learning:
-    """A server that is in an update until it was asked about it three times."""
+async def test_an_evaluation_of_which_nothing_ends_fails_the_attempt_by_its_name(folder: AttemptFolder) -> None:
+    async def hangs(attempt: FakeAttempt) -> int:
+        await attempt.server.reach(4)
+        attempt.server.facts = {"awaited_evaluations": 5}
+        return await for_ever(attempt)
 
-    def __init__(self) -> None:
-        self.asked = 0
+    async def play(attempt: FakeAttempt) -> int:
+        attempt.server.step = 4
+        return await for_ever(attempt)
 
-    async def status(self) -> Status:
-        self.asked += 1
-        return Status(state=ServerState.ROLLING, steps=3, updating=self.asked < 3)
-
-    async def ensure_training(self, job: Job, *, timeout_s: float) -> None:
-        """Begin."""
-
-
-class Untimely(Exception):
-    """The last evaluation began; the text says whether the server was in an update."""
-
-
-class Playing:
-    """Workers of which the client never ends by itself."""
-
-    failure = "died"
-
-    def __init__(self, folder: AttemptFolder, server: Learning) -> None:
-        self._folder = folder
-        self._server = server
-        self._stopped = asyncio.Event()
-        self._role = ""
-
-    async def start(self, role: Role) -> Playing:
-        self._role = role
-        if role == "evaluator-final":
-            raise Untimely("in an update" if self._server.asked < 3 else "after it")
-        if role == "evaluator-initial":
-            write_json(self._folder.evaluation("initial"), {"episodes": [{"success": True}]})
-        return self
-
-    async def ended(self) -> int:
-        if self._role == "client":
-            await self._stopped.wait()
-        return 0
-
-    async def stop(self) -> None:
-        self._stopped.set()
-
-    def last_words(self) -> str:
-        return ""
+    order = SCHEDULED.model_copy(update={"play_s": 5.0})
+    attempt = FakeAttempt(folder, order, during=hangs, client=play)
+    attempt._training = TrainingMonitor(folder, order, now=partial(next, count()))
+    reason = await refused(attempt, "evaluator_timeout")
+    assert ("step 4" in reason, "10 s" in reason) == (True, True)
 
 
-def test_a_training_that_a_rule_stops_in_an_update_is_evaluated_after_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+async def test_a_training_that_a_rule_stops_is_evaluated_once_no_update_is_in_progress(folder: AttemptFolder) -> None:
+    order = SCHEDULED.model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
+    blown, looks = {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1}, 0
+
+    async def play(attempt: FakeAttempt) -> int:
+        attempt.server.step, attempt.server.facts = 2, {"metrics": blown, "updating": True}
+        return await for_ever(attempt)
+
+    async def final(attempt: FakeAttempt) -> int:
+        assert not attempt.server.facts["updating"]
+        return await evaluate("evaluator-final")(attempt)
+
+    attempt = FakeAttempt(folder, order, client=play, final=final)
+    status = attempt.server.status
+
+    async def learned_after_a_while() -> Status:
+        nonlocal looks
+        looks += attempt.server.step
+        attempt.server.facts |= {"updating": looks < 20}
+        return await status()
+
+    attempt.server.status = learned_after_a_while  # type: ignore[method-assign]
+    read = TrackedRun("ajet", "s1", order.tracking_id, {}, {1: blown, 2: blown})
+    attempt._training = TrainingMonitor(folder, order, lambda *_: read)
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
+    assert attempt.playing == 0
+
+
+@pytest.fixture
+def resumed(folder: AttemptFolder) -> AttemptSpec:
+    """An order that goes on with an attempt whose training was at step 5 and evaluated at 2 and 4."""
+    first = FakeAttempt(AttemptFolder(folder.path.parent / "first"), SCHEDULED, step=0)
+    asyncio.run(first.run())
+    write_json(folder.evaluation("initial"), read_json(first.folder.evaluation("initial")))
+    write_json(folder.kept, read_json(first.folder.evaluation("during")))
+    hashes = (hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder.evaluation("initial"), folder.kept))
+    return SCHEDULED.model_copy(
+        update=dict(zip(("initial_sha256", "during_sha256"), hashes, strict=True)) | {"resumes": 1}
+    )
+
+
+@pytest.mark.parametrize(("step", "kept"), [(5, 2), (4, 1), (2, 0)])
+async def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and_plays_the_others_again(
+    folder: AttemptFolder, resumed: AttemptSpec, step: int, kept: int
 ) -> None:
-    async def at_once(self: TrainingMonitor) -> None:
-        """A rule holds."""
+    def mark(value: dict[str, list[dict[str, list[dict[str, float]]]]]) -> None:
+        for each in value["evaluations"]:
+            each["episodes"][0]["reward"] = 0.25
 
-    monkeypatch.setattr("research.attempts.attempt.POLL_S", 0.0)
-    monkeypatch.setattr(TrainingMonitor, "stops", at_once)
-    trial, server = Trial(tmp_path), Learning()
-    attempt = Attempt(trial.folder, trial.order(steps=3))
-    with pytest.raises(Untimely, match="after it"):
-        asyncio.run(attempt._work(Playing(trial.folder, server), server))  # type: ignore[arg-type]
-
-
-class Leaving(Playing):
-    """Workers of which the client ends well at once."""
-
-    async def ended(self) -> int:
-        return 0
+    edit(folder.kept, mark)
+    sha256 = hashlib.sha256(folder.kept.read_bytes()).hexdigest()
+    attempt = FakeAttempt(folder, resumed.model_copy(update={"during_sha256": sha256}), step=step)
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.resumed_at, "initial" in outcome.stages) == ("finished", step, False)
+    assert attempt.started == ["evaluator-during", "client", "evaluator-final"]
+    found = read_during(folder.evaluation("during"))
+    assert [each.policy_version for each in found] == [2, 4, 6]
+    assert [each.episodes[0].reward == 0.25 for each in found] == [True] * kept + [False] * (3 - kept)
 
 
-def test_a_client_that_ends_well_before_the_job_is_done_fails_the_attempt(tmp_path: Path) -> None:
-    trial, server = Trial(tmp_path), Learning()
-    attempt = Attempt(trial.folder, trial.order(steps=3))
-    with pytest.raises(AttemptFailed) as failed:
-        asyncio.run(attempt._work(Leaving(trial.folder, server), server))  # type: ignore[arg-type]
-    assert failed.value.code == "client_stopped"
-    assert "ended at step 0 of 3" in failed.value.reason
+async def test_an_attempt_that_goes_on_with_a_training_that_is_done_evaluates_it(
+    folder: AttemptFolder, resumed: AttemptSpec
+) -> None:
+    before = folder.evaluation("initial").read_bytes()
+    outcome = await FakeAttempt(folder, resumed, step=8).run()
+    assert (outcome.status, outcome.resumed_at) == ("finished", 8)
+    assert folder.evaluation("initial").read_bytes() == before
 
 
-def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(tmp_path: Path) -> None:
-    trial = Trial(tmp_path)
-    order = trial.order(steps=3)
-    coded = order.model_copy(update={"spec": order.spec.model_copy(update={"code": "def reward(): ..."})})
+async def test_a_training_that_a_rule_stopped_stays_stopped(folder: AttemptFolder, resumed: AttemptSpec) -> None:
+    order = resumed.model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
+    blown = {step: {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1} for step in range(1, 6)}
+    attempt = FakeAttempt(folder, order, step=5)
+    attempt._training = TrainingMonitor(folder, order, lambda *_: TrackedRun("ajet", "s1", "r", {}, blown))
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.stopped_by, outcome.resumed_at) == ("finished", "kl_blow_up", 5), outcome.reason
+    assert (attempt.started, attempt.server.step) == (["evaluator-final"], 5), "no step was added"
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [("initial", "evaluation_unreadable"), ("kept", "evaluation_unreadable"), ("lost", "evaluation_incomplete")],
+)
+async def test_an_attempt_does_not_go_on_with_evaluations_that_were_changed_or_are_gone(
+    folder: AttemptFolder, resumed: AttemptSpec, file: str, code: str
+) -> None:
+    path = folder.evaluation("initial") if file == "initial" else folder.kept
+    path.write_text(path.read_text().replace("true", "false"))
+    if file == "lost":
+        edit(path, lambda value: value["evaluations"].pop(0))
+        resumed = resumed.model_copy(update={"during_sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
+    attempt = FakeAttempt(folder, resumed, step=5)
+    await refused(attempt, code)
+    assert attempt.started == []
+
+
+def test_whoever_is_told_to_end_again_and_again_ends_all_that_plays_and_leaves_no_outcome(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[FakeAttempt] = []
+
+    async def play(attempt: FakeAttempt) -> int:
+        made.append(attempt)
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            return await for_ever(attempt)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr("research.attempts.attempt.Attempt", partial(FakeAttempt, client=play))
+    write_json(folder.spec, ORDER.model_dump(mode="json"))
+    monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
+    assert main() == 128 + signal.SIGTERM
+    assert made[0].playing == 0
+    assert not folder.outcome.exists()
+
+
+@pytest.mark.parametrize(("client", "code"), [(train, 0), (dies, 1)])
+def test_the_outcome_of_an_attempt_is_written_and_told_by_its_exit_code(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, client: Play, code: int
+) -> None:
+    monkeypatch.setattr("research.attempts.attempt.Attempt", partial(FakeAttempt, client=client))
+    write_json(folder.spec, ORDER.model_dump(mode="json"))
+    monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
+    assert main() == code
+    assert (AttemptOutcome.model_validate(read_json(folder.outcome)).status == "finished") == (code == 0)
+
+
+def test_an_order_that_is_none_is_refused_in_one_line(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(folder.spec, {"study": "s1"})
+    monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
+    assert main() == 2
+    assert str(folder.spec) in capsys.readouterr().err
+    assert not folder.outcome.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "how"), [("echo another server runs >&2; exit 2", "exit code 2"), ("kill -KILL $$", "signal 9")]
+)
+async def test_a_server_that_cannot_start_is_a_failed_boot_with_its_last_words(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, script: str, how: str
+) -> None:
+    monkeypatch.setattr("research.attempts.attempt.python_of", lambda backend: program(folder, script))
+    reason = await refused(Attempt(folder, ORDER), "boot_failed")
+    assert (how in reason, "another server runs" in reason) == (True, "echo" in script)
+
+
+def program(folder: AttemptFolder, script: str) -> str:
+    path = folder.path / "python"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+async def test_whoever_leaves_a_group_of_processes_ends_those_that_run(folder: AttemptFolder) -> None:
+    sleeps = program(folder, "exec sleep 600")
+    async with ProcessGroup(folder.path) as group:
+        process = await group.start("x", "y", log=folder.log("server"), python=sleeps)
+        assert process.runs
+    assert await process.ended() == -signal.SIGTERM
+
+
+async def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(folder: AttemptFolder) -> None:
     with pytest.raises(NotIsolated):
-        asyncio.run(Attempt(trial.folder, coded).run())
-    assert not trial.folder.log("server").exists()
+        await Attempt(folder, with_run(ORDER, code="def reward(): ...")).run()
+    assert not folder.log("server").exists()
 
 
-def test_an_attempt_trains_no_model_that_changed_since_it_was_named(tmp_path: Path) -> None:
-    trial = Trial(tmp_path)
+async def test_an_attempt_trains_no_model_that_changed_since_it_was_named(
+    folder: AttemptFolder, tmp_path: Path
+) -> None:
     model = model_folder(str(model_at(tmp_path / "model")))
-    order = trial.order(steps=1)
-    job = {**order.spec.job, "model": model.model_dump(mode="json")}
+    job = {**ORDER.spec.job, "model": model.model_dump(mode="json")}
     model_at(tmp_path / "model", b"others")
-    changed = order.model_copy(update={"spec": order.spec.model_copy(update={"job": job})})
-    outcome = asyncio.run(Attempt(trial.folder, changed).run())
-    assert (outcome.status, outcome.code) == ("failed", MODEL_CHANGED)
-    assert "found it changed" in outcome.reason
-    assert not trial.folder.server.exists()
+    assert "changed" in await refused(Attempt(folder, with_run(ORDER, job=job)), MODEL_CHANGED)
+    assert not folder.server.exists()
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "doubt"),
+    [
+        ("out_of_memory", 137, ""), ("timeout", 137, ""), ("killed", 1, ""), ("died", 1, ""), ("died", -9, ""),
+        ("died", 143, ""), ("died", 7, "os._exit, or a library's exit"),
+        ("died", -11, "a library's crash, or os._exit"), ("died", 139, "a library's crash, or os._exit"),
+    ],
+)  # fmt: skip
+def test_the_code_of_an_environment_is_blamed_only_where_it_can_be_its_doing(
+    folder: AttemptFolder, failure: str, code: int, doubt: str
+) -> None:
+    attempt = Attempt(folder, with_run(ORDER, environment="shop@0123456789ab"))
+    worker = SimpleNamespace(failure=failure, last_words=lambda: "its last words")
+    with pytest.raises(AttemptFailed) as ended:
+        attempt._require_good_end("client", worker, code)  # type: ignore[arg-type]
+    assert ended.value.code == f"client_{failure}"
+    assert ended.value.reason.endswith(": its last words")
+    assert ("environment's code" in ended.value.reason, doubt in ended.value.reason) == (doubt != "", True)
+
+
+async def test_a_process_that_goes_on_writing_hides_no_reason_why_the_attempt_ended(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written_meanwhile(path: str | Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError(39, "Directory not empty")
+
+    monkeypatch.setattr("research.attempts.workers.shutil.rmtree", written_meanwhile)
+    folder.given("client").mkdir(parents=True)
+    workers = ProcessWorkers(ProcessGroup(folder.path), folder, ORDER, "", "")
+    with pytest.raises(AttemptFailed) as failed:
+        async with workers:
+            raise AttemptFailed("server_died", "the server is gone")
+    assert failed.value.code == "server_died"

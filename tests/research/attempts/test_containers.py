@@ -10,15 +10,14 @@ import io
 import json
 import os
 import signal
-import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import psutil
 import pytest
@@ -34,7 +33,7 @@ from research.attempts.containers import (
     take_evaluations,
     tasks_of,
 )
-from research.files import write_json
+from research.attempts.processes import ManagedProcess, ProcessGroup
 from research.isolation.access_policy import AccessPolicy
 from research.isolation.engine_thread import EngineThread
 from research.isolation.mode import Sandboxing
@@ -42,16 +41,15 @@ from research.results.attempt_files import AttemptFolder, AttemptSpec, Role
 from research.results.collect import collect
 from research.results.during import read_during
 from research.results.failure_codes import ENGINE_GONE, INVALID_CODES, AttemptFailed
-from sandboxes import ContainerHandle, DockerSandbox, Exit, Handle, SandboxError, SandboxSpec
+from sandboxes import ContainerHandle, DockerSandbox, Exit, SandboxError, SandboxSpec
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import Gateway
 from sandboxes.images import Image
-from studies.metrics import Asked, kind_named
+from studies.metrics import Asked
 from studies.metrics.kinds.transfer import Transfer
-from studies.records.design import Schedule
 from studies.records.design_parts import Watchdog
-from studies.records.run_specs import evaluated
-from tests.research.attempts.test_attempt import DEADLINE_S, EPISODES, FOREVER, Trial, eventually, with_server
+from tests.research.attempts.trials import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
+from tests.research.factories import with_run, with_schedule
 
 CODE = "def reward(task, messages, outcome):\n    return 1.0\n"
 ROLES: tuple[Role, ...] = ("client", "evaluator-initial", "evaluator-final")
@@ -66,11 +64,15 @@ class ContainedTrial(Trial):
         self.containers = DockerSandbox(path / "containers", found)
         self._image = made
 
-    def order(self, *, steps: int) -> AttemptSpec:
+    def order(self, *, steps: int, **fields: Any) -> AttemptSpec:
         sandbox = Sandboxing(kind="docker", image=self._image.id, base=self._image.base, engine=self.engine.version)
         containers = str(self.path / "containers")
         more = {"sandbox": sandbox, "containers": containers, "time_limit_s": 120.0}
-        return super().order(steps=steps).model_copy(update=more)
+        return super().order(steps=steps, **fields).model_copy(update=more)
+
+    def end(self) -> None:
+        super().end()
+        self.containers.reap({})
 
     def after_kill(self) -> tuple[str, ...]:
         return reaping(self.folder.path)
@@ -86,25 +88,19 @@ class ContainedTrial(Trial):
 def trial(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[ContainedTrial]:
     trial = ContainedTrial(tmp_path, engine, image)
     yield trial
-    for handle in trial.sandbox.list():
-        handle.stop(grace_s=1.0)
-    trial.containers.reap({})
+    trial.end()
 
 
-def test_an_attempt_finishes_and_its_results_can_be_collected(trial: ContainedTrial, tmp_path: Path) -> None:
-    handle = trial.launch(steps=3)
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs()
-    outcome = trial.outcome()
-    assert (outcome.status, outcome.code, outcome.refused) == ("finished", "ok", {})
-    assert {"boot", "initial", "train", "final", "stop", "client_start"} <= set(outcome.stages)
-    evidence = collect(trial.folder, trial.order(steps=3), tmp_path / "study")
-    assert evidence.snapshot["steps"] == 3
-    assert {measurement.n for measurement in evidence.measurements} == {EPISODES}
-    assert set(outcome.evaluations) == {"initial", "final"}
-    assert '"episodes"' in trial.folder.log("client").read_text()
-    assert trial.running() == {}, "no container is left"
-    assert trial.pids("-m") == []
-    assert not list(trial.folder.path.glob("exchange/*/*")), "no socket is left"
+def with_server(monkeypatch: pytest.MonkeyPatch, module_of_server: str) -> None:
+    """Give attempts of this process a server of another module."""
+    start = ProcessGroup.start
+
+    async def started(processes: ProcessGroup, name: str, module: str, *arguments: str, **more: Any) -> ManagedProcess:
+        if module == "swarm.server":
+            module, more = module_of_server, {**more, "PYTHONPATH": str(Path(__file__).parents[3])}
+        return await start(processes, name, module, *arguments, **more)
+
+    monkeypatch.setattr(ProcessGroup, "start", started)
 
 
 def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_containers_too(
@@ -121,7 +117,7 @@ def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_contai
 
 
 def test_a_client_killed_from_outside_fails_the_attempt_and_leaves_nothing(trial: ContainedTrial) -> None:
-    handle = trial.launch(steps=FOREVER)
+    handle = trial.launch(trial.order(steps=FOREVER))
     eventually(lambda: trial.at("train", step=1), "training has begun")
     trial.engine.client.api.kill(trial.running()["client"], "SIGKILL")
     assert handle.wait(DEADLINE_S) == Exit("error", 1)
@@ -132,7 +128,7 @@ def test_a_client_killed_from_outside_fails_the_attempt_and_leaves_nothing(trial
 
 
 def test_an_attempt_that_is_asked_to_stop_again_and_again_ends_its_containers_first(trial: ContainedTrial) -> None:
-    handle = trial.launch(steps=FOREVER)
+    handle = trial.launch(trial.order(steps=FOREVER))
     eventually(lambda: trial.at("train", step=1), "training has begun")
     (pid,) = trial.pids("research.attempts.attempt")
     with ThreadPoolExecutor(1) as pool:
@@ -148,7 +144,7 @@ def test_an_attempt_that_is_asked_to_stop_again_and_again_ends_its_containers_fi
 
 
 def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(trial: ContainedTrial) -> None:
-    handle = trial.launch(steps=FOREVER)
+    handle = trial.launch(trial.order(steps=FOREVER))
     eventually(lambda: trial.at("train", step=1), "training has begun")
     other = trial.containers.run(dataclasses.replace(sleeper(trial), name="other", labels={"study": "s2", "role": "x"}))
     (pid,) = trial.pids("research.attempts.attempt")
@@ -165,21 +161,13 @@ def sleeper(trial: ContainedTrial) -> SandboxSpec:
     return SandboxSpec("sleeper", ("python3", "-c", "import time; time.sleep(600)"), trial.path, image=image)
 
 
-def test_an_attempt_without_its_engine_says_so(tmp_path: Path) -> None:
-    trial = Trial(tmp_path)
-    sandbox = Sandboxing(kind="docker", image="sha256:" + "0" * 64)
-    order = trial.order(steps=3).model_copy(update={"sandbox": sandbox, "containers": str(tmp_path / "containers")})
-    write_json(trial.folder.spec, order.model_dump(mode="json"))
-    handle = launch(trial, {"DOCKER_HOST": "unix:///nobody/listens/here.sock"})
-    assert handle.wait(DEADLINE_S) == Exit("error", 1), handle.logs()
-    assert trial.outcome().code == ENGINE_GONE
-    assert "install Docker" in trial.outcome().reason
-    assert trial.pids("-m") == []
-
-
-def launch(trial: Trial, environment: Mapping[str, str]) -> Handle:
-    command = (sys.executable, "-m", "research.attempts.attempt", str(trial.folder.path))
-    return trial.sandbox.run(SandboxSpec("attempt", command, trial.folder.path, environment, trusted=True))
+async def test_an_attempt_without_its_engine_says_so(
+    order: AttemptSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")
+    outcome = await Attempt(AttemptFolder(tmp_path), order).run()
+    assert (outcome.code, "install Docker" in outcome.reason) == (ENGINE_GONE, True)
+    assert not (tmp_path / "server").exists()
 
 
 @pytest.fixture
@@ -219,7 +207,7 @@ def test_a_container_gets_no_token_and_no_folder_of_the_attempt_but_its_exchange
 
 
 def test_a_generated_reward_is_given_to_the_client_alone_and_trusted_by_nobody(order: AttemptSpec) -> None:
-    coded = order.model_copy(update={"spec": order.spec.model_copy(update={"code": CODE})})
+    coded = with_run(order, code=CODE)
     client, evaluator = spec_of(coded, "client"), spec_of(coded, "evaluator-final")
     assert files(client)["reward.py"] == CODE
     assert "/input/reward.py" in client.command
@@ -270,17 +258,14 @@ def test_evaluations_during_training_are_put_beside_those_that_were_kept(tmp_pat
 
 
 def test_who_evaluates_during_training_holds_the_hidden_tasks_and_the_size_of_the_schedule(order: AttemptSpec) -> None:
-    asked = Asked("it is solved", EPISODES, 48, schedule=Schedule(every=16, episodes=9))
-    metric = kind_named("area").define(asked)
-    job = evaluated({**order.spec.job, "steps": 6}, metric)
-    order = order.model_copy(update={"spec": order.spec.model_copy(update={"metric": metric, "job": job})})
+    order = with_schedule(with_run(order, job={**order.spec.job, "steps": 6}), every=2, episodes=9)
     during, final = spec_of(order, "evaluator-during"), spec_of(order, "evaluator-final")
     assert files(during) == files(final)
     assert set(during.results) == set(final.results)
     assert {"--during", "9"} <= set(during.command)
     assert "--during" not in final.command
     other = Transfer().define(Asked("it is solved", EPISODES, 48, of="arith"))
-    elsewhere = order.model_copy(update={"spec": order.spec.model_copy(update={"metric": other})})
+    elsewhere = with_run(order, metric=other)
     assert files(spec_of(elsewhere, "evaluator-other")) != files(final)
     assert "arith" in spec_of(elsewhere, "evaluator-other").command
 

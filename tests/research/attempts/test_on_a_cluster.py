@@ -12,7 +12,8 @@ from research.installation.backends import VERL_PYTHON, variables_of
 from research.results.collect import collect
 from sandboxes import Exit
 from swarm.job import Job
-from tests.research.attempts.test_attempt import EPISODES, Trial
+from tests.research.attempts.trials import EPISODES, Trial
+from tests.research.factories import with_run
 
 SEVERAL_BOOTS_S = 400.0
 
@@ -32,8 +33,7 @@ def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClusterTr
     monkeypatch.setenv(VERL_PYTHON, named)
     trial = ClusterTrial(tmp_path)
     yield trial
-    for handle in trial.sandbox.list():
-        handle.stop(grace_s=1.0)
+    trial.end()
 
 
 @pytest.mark.timeout(SEVERAL_BOOTS_S)
@@ -42,9 +42,8 @@ def test_an_attempt_on_a_cluster_is_trained_measured_and_collected(trial: Cluste
     fields = {"steps": 2, "episodes_per_step": 8, "group_size": 4, "seed": 3, "model": model}
     job = Job.model_validate({"backend": "verl", **fields})
     order = trial.order(steps=2)
-    spec = order.spec.model_copy(update={"job": job.model_dump(mode="json", exclude={"tracking"})})
-    order = order.model_copy(update={"spec": spec, "run_id": spec.run_id})
-    handle = trial.launch_order(order)
+    order = with_run(order, job=job.model_dump(mode="json", exclude={"tracking"}))
+    handle = trial.launch(order)
     assert handle.wait(SEVERAL_BOOTS_S) == Exit("finished", 0), handle.logs()
     found = collect(trial.folder, order, tmp_path / "study", said=trial.outcome())
     assert found.snapshot["steps"] == 2

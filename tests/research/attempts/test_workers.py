@@ -1,22 +1,23 @@
-"""What processes are handed of a brought environment: a client no hidden task, wherever its code looks first."""
+"""One attempt in real processes, at a run of a brought environment whose code looks for hidden tasks."""
 
 from __future__ import annotations
 
-import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from research.attempts.workers import TRANSCRIPTS
 from research.environments.bring import bring
 from research.environments.reference import read_reference
-from research.installation.home import Home
 from research.results.attempt_files import AttemptSpec
 from research.results.collect import collect
 from sandboxes import Exit
+from studies.records.run_data import Conditions
 from swarm.environments import registry
-from tests.research.attempts.test_attempt import DEADLINE_S, Trial, untracked
-from tests.research.attempts.test_during import evaluated_often
+from tests.research.attempts.trials import DEADLINE_S, EPISODES, PLAYS, Trial
+from tests.research.factories import make_home, with_run, with_schedule
 
 pytestmark = pytest.mark.slow
 
@@ -45,69 +46,69 @@ class Looking(Environment):
         return [Task(f"{split}-number-{n}", {"number": f"{split}-{n}"}) for n in numbers]
     def game(self, task):
         if sys.argv[1] in ("play", "evaluate"):
-            DOES
+            looks_around()
         return Look()
 """
 
 
-class LookingTrial(Trial):
-    """An attempt whose environment looks for hidden tasks in all that it is told of."""
-
-    def __init__(self, path: Path, home: Home, name: str) -> None:
-        super().__init__(path)
-        self._environments, self._name = home.environments, name
-
-    def order(self, *, steps: int) -> AttemptSpec:
-        order = super().order(steps=steps)
-        job = {**order.spec.job, "environment": self._name}
-        spec = order.spec.model_copy(update={"environment": self._name, "job": job})
-        more = {"spec": spec, "run_id": spec.run_id, "environments": str(self._environments)}
-        return order.model_copy(update=more)
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[Trial]:
+    trial = Trial(tmp_path)
+    yield trial
+    trial.end()
 
 
 @pytest.fixture
-def trial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[LookingTrial]:
-    """An attempt at a run of the environment, which looks around, or does what a test says."""
+def order(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptSpec:
+    """An order of a run that is evaluated during training, of an environment that was brought."""
     monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
     folder = tmp_path / "looking"
     folder.mkdir()
-    (folder / "environment.py").write_text(LOOKING.replace("DOES", getattr(request, "param", "looks_around()")))
+    (folder / "environment.py").write_text(LOOKING)
     (folder / "tasks.json").write_text(" ".join(map(str, range(16))))
-    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    home = make_home(tmp_path / "home")
     brought = bring(read_reference(str(folder)), home, lambda _: None)
     assert brought.manifest.hidden_apart
-    trial = LookingTrial(tmp_path, home, brought.name)
-    yield trial
-    for handle in trial.sandbox.list():
-        handle.stop(grace_s=1.0)
+    order = with_run(trial.order(steps=4, environment=brought.name), environment=brought.name)
+    return with_schedule(order, 1, PLAYS).model_copy(update={"environments": str(home.environments)})
 
 
-def test_a_client_is_handed_no_hidden_task_and_finds_none_while_another_process_evaluates_on_them(
-    trial: LookingTrial, tmp_path: Path
+def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_and_finishes_and_is_collected(
+    trial: Trial, order: AttemptSpec, tmp_path: Path
 ) -> None:
-    order = evaluated_often(trial.order(steps=4), every=8)
     assert order.evaluate_after == (1, 2, 3)
-    handle = trial.launch_order(order)
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0), trial.outcome().reason
-    found = collect(trial.folder, order, tmp_path / "study", said=trial.outcome())
-    assert "hidden/area" in {measured.key for measured in found.measurements}
-    assert trial.outcome().code == "ok"
+    handle = trial.launch(order)
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
+    outcome = trial.outcome()
+    assert (outcome.status, outcome.code) == ("finished", "ok")
+    assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
+    assert len(outcome.files) == 4
+    assert trial.pids("-m") == []
     assert not trial.folder.all_given.exists(), "nothing that was handed out is left"
+    evidence = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
+    assert evidence.snapshot["steps"] == 4
+    assert {found.key: found.n for found in evidence.measurements}["hidden/area"] == 2 * EPISODES + 3 * PLAYS
+    collected = json.loads((tmp_path / "study" / evidence.evaluation["path"]).read_text())
+    assert [part["policy_version"] for part in collected["during"]] == [1, 2, 3]
+    assert all(episode["tokens"] > 0 for episode in collected["final"]["episodes"])
+    before, after = ([play["task_id"] for play in collected[part]["transcripts"]] for part in ("initial", "final"))
+    assert (before, len(before)) == (after, TRANSCRIPTS)
+    assert evidence.alarms == ()
+    assert "conditions" in evidence.payload()
+    observed(evidence.conditions)
+    unsaid = collect(trial.folder, order, tmp_path / "unsaid")
+    assert unsaid.measurements == evidence.measurements, "whether or not the attempt's outcome is there"
 
 
-@pytest.mark.parametrize(
-    ("trial", "code", "said"),
-    [
-        ("os._exit(7)", "evaluator_died", "os._exit, or a library's exit): exit code 7; it last said: nothing"),
-        ("os._exit(0)", "evaluator_failed", "to write evaluation-initial.json; found none (its environment's code"),
-        ("os.abort()", "evaluator_died", "or os._exit): killed by signal 6 (SIGABRT: a library of C gave up); it last"),
-    ],
-    indirect=["trial"],
-)  # fmt: skip
-def test_code_that_ends_its_process_is_told_as_that(trial: LookingTrial, code: str, said: str) -> None:
-    order = trial.order(steps=2)
-    registry.look_in(Path(order.environments))
-    outcome = asyncio.run(untracked(trial, order).run())
-    assert outcome.code == code
-    assert said in outcome.reason
-    assert "its environment's code ended its process while it played" in outcome.reason
+def observed(conditions: Conditions) -> None:
+    """Assert that the conditions are those of an attempt of four steps with the fake backend."""
+    assert (conditions.steps, conditions.episodes, conditions.evaluation_episodes) == (4, 32, EPISODES)
+    assert (conditions.tokens or 0) > 0
+    assert 0 < (conditions.wall_s or 0) < DEADLINE_S
+    assert (conditions.decoding or "").startswith("temperature 1, at most 16 tokens")
+    assert (conditions.checkpoint, conditions.overlap, conditions.judge_errors) == ("last", 0, 0)
+    assert (conditions.image, conditions.neighbours, conditions.stopped_by) == ("process", 1, None)
+    assert conditions.hardware is not None
+    unknown = {name for name, value in conditions if value is None}
+    fake = {"initial_policy", "template", "optimiser_steps", "probs_diff"}  # it loads and compares nothing
+    assert unknown == {*fake, "stopped_by", "stillness"}
