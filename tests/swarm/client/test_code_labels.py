@@ -4,22 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from swarm.client import AsyncSwarmClient, Episode, NamedTask
+from swarm.client import AsyncSwarmClient, NamedTask
 from swarm.wire import EpisodeSummary
+from tests.swarm.factories import good
 from tests.swarm.server.support import Served, job, serving
 
 OLD, NEW = "0" * 64, "f" * 64
-TASKS = [NamedTask("a"), NamedTask("b")]
-HI: list[Any] = [{"role": "user", "content": "hi"}]
-
-
-async def good(episode: Episode[Any]) -> float:
-    await episode.chat(HI)
-    return 1.0
 
 
 async def test_a_label_is_kept_exported_and_counted_in_the_step_that_trained_it(tmp_path: Path) -> None:
@@ -56,36 +49,29 @@ async def test_a_label_outlives_the_server(tmp_path: Path) -> None:
 
 
 async def test_no_label_is_sent_to_a_server_that_does_not_take_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with serving(tmp_path, job()) as served:
-        as_before = served.server.status
-        monkeypatch.setattr(served.server, "status", lambda: as_before().model_copy(update={"code_labels": False}))
-        async with AsyncSwarmClient(served.url, served.admin, code=OLD) as client:
-            episode = await client.begin(NamedTask("a"))
-            assert await client.give_up_open("code_changed") == 1, "without its reason"
-            assert [one.code for one in (await client.episodes()).episodes] == [None]
-        assert served.server.training.rollout.counts["drop_owner_died"] == 1
-        assert episode.id
+    as_before = served.server.status
+    monkeypatch.setattr(served.server, "status", lambda: as_before().model_copy(update={"code_labels": False}))
+    async with AsyncSwarmClient(served.url, served.admin, code=OLD) as client:
+        await client.begin(NamedTask("a"))
+        assert await client.give_up_open("code_changed") == 1, "without its reason"
+        assert [one.code for one in (await client.episodes()).episodes] == [None]
+    assert served.server.training.rollout.counts["drop_owner_died"] == 1
 
 
-async def test_a_client_of_an_earlier_version_is_told_of_no_label(tmp_path: Path) -> None:
+async def test_a_client_of_an_earlier_version_is_told_of_no_label(served: Served) -> None:
     """It refuses answers with fields that it does not know."""
-    async with serving(tmp_path, job()) as served, AsyncSwarmClient(served.url, served.admin, code=OLD) as client:
+    async with AsyncSwarmClient(served.url, served.admin, code=OLD) as client:
         episode = await client.begin(NamedTask("a"))
-        before = set(EpisodeSummary.model_fields) - {"code"}
-        (listed,) = (await told(served, "/episodes?limit=5"))["episodes"]
-        assert set(listed) == before
-        assert set(await told(served, f"/episodes/{episode.id}")) == before | {"record"}
+    before = set(EpisodeSummary.model_fields) - {"code"}
+    (listed,) = (await served.call("GET", "/episodes?limit=5", served.admin)).body["episodes"]
+    assert set(listed) == before
+    assert set((await served.call("GET", f"/episodes/{episode.id}", served.admin)).body) == before | {"record"}
 
 
-async def told(served: Served, path: str) -> Any:
-    return (await served.call("GET", path, served.admin)).body
-
-
-async def test_code_that_is_replaced_has_what_it_left_fenced_and_can_end_nothing(tmp_path: Path) -> None:
+async def test_code_that_is_replaced_has_what_it_left_fenced_and_can_end_nothing(served: Served) -> None:
     async with (
-        serving(tmp_path, job()) as served,
         AsyncSwarmClient(served.url, served.admin, owner="keeper") as keeper,
         AsyncSwarmClient(served.url, served.admin, owner=keeper.owner, code=OLD) as old,
         AsyncSwarmClient(served.url, served.admin, owner="keeper", code=NEW) as new,

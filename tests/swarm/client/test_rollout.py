@@ -1,70 +1,69 @@
-"""The client's loop around an agent, against a real server: what agents get wrong is counted, and training goes on."""
+"""The loop around an agent: what a failed play says of it is counted, played again after a pause, or refused."""
 
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
-from collections.abc import AsyncIterator, Callable
+import urllib.error
+from email.message import Message
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from swarm.client import AgentFailed, AsyncSwarmClient, Episode, NamedTask
-from swarm.client.agents import Result
+from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, NamedTask
+from swarm.client.agents import Result, UnusableReward, WrongResult
+from swarm.client.failures import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
 from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed
 from swarm.wire import Ack, ServerState
+from tests.swarm.factories import HI, good
 from tests.swarm.server.support import Served, job, serving
 
 TASKS = [NamedTask("a"), NamedTask("b")]
-HI: list[Any] = [{"role": "user", "content": "hi"}]
 
 
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path, job(steps=3)) as running:
-        yield running
-
-
-@pytest.fixture
-async def client(served: Served) -> AsyncIterator[AsyncSwarmClient]:
-    async with AsyncSwarmClient(served.url, served.admin) as made:
-        yield made
-
-
-async def good(episode: Episode[Any]) -> float:
-    await episode.chat(HI)
-    return 1.0
-
-
-def at_first(misplay: Callable[[], Result]) -> Any:
-    """Return an agent whose first three plays end in `misplay`."""
-    plays = iter(range(10_000))
-
-    async def agent(episode: Episode[Any]) -> Result:
-        await episode.chat(HI)
-        return misplay() if next(plays) < 3 else 1.0
-
-    return agent
+class Limited(Exception):
+    status_code = 429
+    retry_after = 0.01
 
 
 def raises() -> float:
     raise RuntimeError("tool broke")
 
 
+def agent_of(*results: Any, then: Any = 1.0) -> Any:
+    """Return an agent whose plays come to these results in turn; what can be called is called for it."""
+    left = iter(results)
+
+    async def agent(episode: Episode[Any]) -> Result:
+        await episode.chat(HI)
+        result = next(left, then)
+        return result() if callable(result) else result
+
+    return agent
+
+
+async def silent(_: Episode[Any]) -> float:
+    return 1.0
+
+
 @pytest.mark.parametrize(
     ("misplay", "reason"),
     [
-        (lambda: math.nan, "agent: InvalidRequest"),
-        (lambda: math.inf, "agent: InvalidRequest"),
-        (lambda: 1e300, "agent: InvalidRequest"),
+        (math.nan, "agent: InvalidRequest"),
+        (math.inf, "agent: InvalidRequest"),
+        (1e300, "agent: InvalidRequest"),
         (raises, "agent: RuntimeError"),
     ],
 )
 async def test_a_play_without_a_usable_reward_is_dropped_and_played_again(
-    served: Served, client: AsyncSwarmClient, misplay: Callable[[], Result], reason: str
+    served: Served, client: AsyncSwarmClient, misplay: Any, reason: str
 ) -> None:
-    summary = await client.rollout(at_first(misplay), TASKS, concurrency=4)
+    summary = await client.rollout(agent_of(*[misplay] * 3), TASKS, concurrency=4)
     assert summary.dropped == {reason: 3}
     assert (summary.episodes, summary.reward_mean) == (12, 1.0)
     assert served.server.training.rollout.counts["aborted"] == 3
@@ -72,11 +71,69 @@ async def test_a_play_without_a_usable_reward_is_dropped_and_played_again(
 
 
 async def test_an_agent_that_always_fails_ends_the_rollout_with_its_last_error(client: AsyncSwarmClient) -> None:
-    async def agent(_: Episode[Any]) -> float:
-        return raises()
-
     with pytest.raises(AgentFailed, match="tool broke"):
-        await client.rollout(agent, TASKS, concurrency=4)
+        await client.rollout(agent_of(then=raises), TASKS, concurrency=4)
+
+
+@pytest.mark.parametrize(
+    ("agent", "named", "plays"),
+    [
+        (agent_of(then=None), "None", 1),
+        *((agent_of(then=wrong), type(wrong).__name__, 1) for wrong in ("good", (1.0, True, 2), [1.0], object())),
+        (silent, "model", MOST_MISPLAYS),
+        (agent_of(then=math.nan), "nan", MOST_MISPLAYS),
+    ],
+)
+async def test_an_agent_that_never_plays_well_is_refused_at_once_or_after_a_few_plays(
+    served: Served, client: AsyncSwarmClient, agent: Any, named: str, plays: int
+) -> None:
+    with pytest.raises(AgentMisplays, match=named):
+        await client.rollout(agent, TASKS, concurrency=1)
+    rollout = served.server.training.rollout
+    assert (rollout.counts["begun"], rollout.counts["trained"]) == (plays, 0)
+    assert len(rollout.leases) == 0, "every place is free again"
+
+
+async def test_an_agent_with_a_good_play_may_err_as_any_other(client: AsyncSwarmClient) -> None:
+    """A silent or wrong play is then dropped, counted, and played again."""
+    plays = itertools.count()
+    odd: dict[int, Any] = {1: None, 3: math.nan}
+
+    async def agent(episode: Episode[Any]) -> Any:
+        if (number := next(plays)) != 2:
+            await episode.chat(HI)
+        return odd.get(number, 1.0)
+
+    summary = await client.rollout(agent, TASKS, concurrency=1)
+    assert summary.episodes == 12
+    assert summary.dropped == {"agent: WrongResult": 1, "no_calls": 1, "agent: InvalidRequest": 1}
+
+
+async def test_a_rate_limited_play_is_played_again_after_a_pause_and_the_others_go_on(
+    served: Served, client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However often in a row: it says nothing of the agent."""
+
+    def limited() -> float:
+        raise Limited("slow down")
+
+    monkeypatch.setattr("swarm.client.failures.MOST_WAIT_S", 0.01)
+    summary = await client.rollout(agent_of(*[limited] * 100), TASKS, concurrency=4)
+    assert served.server.training.rollout.counts["aborted"] == 100
+    assert (summary.episodes, summary.dropped) == (12, {"rate_limited": 100})
+
+
+async def test_a_hanging_tool_costs_its_own_play_alone(client: AsyncSwarmClient) -> None:
+    plays = itertools.count()
+
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(HI)
+        if next(plays) < 2:
+            await asyncio.Event().wait()
+        return 1.0
+
+    summary = await client.rollout(agent, TASKS, concurrency=4, timeout_s=0.3)
+    assert (summary.episodes, summary.dropped.keys()) == (12, {"agent: TimeoutError"})
 
 
 async def test_a_reward_that_is_no_number_is_one_clear_error_by_hand(client: AsyncSwarmClient) -> None:
@@ -87,7 +144,7 @@ async def test_a_reward_that_is_no_number_is_one_clear_error_by_hand(client: Asy
 
 
 async def test_an_engine_stopped_before_the_end_loses_the_play_and_not_the_rollout(
-    served: Served, client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
+    client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answered, end = asyncio.Event(), Episode.end
 
@@ -123,8 +180,7 @@ async def test_a_fenced_play_is_counted_and_played_again(served: Served, client:
         return 1.0
 
     summary = await client.rollout(agent, TASKS, concurrency=4)
-    assert summary.dropped == {"lease_lost": 1}
-    assert summary.episodes == 12
+    assert (summary.episodes, summary.dropped) == (12, {"lease_lost": 1})
 
 
 async def test_a_server_that_fails_ends_the_rollout_with_its_reason(served: Served, client: AsyncSwarmClient) -> None:
@@ -145,3 +201,63 @@ async def test_who_lost_the_race_to_load_a_job_is_told_so(tmp_path: Path) -> Non
         with pytest.raises(JobConflict, match="trains job"):
             await client.ensure_training(job())
         assert (await client.status()).state is not ServerState.OFFLINE
+
+
+class Carrier(Exception):
+    def __init__(self, status: int, **headers: str) -> None:
+        super().__init__("no")
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.response = SimpleNamespace(status_code=status, headers=named)
+
+
+def caused_by(cause: Exception) -> Exception:
+    error = RuntimeError("the tool failed")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "found"),
+    [
+        (Limited("x"), 0.01),
+        (Carrier(429, retry_after="7"), 7.0),
+        (Carrier(429, Retry_After="Wed, 21 Oct 2026 07:28:00 GMT"), 0.0),
+        (Carrier(500, retry_after="7"), None),
+        (caused_by(Carrier(429, Retry_After="2")), 2.0),
+        (urllib.error.HTTPError("http://x", 429, "no", Message(), None), 0.0),
+        (ValueError("429"), None),
+    ],
+)
+def test_rate_limits_are_known_by_what_the_libraries_errors_carry(error: Exception, found: float | None) -> None:
+    assert limited_s(error) == found
+
+
+@given(st.lists(st.floats(min_value=0, max_value=1e6), min_size=1, max_size=40))
+def test_pauses_are_bounded_and_never_shorter_than_was_asked_within_the_bound(asked: list[float]) -> None:
+    pauses = LimitPauses()
+    for seconds in asked:
+        assert min(seconds, MOST_WAIT_S) <= pauses.met(seconds) <= MOST_WAIT_S
+
+
+def test_a_pause_begins_anew_after_a_play_without_a_limit() -> None:
+    pauses = LimitPauses()
+    grown = [pauses.met(0.0) for _ in range(8)]
+    pauses.over()
+    assert pauses.met(0.0) <= 0.5 < grown[-1]
+
+
+@pytest.mark.parametrize("kind", ["unusable_reward", "no_calls"])
+def test_one_good_play_clears_an_agent_for_good(kind: Any) -> None:
+    counted = Misplays()
+    for _ in range(MOST_MISPLAYS - 1):
+        counted.count(kind, "odd")
+    counted.clear()
+    for _ in range(2 * MOST_MISPLAYS):
+        counted.count(kind, "odd")
+
+
+@pytest.mark.parametrize(
+    ("kind", "parent"), [(AgentMisplays, AgentFailed), (WrongResult, TypeError), (UnusableReward, ValueError)]
+)
+def test_who_catches_the_wider_error_goes_on_to_do_so(kind: type[Exception], parent: type[Exception]) -> None:
+    assert issubclass(kind, parent)

@@ -12,9 +12,10 @@ import pytest
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.errors import Forbidden, InvalidRequest, JobConflict
 from swarm.wire import tasks_digest
+from tests.golden import assert_golden
+from tests.swarm.factories import HI, good
 from tests.swarm.server.support import Served, eventually, job, serving
 
-HI: list[Any] = [{"role": "user", "content": "hi"}]
 TASKS = [NamedTask(name) for name in "abcde"]
 
 
@@ -22,7 +23,7 @@ TASKS = [NamedTask(name) for name in "abcde"]
     ("died_after", "cursor", "goes_on_with"), [(6, 3, "ddeeaa"), (5, 2, "cddeeaa"), (2, 1, "bbccddeeaa")]
 )
 async def test_a_restarted_client_goes_on_from_the_breakpoint(
-    tmp_path: Path, died_after: int, cursor: int, goes_on_with: str
+    client: AsyncSwarmClient, died_after: int, cursor: int, goes_on_with: str
 ) -> None:
     played: list[str] = []
     enough, dead = asyncio.Event(), asyncio.Event()
@@ -35,17 +36,16 @@ async def test_a_restarted_client_goes_on_from_the_breakpoint(
         played.append(episode.task.id)
         return 1.0
 
-    async with serving(tmp_path, job(steps=3)) as served, AsyncSwarmClient(served.url, served.admin) as client:
-        first = asyncio.create_task(client.rollout(agent, TASKS, concurrency=1))
-        await enough.wait()
-        first.cancel()
-        await asyncio.gather(first, return_exceptions=True)
-        dead.set()
-        assert "".join(played) == "aabbcc"[:died_after]
-        (stream,) = (await client.streams()).streams
-        assert (stream.name, stream.cursor, stream.share) == ("default", cursor, None)
-        played[:] = []
-        summary = await client.rollout(agent, TASKS, concurrency=1)
+    first = asyncio.create_task(client.rollout(agent, TASKS, concurrency=1))
+    await enough.wait()
+    first.cancel()
+    await asyncio.gather(first, return_exceptions=True)
+    dead.set()
+    assert "".join(played) == "aabbcc"[:died_after]
+    (stream,) = (await client.streams()).streams
+    assert (stream.name, stream.cursor, stream.share) == ("default", cursor, None)
+    played[:] = []
+    summary = await client.rollout(agent, TASKS, concurrency=1)
     assert "".join(played) == goes_on_with
     assert summary.episodes == len(goes_on_with)
 
@@ -82,19 +82,16 @@ async def test_any_number_of_clients_share_one_pass_over_the_tasks_through_a_res
 
 @pytest.mark.parametrize("others", [TASKS[:4], [*TASKS, NamedTask("f")], [NamedTask("a")] * 5])
 async def test_a_client_with_other_tasks_is_refused_by_the_streams_name_and_told_what_to_do(
-    tmp_path: Path, others: list[NamedTask]
+    client: AsyncSwarmClient, others: list[NamedTask]
 ) -> None:
-    async with serving(tmp_path, job(steps=3)) as served, AsyncSwarmClient(served.url, served.admin) as client:
-        known = await client.name_tasks(TASKS)
-        with pytest.raises(JobConflict) as refusal:
-            await client.rollout(lambda _: asyncio.sleep(0, 1.0), others)
-        said = refusal.value.message
-        assert f"stream 'default' plays 5 tasks (digest {known.digest[:12]})" in said
-        assert f"{len(others)} others (digest {tasks_digest(t.id for t in others)[:12]})" in said
-        assert "in a stream of their own" in said
-        assert "\n" not in said
-        await client.name_tasks(others, "mine")
-        assert (await client.begin_next(known)).task.id == "a"
+    known = await client.name_tasks(TASKS)
+    with pytest.raises(JobConflict, match=r"'default'") as refusal:
+        await client.rollout(good, others)
+    assert known.digest[:12] in str(refusal.value)
+    assert tasks_digest(t.id for t in others)[:12] in str(refusal.value)
+    assert_golden(str(refusal.value))
+    await client.name_tasks(others, "mine")
+    assert (await client.begin_next(known)).task.id == "a"
 
 
 async def test_a_tool_that_takes_some_drain_times_is_trained(tmp_path: Path) -> None:
@@ -128,16 +125,15 @@ async def test_a_mix_of_streams_is_exact_in_every_batch_whoever_is_faster(tmp_pa
     assert {name: stream.share for name, stream in streams.items()} == {"math": 0.6, "code": 0.4}
 
 
-async def test_shares_can_be_changed_while_training_by_an_admin(tmp_path: Path) -> None:
-    async with serving(tmp_path) as served, AsyncSwarmClient(served.url, served.admin) as client:
-        await client.begin(NamedTask("t"), stream="whatever")
-        changed = await client.share({"a": 30, "b": 10})
-        assert {stream.name: stream.share for stream in changed.streams} == {"a": 0.75, "b": 0.25, "whatever": None}
-        with pytest.raises(InvalidRequest, match="expected one of the job's streams"):
-            await client.begin(NamedTask("t"), stream="unknown")
-        with pytest.raises(InvalidRequest, match="above 0"):
-            await client.share({"a": 0})
-        async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as other:
-            assert len((await other.streams()).streams) == 3
-            with pytest.raises(Forbidden):
-                await other.share({"a": 1})
+async def test_shares_can_be_changed_while_training_by_an_admin(served: Served, client: AsyncSwarmClient) -> None:
+    await client.begin(NamedTask("t"), stream="whatever")
+    changed = await client.share({"a": 30, "b": 10})
+    assert {stream.name: stream.share for stream in changed.streams} == {"a": 0.75, "b": 0.25, "whatever": None}
+    with pytest.raises(InvalidRequest, match="stream"):
+        await client.begin(NamedTask("t"), stream="unknown")
+    with pytest.raises(InvalidRequest, match="above 0"):
+        await client.share({"a": 0})
+    async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as other:
+        assert len((await other.streams()).streams) == 3
+        with pytest.raises(Forbidden):
+            await other.share({"a": 1})

@@ -70,7 +70,7 @@ def call(client: Transport) -> asyncio.Task[object]:
 
 async def test_a_server_that_lives_is_waited_for_and_asked_once() -> None:
     silent = Silent()
-    async with asyncio.timeout(20), silent.serve() as client:
+    async with asyncio.timeout(60), silent.serve() as client:
         asked = call(client)
         for _ in range(3):
             await silent.asked.wait()
@@ -84,13 +84,13 @@ async def test_a_server_that_lives_is_waited_for_and_asked_once() -> None:
 async def test_a_server_that_does_not_say_that_it_lives_is_taken_for_gone() -> None:
     silent = Silent()
     silent.healthy.clear()
-    async with asyncio.timeout(20), silent.serve() as client:
-        with pytest.raises(Unreachable, match="no swarm server answers"):
+    async with asyncio.timeout(60), silent.serve() as client:
+        with pytest.raises(Unreachable, match=r"127\.0\.0\.1"):
             await call(client)
 
 
 async def test_a_call_that_waits_through_a_long_update_gets_its_answer(tmp_path: Path) -> None:
-    async with asyncio.timeout(30), serving(tmp_path, job()) as served, Transport(served.url) as client:
+    async with asyncio.timeout(60), serving(tmp_path, job()) as served, Transport(served.url) as client:
         lease = await served.begin("a")
         gate = served.server.training.rollout.gate
         gate.shut()  # as an update does
@@ -114,7 +114,7 @@ async def test_a_call_nobody_waits_for_any_more_is_cut() -> None:
 
     server = await asyncio.start_server(listen, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-    async with asyncio.timeout(20), server, Transport(url) as client:
+    async with asyncio.timeout(60), server, Transport(url) as client:
         asked = call(client)
         await came.wait()
         asked.cancel()

@@ -1,0 +1,582 @@
+"""Teams over two real servers: all of them end or none, whoever dies in between, and all models learn in their time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from swarm.client import AgentFailed, AsyncSwarmClient, Earned, Episode, NamedTask, SwarmClient
+from swarm.client import Team as team_of_the_package  # type: ignore[attr-defined]  # where it was had first
+from swarm.client.teams import SyncTeam, Team
+from swarm.client.teams import members as team_members
+from swarm.errors import InvalidRequest, JobConflict, ServerFailed, StoreUnavailable, TeamAborted, Unreachable
+from swarm.server.episodes import teams
+from swarm.server.episodes.rollout import Rollout
+from swarm.server.episodes.teams import Resolver
+from swarm.wire import ServerState
+from tests.golden import refused
+from tests.swarm.factories import HI
+from tests.swarm.server.support import Served, eventually, job, serving
+
+TASKS = [NamedTask(name) for name in "abcdef"]
+CONCURRENCY = 6
+REWARDS = {"speaker": 1.0, "listener": 0.5}
+ENDED = dict.fromkeys(REWARDS, "ended")
+ABORTED, PREPARED = dict.fromkeys(REWARDS, "aborted"), dict.fromkeys(REWARDS, "prepared")
+
+
+class Pair:
+    """A speaker and a listener, each with a server and a client; the speaker decides."""
+
+    def __init__(self, served: dict[str, Served], clients: dict[str, AsyncSwarmClient]) -> None:
+        self.served, self.clients = served, clients
+        self.episodes: dict[str, Episode[Any]] = {}
+
+    def rollout(self, role: str) -> Rollout:
+        return self.served[role].server.training.rollout
+
+    async def begin(self, patience_s: float = 5.0) -> Team:
+        for role, client in self.clients.items():
+            self.episodes[role] = await client.begin(NamedTask("t"))
+            await self.episodes[role].chat(HI)
+        return Team(self.episodes, patience_s=patience_s)
+
+    async def prepare(self) -> Team:
+        """Do what a client does that dies after the first phase."""
+        team = await self.begin()
+        await self.episodes["speaker"].prepare(1.0)
+        await self.episodes["listener"].prepare(0.5, decider=self.episodes["speaker"])
+        return team
+
+    def states(self) -> dict[str, str | None]:
+        return {role: self.rollout(role).leases.state_of(e.id) for role, e in self.episodes.items()}
+
+    def collected(self) -> list[int]:
+        return [self.rollout(role).groups.collected for role in self.served]
+
+    async def records(self, role: str) -> list[Any]:
+        return list((await self.clients[role].episodes(1000)).episodes)
+
+    async def trained(self) -> Counter[str]:
+        """Return how often each task was trained, which is the same at both members."""
+        speaker, listener = [
+            Counter(record.task_id for record in await self.records(role) if record.state == "consumed")
+            for role in REWARDS
+        ]
+        assert speaker == listener
+        return speaker
+
+
+@contextlib.asynccontextmanager
+async def pair(folder: Path, **jobs: Mapping[str, Any]) -> AsyncIterator[Pair]:
+    async with contextlib.AsyncExitStack() as stack:
+        served, clients = {}, {}
+        for role in REWARDS:
+            served[role] = await stack.enter_async_context(serving(folder / role, job(**jobs.get(role, {}))))
+            clients[role] = await stack.enter_async_context(AsyncSwarmClient(served[role].url, served[role].admin))
+        yield Pair(served, clients)
+
+
+@pytest.fixture
+async def both(tmp_path: Path) -> AsyncIterator[Pair]:
+    async with pair(tmp_path) as made:
+        yield made
+
+
+def failing(times: int, error: Exception, call: Callable[..., Awaitable[Any]]) -> Any:
+    """Return a verb that fails so many times before it is tried."""
+    left = iter(range(times))
+
+    async def tried(*args: Any, **kwargs: Any) -> Any:
+        if next(left, None) is not None:
+            raise error
+        return await call(*args, **kwargs)
+
+    return tried
+
+
+async def play(team: Team) -> Mapping[str, Any]:
+    for role in REWARDS:
+        await team[role].chat(HI)
+    return {"speaker": 1.0, "listener": (0.5, True)}
+
+
+async def test_where_one_cannot_be_prepared_none_is_ended(both: Pair) -> None:
+    team = await both.begin()
+    await both.episodes["listener"].abort()
+    with pytest.raises(TeamAborted, match=r"^listener "):
+        await team.end(REWARDS)
+    assert both.states() == ABORTED
+    assert both.collected() == [0, 0]
+
+
+async def test_rewards_that_do_not_fit_are_refused_before_anything_is_sent(both: Pair) -> None:
+    team = await both.begin()
+    for wrong in ({"speaker": 1.0}, {"speaker": 1.0, "listener": math.nan}, {"speaker": 1.0, "judge": 1.0}):
+        with pytest.raises(InvalidRequest):
+            await team.end(wrong)
+    assert both.states() == dict.fromkeys(REWARDS, "open")
+    with pytest.raises(InvalidRequest, match="decider"):
+        Team(both.episodes, decider="judge")
+    with pytest.raises(InvalidRequest, match="none"):
+        Team({})
+
+
+@pytest.mark.parametrize("verb", ["prepare", "commit"])
+@pytest.mark.parametrize("role", ["speaker", "listener"])
+async def test_a_server_that_cannot_answer_for_a_while_is_asked_again(both: Pair, role: str, verb: str) -> None:
+    team, verbs = await both.begin(), both.rollout(role).teams
+    setattr(verbs, verb, failing(2, StoreUnavailable("the disk is full"), getattr(verbs, verb)))
+    acks = await team.end(REWARDS)
+    assert {role: ack.state for role, ack in acks.items()} == both.states() == ENDED
+    assert both.collected() == [1, 1]
+
+
+async def test_a_decider_that_gave_up_before_the_decision_aborts_the_team(both: Pair) -> None:
+    team, speaker = await both.begin(), both.episodes["speaker"]
+    commit = speaker.commit
+
+    async def late() -> Any:
+        await speaker.abort("undecided")
+        return await commit()
+
+    speaker.commit = late  # type: ignore[method-assign]
+    with pytest.raises(TeamAborted):
+        await team.end(REWARDS)
+    assert both.states() == ABORTED
+
+
+@pytest.mark.parametrize("decided", [True, False])
+async def test_a_followers_server_finds_the_decision_of_a_dead_client_by_itself(both: Pair, decided: bool) -> None:
+    await both.prepare()
+    resolver = Resolver(both.rollout("listener").teams, [both.served["speaker"].url])
+    if decided:
+        await both.episodes["speaker"].commit()
+    else:
+        await resolver.ask()
+        assert both.states() == PREPARED
+        (held,) = both.rollout("speaker").leases.prepared
+        await both.rollout("speaker").teams.decide(held, ended=False, reason="undecided")
+    await resolver.ask()
+    assert both.states() == (ENDED if decided else ABORTED)
+    await resolver.close()
+
+
+async def test_a_decider_that_nobody_knows_decides_no(both: Pair) -> None:
+    await both.begin()
+    known, token = both.episodes["speaker"], both.served["speaker"].server.keys.lease("unknown", 1)
+    lease = known.lease.model_copy(update={"episode_id": "unknown", "lease_token": token})
+    await both.episodes["listener"].prepare(0.5, decider=Episode(known._transport, lease, known.task))
+    resolver = Resolver(both.rollout("listener").teams, [both.served["speaker"].url])
+    await resolver.ask()
+    assert both.states()["listener"] == "aborted"
+    await resolver.close()
+
+
+async def test_a_server_asks_nobody_but_its_peers(both: Pair) -> None:
+    await both.prepare()
+    await both.episodes["speaker"].commit()
+    for peers in ([], ["http://127.0.0.1:9"], [both.served["speaker"].url[:-1]]):
+        resolver = Resolver(both.rollout("listener").teams, peers)
+        await resolver.ask()
+        assert both.states()["listener"] == "prepared"
+        await resolver.close()
+
+
+@pytest.mark.parametrize("decided", [True, False])
+async def test_another_client_passes_the_decision_on_and_makes_none(both: Pair, decided: bool) -> None:
+    await both.prepare()
+    if decided:
+        await both.episodes["speaker"].commit()
+    acks = await team_of_the_package(both.episodes).settle()
+    assert {role: ack.state for role, ack in acks.items()} == both.states() == (ENDED if decided else PREPARED)
+
+
+@pytest.mark.parametrize("verb", [Team.settle, partial(Team.abort, reason="cancelled meanwhile")])
+async def test_a_follower_that_went_away_after_the_decision_is_told_prepared_and_ends_however_it_is_asked(
+    both: Pair, verb: Callable[[Team], Awaitable[Any]]
+) -> None:
+    team, listener = await both.begin(patience_s=0.0), both.episodes["listener"]
+    listener.commit = failing(1, Unreachable("gone"), listener.commit)  # type: ignore[method-assign]
+    acks = await team.end(REWARDS)
+    assert {role: ack.state for role, ack in acks.items()} == both.states() == {**ENDED, "listener": "prepared"}
+    await verb(team)
+    assert both.states() == ENDED
+
+
+async def test_where_nobody_knows_whether_a_team_was_decided_giving_it_up_changes_nothing(both: Pair) -> None:
+    team, speaker = await both.begin(patience_s=0.0), both.episodes["speaker"]
+    speaker.commit = failing(1, Unreachable("gone"), speaker.commit)  # type: ignore[method-assign]
+    speaker.abort = failing(1, Unreachable("gone"), speaker.abort)  # type: ignore[method-assign]
+    with pytest.raises(Unreachable):
+        await team.end(REWARDS)
+    await team.abort("cancelled meanwhile")
+    assert both.states() == PREPARED
+    acks = await team.abort("it is back")
+    assert {role: ack.state for role, ack in acks.items()} == both.states() == ABORTED
+
+
+async def test_a_member_in_an_evaluation_decides_nothing_and_ends_with_the_others(both: Pair) -> None:
+    await both.begin()
+    watching = await both.clients["listener"].begin(NamedTask("t"), kind="eval")
+    members = {"listener": watching, "speaker": both.episodes["speaker"]}
+    team = Team(members)
+    assert team.decider == "speaker"
+    acks = await team.end(REWARDS)
+    assert {role: ack.state for role, ack in acks.items()} == ENDED
+    assert both.collected() == [1, 0]
+    assert both.rollout("listener").counts["evaluated"] == 1
+    with pytest.raises(InvalidRequest, match="decider"):
+        Team(members, decider="listener")
+
+
+async def test_the_leases_of_a_team_are_kept_while_one_of_its_servers_is_waited_for(tmp_path: Path) -> None:
+    async with pair(tmp_path, **{role: {"lease_ttl_s": 1.5} for role in REWARDS}) as both:  # half of what is waited for
+        team, listener = await both.begin(), both.rollout("listener").teams
+        listener.prepare = failing(6, StoreUnavailable("full"), listener.prepare)  # type: ignore[method-assign]
+        await team.end(REWARDS)
+        assert both.collected() == [1, 1]
+
+
+async def test_a_server_that_dies_between_the_phases_comes_back_prepared_and_learns_the_decision(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(teams, "ASK_EVERY_S", 0.1)
+    async with contextlib.AsyncExitStack() as stack:
+        speaker = await stack.enter_async_context(serving(tmp_path / "speaker"))
+        clients = {"speaker": await stack.enter_async_context(AsyncSwarmClient(speaker.url, speaker.admin))}
+        async with serving(tmp_path / "listener", peers=[speaker.url]) as listener:
+            clients["listener"] = await stack.enter_async_context(AsyncSwarmClient(listener.url, listener.admin))
+            both = Pair({"speaker": speaker, "listener": listener}, clients)
+            await both.prepare()
+        await both.episodes["speaker"].commit()
+        assert speaker.server.training.rollout.groups.collected == 1
+        async with serving(tmp_path / "listener", peers=[speaker.url]) as listener:
+            assert (await listener.status())["collected_episodes"] == 0
+            await eventually(listener.status, lambda status: bool(status["collected_episodes"] == 1))
+            (group,) = listener.server.training.rollout.groups
+            assert [(sample.episode, sample.reward) for sample in group.ended] == [(both.episodes["listener"].id, 0.5)]
+
+
+async def test_both_members_train_on_every_play_with_their_own_rewards(both: Pair) -> None:
+    summary = await Team.rollout(both.clients, TASKS, play, concurrency=CONCURRENCY)
+    assert (summary.plays, summary.dropped) == (8, {})
+    assert summary.reward_mean == REWARDS
+    assert summary.success_mean == {"speaker": None, "listener": 1.0}
+    assert summary.trained == {"speaker": 8, "listener": 8}
+    assert await both.trained() == dict.fromkeys("abcd", 2)
+    for role, reward in REWARDS.items():
+        assert {record.reward for record in await both.records(role)} == {reward}
+        assert (await both.clients[role].status()).open_episodes == 0
+
+
+async def test_an_agent_sees_address_key_and_model_of_each_member(both: Pair) -> None:
+    async def seen(team: Team) -> Mapping[str, float]:
+        for role, served in both.served.items():
+            episode = team[role]
+            assert episode.base_url == f"{served.url}/v1"
+            asked = {"model": episode.model, "messages": HI}
+            assert (await served.post("/v1/chat/completions", episode.api_key, asked)).status == 200
+        assert team["speaker"].api_key != team["listener"].api_key
+        return REWARDS
+
+    summary = await Team.rollout(both.clients, TASKS, seen, concurrency=CONCURRENCY)
+    assert summary.trained == {"speaker": 8, "listener": 8}  # calls by other ways than `chat` are calls too
+
+
+@pytest.mark.parametrize(("speaker", "listener"), [(2, 8), (8, 2), (4, 6)])
+async def test_members_take_batches_of_their_own_size_by_their_own_step_clock(
+    tmp_path: Path, speaker: int, listener: int
+) -> None:
+    sizes = {"speaker": speaker, "listener": listener}
+    jobs = {role: {"episodes_per_step": size, "steps": 24 // size} for role, size in sizes.items()}
+    async with pair(tmp_path, **jobs) as both:
+        summary = await Team.rollout(both.clients, TASKS, play, concurrency=CONCURRENCY)
+        assert (summary.trained, summary.dropped) == ({"speaker": 24, "listener": 24}, {})
+        assert await both.trained() == dict.fromkeys("abcdef", 4)
+        steps = {role: (await client.status()).step for role, client in both.clients.items()}
+        assert steps == {role: fields["steps"] for role, fields in jobs.items()}
+
+
+@pytest.mark.parametrize("first", ["speaker", "listener"])
+async def test_a_member_whose_job_is_finished_plays_on_untrained_until_the_others_are(
+    tmp_path: Path, first: str
+) -> None:
+    async with pair(tmp_path, **{first: {"steps": 1}}) as both:
+        (other,) = REWARDS.keys() - {first}
+        summary = await Team.rollout(both.clients, TASKS, play, concurrency=2)
+        assert (summary.plays, summary.trained) == (8, {first: 4, other: 8})
+        assert both.rollout(first).counts["evaluated"] == 4
+        assert (await both.clients[first].status()).policy_version == 1
+        assert sum(record.state == "consumed" for record in await both.records(other)) == 8
+        assert (await Team.rollout(both.clients, TASKS, play)).plays == 0  # all are finished
+
+
+async def test_a_member_that_fails_stops_the_team_and_leaves_nothing_open(tmp_path: Path) -> None:
+    async with pair(tmp_path, **{role: {"steps": 5} for role in REWARDS}) as both:
+        both.served["listener"].backend.learner.fail_next = "loss is NaN"
+        with pytest.raises(ServerFailed, match="loss is NaN"):
+            await Team.rollout(both.clients, TASKS, play, concurrency=CONCURRENCY)
+        speaker = await both.clients["speaker"].status()
+        assert speaker.open_episodes == 0
+        assert speaker.state is not ServerState.FAILED
+
+
+async def test_what_lacks_a_member_is_given_back_though_its_play_is_cancelled_as_it_begins_to() -> None:
+    given_back: list[int] = []
+
+    class FakeEpisode:
+        def __init__(self, number: int) -> None:
+            self._number = number
+
+        async def abort(self, reason: str) -> None:
+            await asyncio.sleep(0)
+            given_back.append(self._number)
+
+    episodes: list[Any] = [FakeEpisode(number) for number in range(2)]
+    giving_back = asyncio.create_task(team_members._give_back(episodes))
+    await asyncio.sleep(0)  # it has begun, and nothing else has
+    giving_back.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await giving_back
+    assert given_back == [0, 1]
+
+
+async def test_a_play_that_fails_is_aborted_everywhere_counted_and_played_again(both: Pair) -> None:
+    plays = iter(range(100))
+
+    async def careless(team: Team) -> Mapping[str, Any]:
+        number = next(plays)
+        answer = await play(team)
+        if number == 1:
+            raise RuntimeError("tool broke")
+        return {**answer, "listener": math.nan} if number == 2 else answer
+
+    summary = await Team.rollout(both.clients, TASKS, careless, concurrency=CONCURRENCY)
+    assert summary.dropped == {"agent: RuntimeError": 1, "agent: InvalidRequest": 1}
+    assert summary.trained == {"speaker": 8, "listener": 8}
+    assert await both.trained() == dict.fromkeys("abcd", 2)
+    assert both.rollout("speaker").counts["aborted"] >= 2
+    assert both.rollout("listener").counts["aborted"] == 2
+
+
+async def test_a_lease_lost_at_one_member_gives_the_others_up_too(both: Pair) -> None:
+    async def agent(team: Team) -> Mapping[str, Any]:
+        rollout = both.rollout("listener")
+        if not rollout.counts["fenced"]:
+            (found,) = [open_ for open_ in rollout.leases if open_.id == team["listener"].id]
+            rollout.ledger.fence(found, "lease_expired")
+        return await play(team)
+
+    summary = await Team.rollout(both.clients, TASKS, agent, concurrency=CONCURRENCY)
+    assert summary.dropped == {"lease_lost": 1}
+    assert await both.trained() == dict.fromkeys("abcd", 2)
+
+
+async def test_leases_of_a_slow_play_are_kept_at_every_member(tmp_path: Path) -> None:
+    """For more than twice the speaker's lease nothing is called."""
+    async with pair(tmp_path, speaker={"steps": 1, "lease_ttl_s": 0.6}, listener={"steps": 1}) as both:
+
+        async def slow(team: Team) -> Mapping[str, Any]:
+            first = team["speaker"].last_call
+            await eventually(lambda: team["speaker"].last_call, lambda now: now > first + 1.5)
+            return await play(team)
+
+        summary = await Team.rollout(both.clients, TASKS, slow, concurrency=4)
+        assert (summary.plays, summary.dropped) == (4, {})
+
+
+async def test_a_rollout_that_was_cancelled_gives_its_episodes_up_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async with pair(tmp_path, **{role: {"steps": 3} for role in REWARDS}) as both:
+        plays, reached = iter(range(100)), asyncio.Event()
+
+        async def stuck(team: Team) -> Mapping[str, Any]:
+            if next(plays) >= 5:
+                reached.set()
+                await asyncio.Event().wait()
+            return await play(team)
+
+        playing = asyncio.create_task(Team.rollout(both.clients, TASKS, stuck, concurrency=2))
+        await reached.wait()
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+        for role in REWARDS:  # of a play that was just ending, the members agree whether it counts
+            await eventually(
+                partial(both.records, role),
+                lambda records: not {record.state for record in records} & {"open", "prepared"},
+            )
+        before = sum(record.state not in ("aborted", "fenced") for record in await both.records("speaker"))
+        summary = await Team.rollout(both.clients, TASKS, play, concurrency=CONCURRENCY)
+        assert before >= 4
+        assert summary.plays == 12 - before
+        assert await both.trained() == dict.fromkeys("abcdef", 2)
+
+
+async def test_one_server_may_restart_while_teams_play(tmp_path: Path) -> None:
+    async with contextlib.AsyncExitStack() as stack:
+        speaker = await stack.enter_async_context(serving(tmp_path / "speaker", job(steps=3)))
+        clients = {"speaker": await stack.enter_async_context(AsyncSwarmClient(speaker.url, speaker.admin))}
+        async with serving(tmp_path / "listener", job(steps=3)) as listener:
+            port = int(listener.url.rpartition(":")[2])
+            clients["listener"] = await stack.enter_async_context(AsyncSwarmClient(listener.url, listener.admin))
+            playing = asyncio.create_task(Team.rollout(clients, TASKS, play, concurrency=3))
+            await eventually(clients["listener"].status, lambda status: status.step >= 1)
+        async with serving(tmp_path / "listener", job(steps=3), port=port):
+            await playing
+            for member in clients.values():
+                await eventually(member.status, lambda status: bool(status.finished))
+
+
+@pytest.mark.parametrize(
+    ("answer", "found"),
+    [
+        (1.0, "float 1.0"),
+        (None, "NoneType None"),
+        ({"speaker": 1.0}, "'speaker'"),
+        ({"speaker": 1.0, "listener": 1.0, "judge": 1.0}, "'judge'"),
+        ({}, "nobody"),
+        ({"speaker": 1.0, "listener": "well done"}, "well done"),
+        ({"speaker": 1.0, "listener": None}, "None"),
+    ],
+)
+async def test_an_answer_that_is_no_reward_for_each_role_ends_the_rollout_with_one_line(
+    both: Pair, answer: Any, found: str
+) -> None:
+    plays: list[Team] = []
+
+    async def wrong(team: Team) -> Any:
+        plays.append(team)
+        await play(team)
+        return answer
+
+    with pytest.raises(AgentFailed, match=found) as caught:
+        await Team.rollout(both.clients, TASKS, wrong, concurrency=2)
+    assert "\n" not in str(caught.value)
+    assert len(plays) <= 2  # it was not played over and over
+    for role, client in both.clients.items():
+        assert (await client.status()).open_episodes == 0
+        assert both.rollout(role).counts["ended"] == 0
+
+
+async def alone(team: Team) -> Mapping[str, float]:
+    await team["speaker"].chat(HI)
+    return REWARDS
+
+
+async def broken(_: Team) -> Mapping[str, float]:
+    raise RuntimeError("tool broke")
+
+
+@pytest.mark.parametrize(("agent", "why"), [(alone, "call of 'listener'"), (broken, "tool broke")])
+async def test_an_agent_that_never_calls_a_member_or_always_fails_ends_the_rollout(
+    both: Pair, agent: Any, why: str
+) -> None:
+    with pytest.raises(AgentFailed, match=why):
+        await Team.rollout(both.clients, TASKS, agent, concurrency=2)
+    assert [both.rollout(role).counts["ended"] for role in REWARDS] == [0, 0]
+
+
+async def test_members_that_can_be_no_team_are_refused_before_anything_is_begun(tmp_path: Path) -> None:
+    async with (
+        pair(tmp_path, listener={"group_size": 4}) as both,
+        serving(tmp_path / "idle", start=False) as idle,
+        AsyncSwarmClient(idle.url, idle.admin) as jobless,
+    ):
+        speaker = {"speaker": both.clients["speaker"]}
+        with refused(InvalidRequest, "speaker 2, listener 4"):
+            await Team.rollout(both.clients, TASKS, play)
+        with refused(InvalidRequest):
+            await Team.rollout({}, TASKS, play)
+        with pytest.raises(InvalidRequest, match="speaker and twin"):
+            await Team.rollout({**speaker, "twin": both.clients["speaker"]}, TASKS, play)
+        with refused(InvalidRequest, "decider"):
+            await Team.rollout(speaker, TASKS, play, decider="judge")
+        with refused(ValueError, "task"):
+            await Team.rollout(speaker, [], play)
+        with refused(InvalidRequest, "judge"):
+            await Team.rollout({**speaker, "judge": jobless}, TASKS, play)
+        assert [both.rollout(role).counts["begun"] for role in REWARDS] == [0, 0]
+
+
+async def test_evaluation_plays_each_task_at_all_members_and_trains_none(both: Pair) -> None:
+    results = await Team.evaluate(both.clients, TASKS, play, samples=2)
+    assert [(result.task_id, result.sample) for result in results] == [(t.id, n) for t in TASKS for n in (0, 1)]
+    assert all(result.rewards == REWARDS and not result.trained for result in results)
+    assert [both.rollout(role).counts["evaluated"] for role in REWARDS] == [12, 12]
+
+
+async def test_a_leaders_episode_is_given_back_where_another_member_has_no_room(
+    both: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(team_members, "WITHDRAW_S", 0.1)
+    held = [await both.clients["listener"].begin(NamedTask(name)) for name in ("x", "y")]  # both groups of a batch
+    playing = asyncio.create_task(Team.rollout(both.clients, TASKS, play, concurrency=2))
+    await eventually(lambda: both.rollout("speaker").counts["aborted"], lambda count: bool(count >= 2))
+    for episode in held:
+        await episode.abort()
+    summary = await playing
+    assert (summary.plays, summary.dropped) == (8, {})
+
+
+async def test_plain_functions_play_teams_too(both: Pair) -> None:
+    def plain(team: SyncTeam) -> Mapping[str, Any]:
+        assert team.task.id in "abcdef"
+        for role in team.episodes:
+            team[role].chat(HI)
+        return REWARDS
+
+    def blocking() -> tuple[Any, Any]:
+        with contextlib.ExitStack() as stack:
+            clients = {
+                role: stack.enter_context(SwarmClient(served.url, served.admin)) for role, served in both.served.items()
+            }
+            evaluated = SyncTeam.evaluate(clients, TASKS[:2], plain)
+            return evaluated, SyncTeam.rollout(clients, TASKS, plain, concurrency=CONCURRENCY)
+
+    evaluated, summary = await asyncio.to_thread(blocking)
+    assert [result.rewards["speaker"] for result in evaluated] == [1.0, 1.0]
+    assert summary.trained == {"speaker": 8, "listener": 8}
+
+
+async def test_what_single_calls_of_a_member_earned_is_kept_with_its_end(both: Pair) -> None:
+    async def credited(team: Team) -> Mapping[str, Any]:
+        await play(team)
+        return {"speaker": Earned(0.25, by_call={0: 1.0}), "listener": 0.5}
+
+    await Team.rollout(both.clients, TASKS, credited, concurrency=CONCURRENCY)
+    for role, earned in (("speaker", 1.0), ("listener", None)):
+        ended = [each for each in await both.records(role) if each.reward is not None]
+        record = await both.clients[role].episode(ended[0].id)
+        assert [call.reward for call in record.record] == [earned]
+
+
+async def test_a_team_trains_once_each_server_serves_its_job_and_its_clients_are_closed(tmp_path: Path) -> None:
+    jobs = {role: job(seed=seed) for seed, role in enumerate(REWARDS)}
+    async with serving(tmp_path / "a", jobs["speaker"]) as a, serving(tmp_path / "b", start=False) as b:
+        clients = {"speaker": AsyncSwarmClient(a.url, a.admin), "listener": AsyncSwarmClient(b.url, b.admin)}
+        async with Team.training(clients, jobs) as members:
+            digests = {role: (await client.status()).job_digest for role, client in members.items()}
+            assert digests == {role: wanted.digest() for role, wanted in jobs.items()}
+            await Team.rollout(members, TASKS, play, concurrency=CONCURRENCY)
+        assert [client._transport._session for client in clients.values()] == [None, None]
+        assert a.server.training.finished
+        assert b.server.training.finished
+
+
+async def test_a_team_of_which_a_server_trains_something_else_is_refused_and_its_clients_are_closed(both: Pair) -> None:
+    clients = {role: AsyncSwarmClient(each.url, each.admin) for role, each in both.served.items()}
+    with pytest.raises(JobConflict, match="seed"):
+        async with Team.training(clients, {"speaker": job(), "listener": job(seed=9)}):
+            raise AssertionError("nothing is begun")
+    assert [client._transport._session for client in clients.values()] == [None, None]
+    with refused(InvalidRequest, "speaker, listener"):
+        async with Team.training(clients, {"speaker": job()}):
+            raise AssertionError("nothing is begun")
