@@ -1,0 +1,152 @@
+"""Each benchmark can be run, its parts compute on a tiny input, and the pages say what was measured."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import house
+import pytest
+from performance import history, results
+from performance.catalogue import BENCHMARKS
+from performance.headlines import OF, headlines
+from performance.history import Entry
+from performance.page import PAGE, render
+from source.packages import arrows, circles
+
+ROOT = Path(__file__).parents[2]
+MEASURED = [each.name for each in BENCHMARKS if results.load(each.name) or each.missing is None]
+ENTRY = Entry("soak", "kill to serving again, s", "aaa", "2026-01-01", 1.0, 0.3, "lower")
+
+
+@pytest.mark.parametrize("script", [
+    pytest.param(path.name, marks=[pytest.mark.full] if path.stem == "gpu" else [])  # imports all of transformers
+    for path in sorted((ROOT / "benchmarks").glob("*.py"))
+])  # fmt: skip
+def test_a_script_answers_help(
+    script: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [script, "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(ROOT / "benchmarks" / script), run_name="__main__")
+    assert ended.value.code == 0
+    assert f"usage: {script}" in capsys.readouterr().out
+
+
+def test_the_page_is_what_the_results_give_today_with_each_command_day_and_commit() -> None:
+    page = PAGE.read_text()
+    assert page == render(), "run: python benchmarks/run_all.py --render"
+    assert set(MEASURED) == {path.stem for path in (ROOT / "benchmarks/results").glob("*.json")}
+    for name in MEASURED:
+        result = results.load(name)
+        assert result is not None
+        assert f"`python benchmarks/{name}.py" in page
+        assert f"measured {result.date} at commit {result.commit}" in page.replace("\n", " ")
+
+
+def test_the_history_holds_the_headlines_of_todays_results() -> None:
+    held = {(each.benchmark, each.figure, each.commit): each for each in history.read()}
+    for result in filter(None, map(results.load, OF)):
+        assert headlines(result)
+        assert [each for each in history.entries(result)
+                if held.get((each.benchmark, each.figure, each.commit)) != each] == []  # fmt: skip
+
+
+def test_the_page_on_scale_has_the_tables_of_its_results() -> None:
+    from scale import goals_missed, text
+
+    figures, page = json.loads((results.RESULTS / "scale.json").read_text()), (ROOT / "docs/scale.md").read_text()
+    assert [line for line in text(figures) if " ".join(line.split()) not in " ".join(page.split())] == []
+    assert goals_missed(figures) == []
+
+
+@pytest.mark.parametrize(("better", "value", "worse"), [
+    ("lower", 1.4, False), ("lower", 1.5, True), ("higher", 0.6, False), ("higher", 0.5, True),
+])  # fmt: skip
+def test_worse_is_what_lies_beyond_the_noise_of_both(better: str, value: float, worse: bool) -> None:
+    before, now = replace(ENTRY, better=better), replace(ENTRY, better=better, commit="bbb", value=value)
+    assert history.regressions([before], [now]) == ([(now, before)] if worse else [])
+
+
+def test_run_all_records_what_is_whole_and_tells_what_failed_or_is_worse(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    import run_all
+
+    soak = next(each for each in BENCHMARKS if each.name == "soak")
+    found: dict[str, Any] = json.loads((results.RESULTS / "soak.json").read_text())
+    past = tmp_path / "headlines.csv"
+
+    def problems(code: int = 0, **changes: object) -> list[str]:
+        def ended(command: list[str], **_: object) -> SimpleNamespace:
+            assert command[1:] == list(soak.command)
+            (tmp_path / "soak.json").write_text(json.dumps(found | changes))
+            return SimpleNamespace(returncode=code)
+
+        monkeypatch.setattr(subprocess, "run", ended)
+        return run_all.measure([soak], tmp_path, past)
+
+    assert [problems(commit="aaa"), problems(commit="bbb")] == [[], []]
+    slow = problems(commit="ccc", **{"seconds to roll again": {"median": 5.0, "worst": 6.0}})
+    assert [("is worse" in each, "5 at ccc" in each) for each in slow] == [(True, True)]
+    assert {each.commit for each in history.read(past)} == {"aaa", "bbb", "ccc"}
+    assert "exit code 1" in problems(code=1, commit="ddd")[0]
+    assert "full size" in problems(commit="ddd", quick=True)[0]
+    assert {each.commit for each in history.read(past)} == {"aaa", "bbb", "ccc"}
+
+
+def test_the_house_measures_name_each_goal_that_is_missed(tmp_path: Path) -> None:
+    for path, text in {
+        "__init__.py": '"""The door."""\n', "top.py": '"""The top."""\nimport room.inside.m1\nclass Thing: ...\n',
+        "inside/long.py": "class Thing: ...\ndef long(given):\n" + "    print()\n" * 60,
+        **{f"inside/m{number}.py": '"""One of many."""\nimport room.top\n' for number in range(12)},
+    }.items():  # fmt: skip
+        (tmp_path / "room" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "room" / path).write_text(text)
+    assert house.missed(house.parts(tmp_path, ("room",))[0]) == [
+        "median length 61 over 6", "90th percentile 61 over 14", "over 60 lines: 61 room/inside/long.py:2 long",
+        "annotated 0.00%", "modules with a docstring 93.33%", "13 files in room/inside",
+        "class Thing in room/inside/long.py, room/top.py", "circle of inside, top",
+    ]  # fmt: skip
+    assert circles(arrows(tmp_path, "room")) == [("inside", "top")]
+
+
+def test_figures_carry_the_textbooks_intervals_and_are_held_to_their_bars() -> None:
+    from simlab.measurement.scores import Bar, clopper_pearson, counted, mean
+
+    assert clopper_pearson(4, 20) == pytest.approx((0.0573340, 0.4366140), abs=1e-6)
+    assert (mean("x", [1.0, 2.0, 3.0]).low or 0.0) == pytest.approx(2 - 2.48414, abs=1e-4)
+    kept = [counted("x", count, of, Bar("at most", 0.05)).kept for count, of in
+            [(40, 1000), (60, 1000), (4, 60), (20, 60), (0, 0)]]  # fmt: skip
+    assert kept == [True, False, None, False, False]
+
+
+def test_backends_agree_where_they_differ_by_less_than_the_margin() -> None:
+    from rig.agreement.judged import of_environment
+    from rig.agreement.served import ServedTraining
+    from rig.agreement.trainings import BACKENDS
+
+    for apart, verdict in ((0.0, "equivalent"), (0.3, "supported"), (-0.3, "refuted")):
+        done = [
+            ServedTraining("guess", backend, seed, 0.3, end, (end - 0.2, end - 0.1), 2e-6, 30.0, 60.0)
+            for backend in BACKENDS for seed in range(5)
+            for end in [0.7 + 0.01 * ((seed * 3 + (backend == "verl")) % 5) + apart * (backend == "verl")]
+        ]  # fmt: skip
+        assert {each["verdict"] for each in of_environment("guess", done, 8)["verdicts"].values()} == {verdict}
+
+
+def test_simulated_studies_and_inquiries_are_judged_by_the_shipped_rules() -> None:
+    from rig.inquiries.inquiries import InquiryCell, inquiry, overdrawn
+    from rig.verdicts.planted import Procedure, World, promised, simulate
+
+    rules = Procedure("after", 8, margin=promised(8))
+    nothing, planted = (simulate(rules, World(), 30, planted=planted).figures() for planted in (False, True))
+    assert [nothing["false"][0] <= 0.25, planted["found"][0] >= 0.5, planted["wrong_sign"][0]] == [True, True, 0]
+    assert not overdrawn(inquiry(InquiryCell("nothing", "plain"), 1), 0)
+    assert overdrawn(inquiry(InquiryCell("nothing", "plain", ledgers=False), 1), 0)

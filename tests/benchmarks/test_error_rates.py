@@ -1,0 +1,144 @@
+"""The shipped loop is seldom wrong on simulated studies whose truth was planted, as far as a small sample can tell."""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from math import comb
+
+import pytest
+from simlab.flights.cases import TemptingCase, score
+from simlab.flights.records import FlightRecord, flown
+from simlab.suites import baits, budget, control, curves, effects, equivalence, faults, null, planners, search, traps
+from simlab.worlds.ugly_noise import NAMES
+
+POWERED_STUDIES = 6  # whose true difference is the promised effect
+PLACE = effects.SIZES.index(effects.EFFECT / effects.TOTAL_SD)
+
+
+def most(of: int, rate: float) -> int:
+    """Return the largest count that events of this rate stay within, at 99.9 %."""
+    chances = (comb(of, count) * rate**count * (1 - rate) ** (of - count) for count in range(of + 1))
+    return next((count for count, within in enumerate(accumulate(chances)) if within >= 0.999), of)
+
+
+def least(of: int, rate: float) -> int:
+    """Return the smallest count that events of this rate reach, at 99.9 %."""
+    return of - most(of, 1 - rate)
+
+
+def accounted(records: list[FlightRecord]) -> bool:
+    """Say whether every launched run is there once, and none after its study."""
+    return all(one.launched_runs == one.accounted_runs and not one.duplicates + one.orphans for one in records)
+
+
+def test_one_study_of_nothing_and_one_of_an_effect_end_with_what_is_true() -> None:
+    nothing, effect = flown(null.flights(1, first=1, cells=["noise 1:2"])[0]), flown(effects.flights(1, PLACE)[0])
+    assert [(claim.verdict, claim.false) for claim in nothing.claims] == [("equivalent", False)] * 2
+    assert [claim.false or claim.falsely_equivalent for claim in effect.claims] == [False]
+    assert accounted([nothing, effect])
+
+
+@pytest.mark.full
+def test_nothing_is_seldom_called_something_and_intervals_hold_the_truth() -> None:
+    records = [flown(flight) for flight in null.flights(1, first=1, cells=NAMES[::2])]
+    judged = [record for record in records if record.claims]
+    assert len(judged) >= 0.7 * len(records), [record.refused for record in records]
+    assert sum(any(claim.false for claim in one.claims) for one in judged) <= most(len(judged), null.MOST_FALSE)
+    covered = [claim.covered for one in judged for claim in one.claims if claim.covered is not None]
+    assert sum(covered) >= least(len(covered), 0.93) > 0
+    assert accounted(records)
+
+
+@pytest.mark.full
+def test_the_promised_effect_is_found_as_often_as_promised() -> None:
+    flights = [effects.flights(1, first)[0] for first in range(PLACE, PLACE + 4 * POWERED_STUDIES, 4)]
+    claims = [claim for flight in flights for claim in flown(flight).claims]
+    assert len(claims) >= 0.6 * POWERED_STUDIES  # a bank that happens to be loud refuses the rest
+    assert all(claim.power == pytest.approx(0.8) for claim in claims)
+    assert sum(claim.found for claim in claims) >= least(len(claims), 0.75)
+    assert not any(claim.false for claim in claims)
+
+
+@pytest.mark.full
+def test_under_every_ugliness_the_promised_effect_keeps_its_sign_and_is_no_equivalence() -> None:
+    claims = [claim for flight in effects.planted(1, first=1, cells=NAMES[1::2]) for claim in flown(flight).claims]
+    assert claims
+    assert not any(claim.false for claim in claims)
+    assert sum(claim.falsely_equivalent for claim in claims) <= most(len(claims), effects.MOST_FALSELY_EQUIVALENT)
+
+
+@pytest.mark.full
+def test_a_difference_beyond_the_margin_is_not_called_equivalent() -> None:
+    claims = [claim for first in (0, 1, 2, 5) for claim in flown(equivalence.flights(1, first)[0]).claims]
+    same = [claim for claim in claims if claim.verdict == "equivalent"]
+    assert sum(abs(claim.truth_kept) >= equivalence.MARGIN - 1e-9 for claim in same) <= most(len(claims), 0.05)
+    assert any(not claim.truth_kept for claim in same), [claim.verdict for claim in claims]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("case", [*baits.CASES, *traps.CASES], ids=lambda case: case.name)
+def test_no_confound_passes_for_an_effect_and_nothing_forged_or_demanded_for_a_result(case: TemptingCase) -> None:
+    found = score(case, 0)
+    assert found.score != "fooled", found
+    assert found.score == "detected" or case in baits.CASES or not case.named_by, found
+
+
+@pytest.mark.full
+def test_a_killed_controller_changes_nothing_and_whatever_breaks_every_run_is_accounted_for() -> None:
+    survived = [faults.survive(kill) for kill in faults.kills(0, every=61)]
+    assert survived
+    assert all(one.reached and one.same and not one.duplicates and not one.orphans for one in survived), survived
+    records = [flown(flight) for flight in faults.broken(8)]
+    assert accounted(records)
+    assert not any(claim.difference * claim.truth < 0 for record in records for claim in record.claims)
+
+
+@pytest.mark.full
+def test_no_budget_is_exceeded_and_what_cannot_be_afforded_is_refused_with_a_price_that_works() -> None:
+    records = [flown(flight) for flight in budget.slow(4)]
+    assert all(budget.overspent(record) <= budget.POLLING_S for record in records)
+    assert accounted(records)
+    for asked in map(budget.ask, budget.tenths(2, first=2)):
+        assert asked.first.refused is not None
+        assert not asked.first.launches
+        assert asked.tries[-1].status == "concluded", asked.tries[-1].refused
+        assert asked.informed is None or asked.informed.status == "concluded", asked.informed.refused
+
+
+@pytest.mark.full
+def test_a_persons_wish_is_carried_out_and_told() -> None:
+    found = [control.obeyed(flight) for flight in control.flights(5)]
+    assert all(one.lock_kept and not one.duplicates and not one.orphans for one in found), found
+    assert all(one.done and one.told and not one.launched_after for one in found if one.asked), found
+    assert any(one.asked for one in found)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("planner", [name for name in planners.PLANNERS if name != "rules"])
+def test_no_planner_makes_a_claim_by_talking_and_one_that_is_gone_launches_nothing(planner: str) -> None:
+    if planner == "script, gone":
+        record = flown(planners.flights(planner, 1)[0])
+        assert (record.refused is not None, record.launches) == (True, 0)
+        return
+    nothing, something = (flown(flight) for flight in planners.flights(planner, 2, first=4))
+    assert nothing.claims, nothing.refused
+    assert something.claims, something.refused
+    assert not any(claim.false for claim in nothing.claims)
+
+
+@pytest.mark.full
+def test_a_search_screens_confirms_and_claims_what_is_true() -> None:
+    found = search.searched(search.flights(1, 3)[0])
+    assert (bool(found.screened), found.within, bool(found.claims)) == (True, True, True), found.refused
+    assert not any(claim.false for claim in found.claims)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("metric", ["area:0.7", "episodes:0.7"])
+def test_a_planted_effect_on_a_metric_is_found_through_the_whole_loop(metric: str) -> None:
+    nothing, effect = (flown(flight) for flight in curves.flights(1, 1, metrics=[metric])[:2])
+    assert [claim.false for claim in (*nothing.claims, *effect.claims)] == [False, False]
+    (claim,) = effect.claims
+    assert claim.truth == pytest.approx((-1 if metric == "episodes:0.7" else 1) * (claim.promised or 0.0))
+    assert claim.estimate is not None
+    assert abs(claim.estimate - claim.truth) < abs(claim.truth)
