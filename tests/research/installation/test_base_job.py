@@ -62,30 +62,29 @@ def test_a_folder_beside_a_file_wins_unless_the_file_names_one(tmp_path: Path) -
     found = base_job(tiny, str(theirs))
     assert found is not None
     assert found.model == base_job(None, str(theirs)).model  # type: ignore[union-attr]
-    with pytest.raises(BadJob, match=f"found {mine} in {named} and --model-path {theirs}"):
+    with pytest.raises(BadJob, match=f"{mine} in {named} .*{theirs}"):
         base_job(named, str(theirs))
 
 
 def test_a_hash_in_the_file_has_to_be_the_folders(tmp_path: Path) -> None:
     folder = model_at(tmp_path / "m")
     said = {"kind": "path", "path": str(folder), "sha256": "ab" * 32}
-    with pytest.raises(BadJob, match="found another"):
+    with pytest.raises(BadJob, match="another"):
         base_job(written(tmp_path / "job.json", model=said), None)
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('{"stepz": 3}', "stepz: there is no such field; did you mean steps"), ('{"steps": 0}', "steps"),
-        ("[1]", "is no job"), ("{", "expected JSON"), ('{"seed": 3}', "without seed"), ('{"seed": 0}', "without seed"),
+        ('{"stepz": 3}', "stepz: .*did you mean steps"), ('{"steps": 0}', "steps"), ("[1]", "no job"),
+        ("{", "JSON"), ('{"seed": 3}', "without seed"), ('{"seed": 0}', "without seed"),
         ('{"streams": {"a": 1}}', "without streams"), ('{"tracking": {}}', "without tracking"),
-        ("", "found an empty file"), (" \n", "found an empty file"), ("steps: 7", "expected JSON"),
-        ('{"steps": "many"}', "steps: expected a valid integer, .* found 'many'; see `ajet job explain`"),
-        ('{"steps": 4, "steps": 5}', "expected each field once; found steps twice"),
-        ('{"model": {"kind": "tiny", "layers": 2, "layers": 3}}', "found layers twice"),
-        ('{"model": {"kind": "tiny", "layer": 2}}', "model.layer: there is no such field; did you mean layers"),
-        ('{"model": {"kind": "path"}}', "is no job: model.path: expected a value, found none"),
-        ('{"model": {"kind": "hub"}}', "model: expected an object whose 'kind' is one of 'tiny', 'path', found"),
+        ("", "empty file"), (" \n", "empty file"), ("steps: 7", "JSON"), ('{"steps": "many"}', "steps: .*'many'"),
+        ('{"steps": 4, "steps": 5}', "steps twice"),
+        ('{"model": {"kind": "tiny", "layers": 2, "layers": 3}}', "layers twice"),
+        ('{"model": {"kind": "tiny", "layer": 2}}', r"model\.layer: .*did you mean layers"),
+        ('{"model": {"kind": "path"}}', r"model\.path: "), ('{"model": {"kind": "hub"}}', "model: .*'tiny', 'path'"),
+        ('{"max_tokens": "abc"}', "max_tokens: "),
     ],
 )  # fmt: skip
 def test_what_is_no_job_of_a_study_is_one_line(tmp_path: Path, text: str, said: str) -> None:
@@ -93,22 +92,11 @@ def test_what_is_no_job_of_a_study_is_one_line(tmp_path: Path, text: str, said: 
     with pytest.raises(BadJob, match=said) as refused:
         base_job(tmp_path / "job.json", None)
     assert "\n" not in refused.value.message
-    assert "did you mean steps" not in refused.value.message or "stepz" in text
+    assert ("did you mean" in refused.value.message) == ("did you mean" in said), "a wrong value has no other name"
 
 
-def test_a_folder_in_place_of_a_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadJob, match=r"could not read .*: Is a directory"):
-        base_job(tmp_path, None)
-
-
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(BadJob, match="could not read"):
-        base_job(tmp_path / "nothing.json", None)
-
-
-@pytest.mark.parametrize("text", ['{"max_tokens": "abc"}', '{"steps": 0}', '{"model": {"kind": "path"}}'])
-def test_a_value_of_the_wrong_type_is_answered_with_no_name(tmp_path: Path, text: str) -> None:
-    (tmp_path / "job.json").write_text(text)
-    with pytest.raises(BadJob) as refused:
-        base_job(tmp_path / "job.json", None)
-    assert "did you mean" not in str(refused.value)
+@pytest.mark.parametrize("place", [".", "nothing.json"])
+def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, place: str) -> None:
+    with pytest.raises(BadJob, match=str(tmp_path)) as refused:
+        base_job(tmp_path / place, None)
+    assert "\n" not in refused.value.message

@@ -326,7 +326,5 @@ class SlotMachine(RuleBasedStateMachine):
             assert slots.take("new-0", 1), self.table.rows()
 
 
-SlotMachine.TestCase.settings = settings(
-    max_examples=40, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+SlotMachine.TestCase.settings = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))
 TestSlotMachine = SlotMachine.TestCase

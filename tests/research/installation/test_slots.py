@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,19 @@ from sandboxes import ProcessSandbox, SandboxSpec
 from studies import EventLog, EventType
 from studies.log.leases import Holder
 from studies.log.slots import SlotAsk, Slots
+from tests.golden import assert_golden
 from tests.research.bench import STUDY, Bench
 
 LEFT = "left-study"
 
 
-@pytest.fixture(params=[None, 6])
+@pytest.fixture
 def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Bench:
-    """A study of six runs, two at once, priced at 10 s each; also where no more than these are allowed."""
-    return Bench(tmp_path, max_runs=request.param)
+    """A study of six runs, two at once, priced at 10 s each, with no more than these allowed where a test says so."""
+    return Bench(tmp_path, max_runs=getattr(request, "param", None))
 
 
+@pytest.mark.parametrize("bench", [None, 6], indirect=True)
 def test_what_a_version_without_slots_left_running_takes_places_until_it_ends(bench: Bench) -> None:
     first, second = (bench.sandbox.occupy(LEFT, bench.clock.now - timedelta(seconds=n)) for n in (5, 9))
     bench.sandbox.polls = 5
@@ -50,6 +52,7 @@ def test_what_had_ended_before_takes_no_place(bench: Bench) -> None:
     assert bench.notes == []
 
 
+@pytest.mark.parametrize("bench", [None, 6], indirect=True)
 def test_a_study_that_is_kept_waiting_is_neither_stopped_nor_charged(bench: Bench) -> None:
     left = [bench.sandbox.occupy(LEFT, bench.clock.now - timedelta(seconds=n)) for n in (5, 9)]
     loop = bench.loop()
@@ -85,9 +88,7 @@ def test_it_is_said_once_who_is_waited_for_and_what_can_be_done(bench: Bench) ->
     for _ in range(3):
         loop.tick()
     (line,) = [line for line in bench.notes if LEFT in line]
-    assert line.startswith(f"this study waits for a slot of the machine, taken 2 by study {LEFT}; ")
-    assert f"ajet study stop {LEFT}" in line
-    assert f"No controller looks after {LEFT}: ajet study resume {LEFT}" in line
+    assert_golden(line)
 
 
 def test_runs_beside_another_studys_training_have_it_as_a_neighbour(tmp_path: Path) -> None:
@@ -106,9 +107,6 @@ def neighbours(collected: Mapping[str, Any] | None) -> int:
     assert collected is not None
     found: int = collected["conditions"]["neighbours"]
     return found
-
-
-COMMAND = (sys.executable, "-c", "import time; time.sleep(600)")
 
 
 class Seconds:
@@ -136,10 +134,10 @@ class FakeControllers:
 
 
 class Room:
-    """An installation's real process sandbox, with the slots of its studies."""
+    """An installation with the slots of its studies; its process sandbox starts processes when asked."""
 
-    def __init__(self, path: Path, database: str = "") -> None:
-        self.home = Home(path, database or f"sqlite:///{path / 'ajet.db'}").prepare()
+    def __init__(self, path: Path, database: str = "sqlite://") -> None:
+        self.home = Home(path, database)
         self.log = EventLog(self.home.database)
         self.sandbox = ProcessSandbox(self.home.sandboxes)
         self.controllers = FakeControllers()
@@ -148,41 +146,26 @@ class Room:
     def slots(self, study: str) -> MachineSlots:
         return MachineSlots(self.log, self.home, study, self.sandbox, self.controllers, self.clock)
 
-    def run(self, study: str, name: str = "a1") -> None:
-        labels = {"study": study, "run_id": "r1", "attempt": "1"}
-        self.sandbox.run(SandboxSpec(name, COMMAND, self.home.path, labels=labels, trusted=True))
+    def run(self, study: str, name: str, run_id: str | None = "r1") -> None:
+        labels = {} if run_id is None else {"study": study, "run_id": run_id, "attempt": "1"}
+        command = (sys.executable, "-c", "import time; time.sleep(600)")
+        self.sandbox.run(SandboxSpec(name, command, self.home.path, labels=labels, trusted=True))
 
     def end(self, name: str) -> None:
         handle = self.sandbox.adopt(name)
         assert handle is not None
         handle.stop(grace_s=1.0)
 
+    def close(self) -> None:
+        for handle in self.sandbox.list():
+            handle.stop(grace_s=1.0)
+        self.log.close()
+
 
 @pytest.fixture
 def room(tmp_path: Path) -> Iterator[Room]:
-    with using(tmp_path / "first") as room:
+    with closing(Room(tmp_path)) as room:
         yield room
-
-
-@contextmanager
-def using(path: Path, database: str = "") -> Iterator[Room]:
-    room = Room(path, database)
-    yield room
-    for handle in room.sandbox.list():
-        handle.stop(grace_s=1.0)
-    room.log.close()
-
-
-def test_the_slot_of_an_attempt_that_outlives_its_controller_is_kept_until_it_ends(room: Room) -> None:
-    assert room.slots(LEFT).take("left", 1)
-    room.run(LEFT, "left")
-    mine = room.slots(STUDY)
-    room.clock.now += 10 * UNDER_WAY_S
-    assert not mine.take("mine", 2), "its study has no controller, but it runs"
-    assert mine.waits
-    room.end("left")
-    assert mine.take("mine", 2), "nobody looks after what it left"
-    assert not mine.waits
 
 
 def test_a_slot_whose_controller_was_killed_before_the_launch_is_free_once_no_launch_can_be_under_way(
@@ -199,15 +182,6 @@ def test_a_slot_whose_controller_was_killed_before_the_launch_is_free_once_no_la
     assert not mine.take("mine", 1), "its shim may still start it"
     room.clock.now += 1
     assert mine.take("mine", 1)
-
-
-def test_a_launch_that_outlived_its_controller_keeps_the_slot(room: Room) -> None:
-    assert room.slots(LEFT).take("left", 1)
-    mine = room.slots(STUDY)
-    assert not mine.take("mine", 1)
-    room.run(LEFT, "left")
-    room.clock.now += 10 * UNDER_WAY_S
-    assert not mine.take("mine", 1)
 
 
 def test_a_slot_that_its_next_controller_claimed_while_somebody_took_it_for_left_behind_stays(room: Room) -> None:
@@ -250,37 +224,40 @@ def test_a_study_that_was_brought_to_another_machine_leaves_nothing_on_the_first
     assert slots.take("a1", 1)
 
 
-def test_who_wants_no_slot_any_more_is_waited_for_by_nobody(room: Room) -> None:
+@pytest.fixture
+def line(room: Room) -> tuple[MachineSlots, MachineSlots, MachineSlots]:
+    """Three driven studies, of which the first has just given back the one slot that the others wait for in a line."""
     room.controllers.driven = {"first", "second", "third"}
     first, second, third = (room.slots(name) for name in ("first", "second", "third"))
     assert first.take("f1", 1)
     assert not second.take("s1", 1)
     assert not third.take("t1", 1)
     first.give_back("f1")
+    return first, second, third
+
+
+def test_who_came_first_is_served_first_and_who_wants_no_slot_any_more_is_waited_for_by_nobody(
+    line: tuple[MachineSlots, ...],
+) -> None:
+    _, second, third = line
+    assert second.waits
     assert not third.take("t1", 1), "the second came before"
     second.look([])
     second.let_by()
     assert third.take("t1", 1)
 
 
-def test_a_study_in_the_line_whose_controller_is_gone_is_passed_over(room: Room) -> None:
-    room.controllers.driven = {"first", "second", "third"}
-    first, third = room.slots("first"), room.slots("third")
-    assert first.take("f1", 1)
-    assert not room.slots("second").take("s1", 1)
-    assert not third.take("t1", 1)
-    first.give_back("f1")
+def test_a_study_in_the_line_whose_controller_is_gone_is_passed_over(
+    room: Room, line: tuple[MachineSlots, ...]
+) -> None:
     room.controllers.driven = {"first", "third"}
-    assert third.take("t1", 1)
+    assert line[2].take("t1", 1)
 
 
-def test_a_suspended_controller_keeps_its_place_in_the_line_and_nobody_waiting(room: Room) -> None:
-    room.controllers.driven = {"first", "second", "third"}
-    first, second, third = (room.slots(name) for name in ("first", "second", "third"))
-    assert first.take("f1", 1)
-    assert not second.take("s1", 1)
-    assert not third.take("t1", 1)
-    first.give_back("f1")
+def test_a_suspended_controller_keeps_its_place_in_the_line_and_nobody_waiting(
+    room: Room, line: tuple[MachineSlots, ...]
+) -> None:
+    first, second, third = line
     room.controllers.suspended = {"second"}
     assert third.take("t1", 1)
     room.controllers.suspended.clear()
@@ -290,22 +267,31 @@ def test_a_suspended_controller_keeps_its_place_in_the_line_and_nobody_waiting(r
     assert second.take("s1", 1)
 
 
-def test_installations_on_one_database_share_the_slots_of_their_machine(room: Room, tmp_path: Path) -> None:
-    with using(tmp_path / "second", room.home.database) as other:
+@pytest.mark.slow
+def test_real_attempts_keep_their_slots_until_they_end_also_for_another_installation_on_the_database(
+    tmp_path: Path,
+) -> None:
+    database = f"sqlite:///{tmp_path / 'ajet.db'}"
+    with closing(Room(tmp_path / "1", database)) as room, closing(Room(tmp_path / "2", database)) as other:
+        room.home.prepare()
         assert room.slots(LEFT).take("left", 1)
         room.run(LEFT, "left")
-        mine = other.slots(STUDY)
-        other.clock.now += 10 * UNDER_WAY_S
-        assert not mine.take("mine", 1), "it runs, in the other installation"
+        here, there = room.slots(STUDY), other.slots("there")
+        for each, slots in ((room, here), (other, there)):
+            each.clock.now += 10 * UNDER_WAY_S
+            assert not slots.take("mine", 2), "its study has no controller, but it runs"
+            assert slots.waits
         room.end("left")
-        assert mine.take("mine", 1)
+        assert there.take("mine", 2)
+        assert not there.waits
 
 
+@pytest.mark.slow
 def test_a_real_attempt_without_a_slot_is_found_by_its_label_until_it_ends(room: Room) -> None:
     before = datetime.now(UTC)
     room.run(LEFT, "left")
     room.run(STUDY, "own")
-    room.sandbox.run(SandboxSpec("no-training", COMMAND, room.home.path, trusted=True))
+    room.run(LEFT, "no-training", None)
     slots = room.slots(STUDY)
     assert not slots.take("mine", 1)
     assert slots.holders() == {LEFT: 1}

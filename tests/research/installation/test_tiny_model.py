@@ -42,7 +42,7 @@ def test_a_maker_that_is_killed_is_started_again(maker: Maker, tmp_path: Path) -
     said: list[str] = []
     assert prepare_model(Job(), tmp_path, said.append)["sha256"]
     assert tries(count) == 3
-    assert sum("was killed by signal 9" in line and "warm start 3/4" in line for line in said) == 2
+    assert sum("signal 9" in line and "warm start 3/4" in line for line in said) == 2
 
 
 def test_a_maker_that_is_always_killed_is_given_up_with_the_reason_of_each_try(maker: Maker, tmp_path: Path) -> None:
@@ -58,11 +58,10 @@ def test_a_maker_that_is_always_killed_is_given_up_with_the_reason_of_each_try(m
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("echo 'cannot write there'; exit 2", "ended with code 2, last saying: cannot write there"),
-        ("echo half; kill -TERM $$", "was killed by signal 15, last saying: half"),
-        ("kill -INT $$", "was killed by signal 2, last saying: nothing"),
+        ("echo 'cannot write there'; exit 2", "code 2, .*: cannot write there"),
+        ("echo half; kill -TERM $$", "signal 15, .*: half"), ("kill -INT $$", "signal 2, .*: nothing"),
     ],
-)
+)  # fmt: skip
 def test_a_maker_that_gives_up_or_is_asked_to_end_is_not_started_again(
     maker: Maker, tmp_path: Path, script: str, said: str
 ) -> None:
@@ -87,10 +86,10 @@ def test_a_warm_start_of_ones_own_model_is_not_called_the_tiny_one(maker: Maker,
     job = Job(model=found.model_copy(update={"warm_start_steps": 5}))
     maker('echo "warm start 1/2"; if [ "$n" -lt 2 ]; then kill -KILL $$; fi; echo no; exit 2')
     said: list[str] = []
-    with pytest.raises(ModelFailed, match="expected the warm start of mine to be made"):
+    with pytest.raises(ModelFailed, match="warm start of mine"):
         prepare_model(job, tmp_path, said.append)
-    assert "making the warm start of mine: 50 %" in said
-    assert any(line.startswith("making the warm start of mine again") for line in said)
+    assert any("start of mine: 50 %" in line for line in said)
+    assert any("start of mine again" in line for line in said)
 
 
 def test_the_model_of_another_backend_than_the_local_one_is_its_own_to_make(tmp_path: Path) -> None:
