@@ -110,7 +110,7 @@ def finished_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def finished(home: Path, finished_home: Path) -> Iterator[Synthetic]:
     """A finished study with a report, in the installation's own database."""
-    shutil.copytree(finished_home, home)
+    shutil.copytree(finished_home, home, dirs_exist_ok=True)
     made = make_study()
     yield made
     made.log.close()

@@ -12,8 +12,9 @@ import pytest
 from research.installation.base_job import read_job
 from research.installation.home import Home
 from tests.research.cli.conftest import Ajet
+from tests.research.factories import make_study
 from tests.research.in_rounds import InRounds
-from tests.studies.synthetic import STUDY, Synthetic
+from tests.studies.synthetic import STUDY
 
 
 @pytest.fixture
@@ -24,32 +25,25 @@ def asked_on(home: Path) -> Iterator[InRounds]:
         yield study
 
 
-def beside(asked_on: InRounds, study: str, **means: float) -> None:
+def beside(asked_on: InRounds, study: str, means: dict[int, float]) -> None:
     """Write another study that compares 4 with 16."""
-    other = Synthetic(Home.locate().study(study), study=study)
-    other.log.close()
-    other.log = asked_on.log
-    other.means = {name.replace("_is_", "="): value for name, value in means.items()}
-    other.whole()
+    make_study(study=study, log=asked_on.log, means={f"group_size={n}": value for n, value in means.items()}).whole()
 
 
 def test_an_empty_home_is_told_in_one_line(ajet: Ajet) -> None:
     ended = ajet("findings")
     assert (ended.code, ended.out.count("\n")) == (0, 1)
-    assert "no study has found anything yet" in ended.out
     assert json.loads(ajet("findings", "--json").out) == {"findings": [], "contradictions": [], "left_out": {}}
 
 
 def test_findings_of_all_rounds_are_listed_and_screened_by_words(ajet: Ajet, asked_on: InRounds) -> None:
     out = ajet("findings").out
-    assert f"{STUDY}/1/h1" in out
-    assert f"{STUDY}/2/r2h1" in out
-    assert "Whether group_size = 32 raises the hidden success" in out
+    for part in (f"{STUDY}/1/h1", f"{STUDY}/2/r2h1", "Whether group_size = 32 raises"):
+        assert part in out
     out = ajet("findings", "group size", "32").out
-    assert f"{STUDY}/2/r2h1" in out
-    assert f"{STUDY}/1/h1" not in out
+    assert (f"{STUDY}/2/r2h1" in out, f"{STUDY}/1/h1" in out) == (True, False)
     ended = ajet("findings", "temperature", "arith")
-    assert (ended.code, ended.out) == (0, "none of 2 findings has all of these words\n")
+    assert (ended.code, ended.out.startswith("none of 2 findings")) == (0, True)
 
 
 def test_json_holds_all_of_a_finding(ajet: Ajet, asked_on: InRounds) -> None:
@@ -60,9 +54,9 @@ def test_json_holds_all_of_a_finding(ajet: Ajet, asked_on: InRounds) -> None:
 
 
 def test_a_contradiction_is_shown_below_with_what_differs(ajet: Ajet, asked_on: InRounds) -> None:
-    beside(asked_on, "other", group_size_is_4=0.7, group_size_is_16=0.5)
+    beside(asked_on, "other", {4: 0.7, 16: 0.5})
     out = ajet("findings").out
-    assert f"contradiction  {STUDY}/1/h1 against other/1/h1; they differ in nothing that is recorded" in out
+    assert f"contradiction  {STUDY}/1/h1 against other/1/h1; they differ in nothing" in out
     (entry,) = json.loads(ajet("findings", "--json").out)["contradictions"]
     assert entry == {"one": [f"{STUDY}/1/h1"], "other": ["other/1/h1"], "differ": []}
 
@@ -76,11 +70,13 @@ def test_a_recipe_is_a_job_file_and_its_evidence_stands_beside_it(
     job = read_job(tmp_path / "job.json")
     assert (job.group_size, job.environment, job.tracking) == (32, "guess", None)
     lock = str(asked_on.state().design_hash)
-    assert f"group_size = 32 is better than group_size = 16: {STUDY}, round 2, r2h1 supported +0.151 [" in ended.line
-    assert f"lock {lock[:16]}" in ended.line
-
-
-def test_a_recipe_as_json_has_the_job_and_the_evidence(ajet: Ajet, asked_on: InRounds) -> None:
+    for part in (
+        "group_size = 32",
+        "group_size = 16",
+        f"{STUDY}, round 2, r2h1 supported +0.151 [",
+        f"lock {lock[:16]}",
+    ):
+        assert part in ended.line
     ended = ajet("study", "recipe", "--json")
     told = json.loads(ended.out)
     assert (ended.err, told["study"], told["job"]["group_size"]) == ("", STUDY, 32)
@@ -92,25 +88,19 @@ def test_a_recipe_as_json_has_the_job_and_the_evidence(ajet: Ajet, asked_on: InR
 def test_without_a_confirmed_value_the_job_under_all_arms_comes_and_stderr_says_so(
     ajet: Ajet, asked_on: InRounds
 ) -> None:
-    beside(asked_on, "other", group_size_is_4=0.6, group_size_is_16=0.605)
+    beside(asked_on, "other", {4: 0.6, 16: 0.605})
     ended = ajet("study", "recipe", "other")
     assert ended.code == 0
-    assert ended.line == "ajet: nothing was confirmed in guess; this is the job under all arms\n"
+    assert "nothing was confirmed in guess" in ended.line
     assert json.loads(ended.out)["environment"] == "guess"
 
 
-def test_a_recipe_of_a_study_that_is_not_there_is_one_line(ajet: Ajet, asked_on: InRounds) -> None:
-    ended = ajet("study", "recipe", "nothing")
-    assert (ended.code, ended.out) == (2, "")
-    assert "expected one study named 'nothing', found none" in ended.line
-
-
-def test_a_recipe_of_a_study_whose_log_cannot_be_read_is_one_line(ajet: Ajet, asked_on: InRounds) -> None:
+def test_a_recipe_of_no_study_or_of_one_whose_log_cannot_be_read_is_one_line(ajet: Ajet, asked_on: InRounds) -> None:
     with asked_on.log.transaction("write") as connection:
         connection.exec_driver_sql("UPDATE events SET hash = 'x' WHERE seq > 5")
+    ajet("study", "recipe", "nothing").refused("'nothing'")
     ended = ajet("study", "recipe")
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.line
+    assert (ended.refused() != "", ended.out) == (True, "")
     ended = ajet("findings")
     assert ended.code == 0
     assert f"left out  {STUDY}: " in ended.out

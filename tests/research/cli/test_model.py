@@ -27,13 +27,7 @@ def test_what_can_be_fetched_is_listed_with_size_and_licence(ajet: Ajet, home: P
 def test_a_folder_that_was_fetched_half_by_hand_is_shown_as_damaged(ajet: Ajet, home: Path) -> None:
     whole_folder(home / "models" / "smollm2-135m")
     assert "damaged" in ajet("model", "list").out
-    ended = ajet("model", "fetch", "smollm2-135m")
-    assert (ended.code, "move it away, then fetch again" in ended.line) == (2, True)
-
-
-def test_an_unknown_name_is_refused_with_those_that_are_known(ajet: Ajet) -> None:
-    ended = ajet("model", "fetch", "smolm2-135m")
-    assert (ended.code, "did you mean smollm2-135m" in ended.line) == (2, True)
+    ajet("model", "fetch", "smollm2-135m").refused("move it away")
 
 
 def test_a_check_says_what_the_model_does(
@@ -44,40 +38,15 @@ def test_a_check_says_what_the_model_does(
     (folder / "chat_template.jinja").write_text(TEMPLATE + "{% if tools %}{{ raise_exception('no tools') }}{% endif %}")
     ended = ajet("model", "check", str(folder), "--max-context", "64")
     assert ended.code == 0, ended.err
-    for words in ("forward    fused", "updates    trees", "tools refused", "64 episodes of 64 tokens at once"):
+    for words in ("forward    fused", "updates    trees", "tools refused", "64 episodes of 64 tokens"):
         assert words in ended.out
-    assert "the template fails on tools" in ended.err.splitlines()[-1]
-    assert "measuring updates" in ended.err
+    assert ("fails on tools" in ended.err.splitlines()[-1], "measuring updates" in ended.err) == (True, True)
     kept = known_check(job_on(folder, max_context=64), home / "models")
     assert kept is not None
     monkeypatch.setattr(model, "measured_check", lambda job, models, note: kept)
     checked = json.loads(ajet("model", "check", str(folder), "--max-context", "64", "--json").out)
     assert checked["template"]["tools"] == "refused"
     assert checked["fused"]
-
-
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [
-        ("Qwen/Qwen3-0.6B", "hf download Qwen/Qwen3-0.6B"),
-        ("nothing", "found no such folder"),
-        ("empty", "holds no config.json"),
-        ("file", "found the file "),
-    ],
-)
-@pytest.mark.parametrize(
-    "command", [("model", "check"), ("swarm", "start", "--model"), ("env", "check", "guess", "--model-path")]
-)
-def test_what_is_no_model_folder_is_refused_alike_by_every_command(
-    ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], path: str,
-    words: str,
-) -> None:  # fmt: skip
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "file").touch()
-    ended = ajet(*command, path)
-    assert (ended.code, words in ended.line) == (2, True), ended.line
-    assert not home.exists()
 
 
 def test_a_check_that_others_held_up_says_by_how_much() -> None:

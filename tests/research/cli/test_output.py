@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from rich.text import Text
 from research.cli.output import columns, console, warn
 from research.cli.study.run import watching
 from research.installation.home import Home
-from tests.research.cli.conftest import Ajet, every_command
+from tests.research.cli.conftest import every_command
 from tests.studies.synthetic import Synthetic
 
 CLI = Path(__file__).parents[3] / "research"
@@ -36,9 +35,6 @@ def _table() -> Table:
 def test_what_is_printed_is_what_was_said(shown: object, times: int, capfd: pytest.CaptureFixture[str]) -> None:
     console().print(shown)
     assert capfd.readouterr().out.count(SAID) == times
-
-
-def test_what_is_warned_of_is_what_was_said(capfd: pytest.CaptureFixture[str]) -> None:
     warn(SAID)
     assert capfd.readouterr().err == f"ajet: {SAID}\n"
 
@@ -46,33 +42,13 @@ def test_what_is_warned_of_is_what_was_said(capfd: pytest.CaptureFixture[str]) -
 def test_nothing_is_printed_past_the_one_console_and_nothing_asks_for_markup() -> None:
     for file in CLI.rglob("*.py"):
         source = file.read_text()
-        if file.name != "output.py":
-            assert not re.search(r"\bConsole\(|rich import print|rich\.print", source), (
-                f"{file} has a console of its own"
-            )
-        assert not re.search(r"markup=True|from_markup|\[/\]", source), f"{file} writes markup"
-        assert not re.search(r"status\.update\((?!Text\()", source) or "rich" not in source, (
-            f"{file}: a spinner reads markup"
-        )
-
-
-def test_the_doctor_says_which_extra_is_missing(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
-    def version(name: str) -> str:
-        if name == "torch":
-            raise PackageNotFoundError(name)
-        return "1"
-
-    monkeypatch.setattr("research.doctor.version", version)
-    ended = ajet("doctor")
-    assert ended.code == 1
-    assert "pip install 'ajet[local]'" in ended.out
-    assert "not ready: see above" in ended.out
+        assert file.name == "output.py" or not re.search(r"\bConsole\(|rich import print|rich\.print", source), file
+        assert not re.search(r"markup=True|from_markup|\[/\]", source), file
+        assert "rich" not in source or not re.search(r"status\.update\((?!Text\()", source), file
 
 
 def test_no_help_holds_what_would_be_read_as_markup() -> None:
-    commands = every_command()
-    assert "ajet study resume" in commands
-    for path, command in commands.items():
+    for path, command in every_command().items():
         texts = [command.help, *(getattr(each, "help", None) for each in command.params)]
         for text in filter(None, texts):
             assert Text.from_markup(text).plain == text, path
@@ -90,10 +66,8 @@ def test_foreign_text_steers_no_terminal(shown: object, capfd: pytest.CaptureFix
     assert not [char for char in written if not char.isprintable() and char != "\n"]
 
 
-def test_the_lines_of_a_study_steer_no_terminal(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    synthetic = Synthetic(home)
-    synthetic.create()
-    observer, _ = watching(Home.locate(), synthetic.state())
+def test_the_lines_of_a_study_steer_no_terminal(study: Synthetic, capfd: pytest.CaptureFixture[str]) -> None:
+    observer, _ = watching(Home.locate(), study.state())
     observer.note(STEERING)
     assert capfd.readouterr().out == "a[31mred]0;title b2Jc\n"
 

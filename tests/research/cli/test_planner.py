@@ -1,15 +1,19 @@
-"""`ajet planner calibration`: what a person and a script see."""
+"""`ajet planner calibration`, and a topic that a language model declines: what a person and a script see."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+
+import pytest
 
 from research.installation.home import Home
 from studies import EventLog
 from tests.research.calibrated import Came, write_study
 from tests.research.cli.conftest import Ajet
+from tests.research.planner.scripted_endpoint import says, scripted_endpoint
 
 
 def fill(*claims: Came, study: str = "a", planner: str = "rules") -> None:
@@ -17,17 +21,12 @@ def fill(*claims: Came, study: str = "a", planner: str = "rules") -> None:
         write_study(log, study, *claims, planner=planner)
 
 
-def test_an_empty_home_is_told_in_one_line(ajet: Ajet) -> None:
+def test_an_empty_home_or_a_study_without_a_verdict_is_told_in_one_line(ajet: Ajet) -> None:
     ended = ajet("planner", "calibration")
-    assert (ended.code, ended.out.count("\n")) == (0, 1)
-    assert "no prediction has met its verdict yet" in ended.out
-
-
-def test_a_study_without_a_verdict_is_told_in_one_line_too(ajet: Ajet) -> None:
+    assert (ended.code, ended.out.count("\n"), "final verdict: 1" in ended.out) == (0, 1, False)
     fill(Came(0.5, None))
     ended = ajet("planner", "calibration")
-    assert ended.out.count("\n") == 1
-    assert "claims without a final verdict: 1" in ended.out
+    assert (ended.code, ended.out.count("\n"), "final verdict: 1" in ended.out) == (0, 1, True)
 
 
 def test_the_screen_shows_scores_beside_the_constant_bins_with_counts_and_where_the_plots_are(
@@ -35,11 +34,11 @@ def test_the_screen_shows_scores_beside_the_constant_bins_with_counts_and_where_
 ) -> None:
     fill(Came(0.7, "supported"), Came(0.7, "refuted", -0.1), Came(0.2, "inconclusive"))
     out = ajet("planner", "calibration").out
-    assert "3 claims in 1 study: 1 supported, 1 refuted, 1 inconclusive" in out
-    assert "Brier 0.207, of a constant forecaster 0.222: all 3 valid" in out
-    assert "Brier 0.290, of a constant forecaster 0.250: the 2 decided" in out
-    assert "held 67% [21%, 94%] of the estimates, at a level of 80%: 3 intervals" in out
-    assert "60% to 80%" in out
+    for part in (
+        "3 claims in 1 study: 1 supported, 1 refuted, 1 inconclusive", "Brier 0.207", "0.222: all 3 valid",
+        "Brier 0.290", "0.250: the 2 decided", "held 67% [21%, 94%]", "80%: 3 intervals", "60% to 80%",
+    ):  # fmt: skip
+        assert part in out, part
     for kind in ("svg", "png"):
         assert str(home / "calibration" / f"reliability.{kind}") in out
         assert (home / "calibration" / f"reliability.{kind}").stat().st_size > 1000
@@ -48,9 +47,7 @@ def test_the_screen_shows_scores_beside_the_constant_bins_with_counts_and_where_
 def test_where_no_verdict_is_valid_nothing_is_drawn(ajet: Ajet, home: Path) -> None:
     fill(Came(0.5, "invalid", None))
     out = ajet("planner", "calibration").out
-    assert "1 claim in 1 study: 1 invalid" in out
-    assert "nothing to score yet: no verdict is valid" in out
-    assert "plot" not in out
+    assert ("1 claim in 1 study: 1 invalid" in out, "nothing to score" in out, "plot" in out) == (True, True, False)
     assert not (home / "calibration").exists()
     assert json.loads(ajet("planner", "calibration", "--json").out)["plots"] is None
 
@@ -63,3 +60,37 @@ def test_json_holds_the_same_figures(ajet: Ajet) -> None:
     assert (entry["planner"], entry["valid"], round(entry["brier"], 2)) == ("llm", 1, 0.16)
     assert entry["scores"]["verdicts"] == {"refuted": 1}
     assert found["plots"]["png"].endswith("reliability.png")
+
+
+TOPIC = "Does curriculum learning raise success?"
+LLM = ("--planner", "llm", "--planner-model", "m")
+REASON = "There is no curriculum here."
+
+
+@pytest.fixture
+def declining(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A model that declines whatever it is asked."""
+    with scripted_endpoint([says({"action": "decline", "reason": REASON})]) as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
+        yield
+
+
+@pytest.mark.usefixtures("declining")
+def test_a_declined_study_ends_well_with_its_reason_and_a_report_and_does_not_go_on(ajet: Ajet) -> None:
+    ended = ajet("research", TOPIC, *LLM, "--no-prefect")
+    declined = f'declined  llm m: "{REASON}"'
+    assert (ended.code, declined in ended.out, "report.html" in ended.out) == (0, True, True)
+    again = ajet("study", "resume")
+    assert (again.code, declined in again.out) == (0, True)
+    (study,) = json.loads(ajet("study", "list", "--json").out)
+    assert (study["status"], study["declined"], study["said"]["text"]) == ("concluded", True, REASON)
+    assert study["reason"].startswith("the planner declined")
+
+
+@pytest.mark.usefixtures("declining")
+def test_a_plan_of_a_declined_topic_is_the_reason(ajet: Ajet) -> None:
+    ended = ajet("study", "plan", TOPIC, *LLM)
+    assert (ended.code, f'declined  llm m: "{REASON}"' in ended.out) == (0, True)
+    told = json.loads(ajet("study", "plan", TOPIC, *LLM, "--json").out)
+    assert told == {"accepted": False, "declined": {"by": "llm m", "reason": REASON}}

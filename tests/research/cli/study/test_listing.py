@@ -16,25 +16,16 @@ from studies import EventLog, EventType
 from studies.proof import DOES_NOT_FOLLOW
 from tests.research.fakes import create_study
 from tests.studies.raw import append
-from tests.studies.synthetic import STUDY, Synthetic, Ticking
+from tests.studies.synthetic import STUDY, Synthetic
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
-
-
-@pytest.fixture
-def finished(home: Home) -> Synthetic:
-    synthetic = Synthetic(home.study(STUDY))
-    synthetic.log.close()
-    synthetic.log = EventLog(home.database, clock=Ticking())
-    synthetic.whole()
-    return synthetic
+def place(home: Path) -> Home:
+    return Home.locate().prepare()
 
 
 class Reads:
-    """Lists studies, and how many logs were read for it."""
+    """Lists studies, and counts the logs that were read for it."""
 
     def __init__(self, home: Home, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
         self._home = home
@@ -61,8 +52,8 @@ class Reads:
 
 
 @pytest.fixture
-def reads(home: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch) -> Reads:
-    return Reads(home, finished.log, monkeypatch)
+def reads(place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch) -> Reads:
+    return Reads(place, finished.log, monkeypatch)
 
 
 def test_a_study_is_read_once_until_something_is_added_to_it(finished: Synthetic, reads: Reads) -> None:
@@ -113,16 +104,16 @@ def test_a_folder_that_is_moved_away_and_back_is_seen(finished: Synthetic, reads
         lambda kept: json.dumps([]),
     ],
 )
-def test_what_was_kept_otherwise_is_not_taken(home: Home, reads: Reads, spoil: Any) -> None:
+def test_what_was_kept_otherwise_is_not_taken(place: Home, reads: Reads, spoil: Any) -> None:
     assert reads()[1] == 1
-    kept = home.path / FILE
+    kept = place.path / FILE
     kept.write_text(spoil(json.loads(kept.read_text())))
     assert reads()[1] == 1
     assert reads()[1] == 0
 
 
 def test_a_log_that_cannot_be_read_is_named_each_time_and_what_is_gone_is_forgotten(
-    home: Home, finished: Synthetic, reads: Reads
+    place: Home, finished: Synthetic, reads: Reads
 ) -> None:
     create_study(finished.log, "another")
     reads()
@@ -132,21 +123,21 @@ def test_a_log_that_cannot_be_read_is_named_each_time_and_what_is_gone_is_forgot
     for _ in range(2):
         found, count = reads()
         assert ([entry["status"] for entry in found], count) == (["corrupt"], 1)
-    assert json.loads((home.path / FILE).read_text())["studies"] == {}
+    assert json.loads((place.path / FILE).read_text())["studies"] == {}
 
 
 def test_a_disk_that_takes_nothing_costs_time_and_nothing_else(
-    home: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch
+    place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*arguments: object, **more: object) -> str:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(kept_studies, "write_bytes", full)
-    assert [line.row[0] for line in listed(home, finished.log)] == [STUDY]
+    assert [line.row[0] for line in listed(place, finished.log)] == [STUDY]
 
 
-def test_who_reads_long_is_told_how_far(home: Home, finished: Synthetic) -> None:
+def test_who_reads_long_is_told_how_far(place: Home, finished: Synthetic) -> None:
     create_study(finished.log, "another")
     told: list[tuple[int, int]] = []
-    listed(home, finished.log, lambda done, of: told.append((done, of)))
+    listed(place, finished.log, lambda done, of: told.append((done, of)))
     assert told == [(0, 2), (1, 2)]
