@@ -21,14 +21,11 @@ def judge(asked: str | None = None, training_s: float = 30.0) -> MetricChoice:
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
-        ("success", AskedMetric("success")),
-        ("episodes:0.7", AskedMetric("episodes", 0.7)),
-        ("episodes:70%", AskedMetric("episodes", 0.7)),
-        ("area", AskedMetric("area")),
-        ("area:0.6", AskedMetric("area", 0.6)),
+        ("success", AskedMetric("success")), ("area", AskedMetric("area")), ("area:0.6", AskedMetric("area", 0.6)),
+        ("episodes:0.7", AskedMetric("episodes", 0.7)), ("episodes:70%", AskedMetric("episodes", 0.7)),
         ("fact:guesses", AskedMetric("fact", of="guesses")),
     ],
-)
+)  # fmt: skip
 def test_a_flag_names_a_kind_with_its_parameters(text: str, asked: AskedMetric) -> None:
     assert AskedMetric.named(text) == asked
     assert AskedMetric.named(asked.text) == asked
