@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from studies import Event, EventLog, StudyState, fold, judge_hypothesis
@@ -279,3 +280,8 @@ class Synthetic:
             return {"environment": "guess", "split": "hidden", "policy_version": version, "episodes": episodes}
 
         return {"run_id": spec.run_id, "attempt": attempt, "initial": part(start, 0), "final": part(end, 40)}
+
+
+def studies(quick: int, full: int) -> pytest.MarkDecorator:
+    """Run a test of a statistical level with a few simulated studies, and with many where all tests run."""
+    return pytest.mark.parametrize("studies", [quick, pytest.param(full, marks=pytest.mark.full)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -16,10 +17,10 @@ from studies.statistics.contrast import contrast, error_of
 from studies.statistics.equivalence import equivalent, two_one_sided
 from studies.statistics.power import PowerDesign, power
 from tests.lazily import lazy
+from tests.studies.synthetic import studies
 
 stats = lazy("scipy.stats")
 CROSSED = (1.0, -1.0, -1.0, 1.0)
-STUDIES = 4000
 VALUES = st.lists(st.floats(-5, 5).map(lambda value: round(value, 3)), min_size=2, max_size=6)
 
 
@@ -29,7 +30,6 @@ def test_welchs_test_is_the_contrast_of_two_arms(a: list[float], b: list[float])
     if len(set(a)) == len(set(b)) == 1:
         assert found is None
         return
-    assert found is not None
     other = welch(a, b)
     for name in ("estimate", "error", "df", "p"):
         assert math.isclose(getattr(found, name), getattr(other, name), rel_tol=1e-9, abs_tol=1e-12)
@@ -55,55 +55,48 @@ def test_degrees_of_freedom_are_satterthwaites() -> None:
     spreads = (2.0, 0.5, 0.5, 8.0)
     arms = [[-math.sqrt(v), 0.0, math.sqrt(v)] for v in spreads]
     found = contrast(arms, CROSSED)
-    assert found is not None
     assert math.isclose(found.error**2, 11 / 3)
     assert math.isclose(found.df, 2 * 11**2 / (4 + 0.25 + 0.25 + 64))
 
 
-@pytest.mark.parametrize(("arms", "told"), [([[1.0, 2.0]] * 3, "a weight for each"), ([[1.0]] * 4, "2 values")])
+@pytest.mark.parametrize(("arms", "told"), [([[1.0, 2.0]] * 3, "weight"), ([[1.0]] * 4, "2 values")])
 def test_what_is_no_contrast_is_refused(arms: list[list[float]], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         contrast(arms, CROSSED)
 
 
+def normal(rng: random.Random, means: Sequence[float], spreads: Sequence[float], seeds: int) -> list[list[float]]:
+    return [[rng.gauss(mean, sd) for _ in range(seeds)] for mean, sd in zip(means, spreads, strict=True)]
+
+
 @pytest.mark.parametrize("spreads", [(1.0, 1.0, 1.0, 1.0), (1.0, 1.0, 1.0, 4.0), (0.3, 1.0, 2.0, 0.3)])
 @pytest.mark.parametrize("seeds", [3, 5])
-def test_the_level_holds_at_few_runs_and_unlike_noise(spreads: tuple[float, ...], seeds: int) -> None:
+@studies(100, 4000)
+def test_the_level_holds_at_few_runs_and_unlike_noise(spreads: tuple[float, ...], seeds: int, studies: int) -> None:
     """At a true rate of 5.5 % more claims than this come up once in a thousand times."""
     rng = random.Random(11)
-    claims = 0
-    for _ in range(STUDIES):
-        found = contrast([[rng.gauss(0, sd) for _ in range(seeds)] for sd in spreads], CROSSED)
-        assert found is not None
-        claims += found.p <= 0.05
-    assert claims <= stats.binom.ppf(0.999, STUDIES, 0.055)
-    assert claims >= stats.binom.ppf(0.001, STUDIES, 0.02)
+    claims = sum(contrast(normal(rng, [0] * 4, spreads, seeds), CROSSED).p <= 0.05 for _ in range(studies))
+    assert stats.binom.ppf(0.001, studies, 0.02) <= claims <= stats.binom.ppf(0.999, studies, 0.055)
 
 
-def test_equivalence_holds_its_level_at_the_margin() -> None:
-    rng = random.Random(12)
-    wrong = 0
-    for _ in range(STUDIES):
-        arms = [[rng.gauss(mean, 1) for _ in range(5)] for mean in (0, 0, 0, 3)]  # the truth is on the margin
-        found = contrast(arms, CROSSED)
-        assert found is not None
-        wrong += equivalent(two_one_sided(found, 3.0, 0.05))
-    assert 0 < wrong <= stats.binom.ppf(0.999, STUDIES, 0.055)
+@studies(100, 4000)
+def test_equivalence_holds_its_level_at_the_margin(studies: int) -> None:
+    rng = random.Random(12)  # the truth is on the margin
+    found = [contrast(normal(rng, (0, 0, 0, 3), [1] * 4, 5), CROSSED) for _ in range(studies)]
+    wrong = sum(equivalent(two_one_sided(each, 3.0, 0.05)) for each in found)
+    assert (studies >= 1000) <= wrong <= stats.binom.ppf(0.999, studies, 0.055)
 
 
 @pytest.mark.parametrize("weights", [CROSSED, (-1.0, 1.0), trend_weights([1, 2, 4, 8]), trend_weights([0, 1, 10])])
 @pytest.mark.parametrize("seeds", [3, 6])
-def test_power_is_what_is_seen(weights: tuple[float, ...], seeds: int) -> None:
-    rng = random.Random(13)
-    effect = 3 * error_of(weights, seeds)
-    shift = effect / math.fsum(weight * weight for weight in weights)
-    seen = 0
-    for _ in range(STUDIES // 2):
-        found = contrast([[rng.gauss(shift * weight, 1) for _ in range(seeds)] for weight in weights], weights)
-        assert found is not None
-        seen += found.p <= 0.05 and found.estimate > 0
+@studies(100, 2000)
+def test_power_is_what_is_seen(weights: tuple[float, ...], seeds: int, studies: int) -> None:
+    rng, effect = random.Random(13), 3 * error_of(weights, seeds)
+    means = [effect / math.fsum(each * each for each in weights) * weight for weight in weights]
+    found = [contrast(normal(rng, means, [1] * len(weights), seeds), weights) for _ in range(studies)]
+    seen = sum(each.p <= 0.05 and each.estimate > 0 for each in found) / studies
     shape = PowerDesign("contrast", (Look(seeds=seeds, alpha=0.05),), arms=len(weights), weights=weights)
-    assert abs(seen / (STUDIES // 2) - power(shape, effect, 1.0)) < 0.035
+    assert abs(seen - power(shape, effect, 1.0)) < 3.1 * 0.5 / studies**0.5
 
 
 def test_of_two_arms_power_is_that_of_welchs_test() -> None:

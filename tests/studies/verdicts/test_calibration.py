@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from studies.records.design_parts import Prediction
 from studies.records.verdict import Verdict, VerdictName
-from studies.verdicts.calibration import calibration
+from studies.verdicts.calibration import brier, calibration
 from tests.studies.synthetic import hypothesis, judged
 
 
@@ -63,3 +63,9 @@ def test_intervals_are_counted_where_an_estimate_may_be_trusted() -> None:
     assert found.coverage is not None
     assert (found.coverage.mean, found.predictions) == (0.5, 4)
     assert found.coverage.low == pytest.approx(0.0945, abs=1e-4)  # Wilson 1927: 1 of 2
+
+
+def test_brier_scores_a_probability_against_what_came() -> None:
+    scores = [brier(p, name) for p, name in ((1.0, "supported"), (1.0, "refuted"), (0.5, "refuted"))]
+    assert scores == [0.0, 1.0, 0.25]
+    assert brier(0.7, "inconclusive") is brier(0.7, "invalid") is None

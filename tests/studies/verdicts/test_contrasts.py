@@ -21,8 +21,9 @@ from studies.report.parts.deciding_interval import deciding_interval
 from studies.report.parts.wording import finding
 from studies.statistics.looks import spend
 from studies.verdicts.verdict import ArmData, judge
+from tests.golden import assert_golden
 from tests.lazily import lazy
-from tests.studies.synthetic import base_job, design, hypothesis
+from tests.studies.synthetic import base_job, design, hypothesis, runs_of, studies
 
 stats = lazy("scipy.stats")
 A, B = "group_size", "learning_rate"
@@ -55,9 +56,8 @@ def runs(means: Sequence[float], seeds: int = 5, sd: float = 0.01, seed: int = 1
     found = {}
     for number, mean in enumerate(means):
         name = f"arm-{number}"
-        values = {f"{name}-{n}": draw.gauss(mean, sd) for n in range(seeds)}
-        gone = list(values)[: left.get(f"arm_{number}", 0)]
-        found[name] = ArmData(values, {run: n for n, run in enumerate(values)}, collapsed=dict.fromkeys(gone, "fell"))
+        gone = {f"{name}-{n}": "fell" for n in range(left.get(f"arm_{number}", 0))}
+        found[name] = runs_of([draw.gauss(mean, sd) for _ in range(seeds)], name, collapsed=gone)
     return found
 
 
@@ -71,16 +71,13 @@ def test_an_interaction_is_the_difference_of_two_differences() -> None:
     assert found.estimate == pytest.approx(0.20, abs=0.02)
     assert [arm.weight for arm in found.arms] == [1, -1, -1, 1]
     assert found.estimate == pytest.approx(sum(arm.weight * (arm.mean or 0) for arm in found.arms))
-    assert found.reason.startswith(f"The effect of {A} (4 to 16) is larger by 0.2")
-    assert f"with {B} = 0.003 than with {B} = 0.001." in found.reason
-    assert "interval of the difference of differences" in found.reason
-    assert "Welch's test of the contrast" in found.reason
+    assert_golden(found.reason)
 
 
 def test_a_smaller_effect_refutes_and_equal_effects_are_equivalent() -> None:
     found = judged(crossed(), runs((0.5, 0.7, 0.5, 0.5)))
     assert found.verdict == "refuted"
-    assert "is smaller by" in found.reason
+    assert_golden(found.reason)
     alike = judged(crossed(sought="equivalence"), runs((0.5, 0.6, 0.7, 0.8)))  # each field matters, and alone
     assert alike.verdict == "equivalent"
     assert alike.equivalence is not None
@@ -90,8 +87,7 @@ def test_a_trend_is_the_rise_of_a_straight_line() -> None:
     found = judged(trend(), runs((0.5, 0.55, 0.6)))
     assert found.verdict == "supported"
     assert found.estimate == pytest.approx(0.1, abs=0.02)
-    assert found.reason.startswith(f"From {A} = 4 to 16 the hidden success rises by 0.")
-    assert "interval of the rise over the ladder" in found.reason
+    assert_golden(found.reason)
 
 
 def test_each_of_the_arms_needs_three_trainings_that_did_not_collapse() -> None:
@@ -103,7 +99,7 @@ def test_each_of_the_arms_needs_three_trainings_that_did_not_collapse() -> None:
     assert enough.scope == "not_collapsed"
     few = judged(crossed(), runs(MEANS, arm_2=3), **rule)
     assert few.verdict == "inconclusive"
-    assert "found 5 of 5 and 5 of 5 and 2 of 5 and 5 of 5" in few.reason
+    assert_golden(few.reason)
 
 
 def test_all_trainings_are_spoken_of_only_where_collapses_of_both_leading_arms_could_not_undo_it() -> None:
@@ -115,7 +111,7 @@ def test_all_trainings_are_spoken_of_only_where_collapses_of_both_leading_arms_c
 
 
 def test_two_runs_in_each_arm_are_the_least_and_no_variance_is_no_test() -> None:
-    assert "in each arm; found 1, 1, 1, 1" in judged(crossed(), runs(MEANS, seeds=1)).reason
+    assert "found 1, 1, 1, 1" in judged(crossed(), runs(MEANS, seeds=1)).reason
     apart = judged(crossed(), runs(MEANS, sd=0.0))
     assert (apart.verdict, apart.p) == ("invalid", None)
     assert apart.estimate == pytest.approx(0.2)
@@ -127,25 +123,22 @@ def test_an_arm_that_lost_too_many_runs_makes_the_whole_invalid() -> None:
     data["arm-2"] = ArmData({}, {}, excluded={f"x-{n}": "lost" for n in range(5)})
     found = judged(crossed(), data, exclusions=("lost",), most_excluded=0.2)
     assert found.verdict == "invalid"
-    assert "5 of 5 runs of arm-2 were excluded" in found.reason
+    assert_golden(found.reason)
 
 
-def test_no_more_interactions_are_claimed_than_the_level_allows() -> None:
+@studies(40, 400)
+def test_no_more_interactions_are_claimed_than_the_level_allows(studies: int) -> None:
     """Over three looks and at unlike noise; the bound comes up once in a thousand times at a true rate of 5.5 %."""
     looks, rng, claims = spend((3, 5, 7)), random.Random(5), 0
     stake = stake_of_one_round(locked(crossed(), seeds=7, looks=looks, equivalence_margin=None))
-    for _ in range(400):
+    for _ in range(studies):
         whole = [[rng.gauss(0.5, sd) for _ in range(7)] for sd in (0.03, 0.03, 0.06, 0.06)]
         for number, look in enumerate(looks, start=1):
-            data = {
-                f"arm-{at}": ArmData({f"{at}-{n}": v for n, v in enumerate(values[: look.seeds])},
-                                     {f"{at}-{n}": n for n in range(look.seeds)})
-                for at, values in enumerate(whole)
-            }  # fmt: skip
+            data = {f"arm-{at}": runs_of(values[: look.seeds], str(at)) for at, values in enumerate(whole)}
             if judge(stake, "h1", data, look=number).verdict in ("supported", "refuted"):
                 claims += 1
                 break
-    assert claims <= stats.binom.ppf(0.999, 400, 0.055)
+    assert claims <= stats.binom.ppf(0.999, studies, 0.055)
 
 
 def test_every_two_arms_may_differ_only_in_what_tells_them_apart() -> None:
@@ -163,40 +156,22 @@ def test_every_two_arms_may_differ_only_in_what_tells_them_apart() -> None:
 
 
 def test_claims_say_what_they_are() -> None:
-    assert statement_of(crossed()) == (
-        f"The effect of {A} (4 to 16) on the hidden success is larger with {B} = 0.003 than with {B} = 0.001."
-    )
-    assert statement_of(trend(direction="decrease")) == f"The hidden success falls over {A} = 4, 8, 16."
-    (told,) = sentences([crossed()], "guess", 0.1)
-    assert told == (
-        f"Whether the effect of {A} (4 to 16) on the hidden success is larger by 0.1 or more with {B} = 0.003 than "
-        f"with {B} = 0.001, in guess."
-    )
-    (alike,) = sentences([crossed(sought="equivalence")], "guess", 0.1)
-    assert f"is the same with {B} = 0.003 as with {B} = 0.001, in guess, to less than 0.1." in alike
-    (rises,) = sentences([trend()], "guess", 0.1)
-    assert (
-        rises
-        == f"Whether the hidden success rises by 0.1 or more over {A} = 4, 8, 16, along a straight line, in guess."
-    )
+    assert_golden("\n".join([statement_of(crossed()), statement_of(trend(direction="decrease"))]))
+    assert_golden("\n".join(sentences([crossed(), crossed(sought="equivalence"), trend()], "guess", 0.1)))
 
 
 def test_a_report_tells_all_four_means_and_what_it_could_see() -> None:
     chosen, verdict = locked(crossed()), judged(crossed(), runs(MEANS))
-    said = finding(crossed(), verdict, chosen.metric, deciding_interval(chosen, verdict))
-    assert f"with {B} = 0.003, and from 0.5" in said
-    assert "n = 5 + 5 + 5 + 5" in said
-    seen = sight(chosen, crossed(), verdict)
-    assert seen is not None
-    assert seen.detectable > 0
+    assert_golden(finding(crossed(), verdict, chosen.metric, deciding_interval(chosen, verdict)))
+    assert sight(chosen, crossed(), verdict).detectable > 0
 
 
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"moderator": "epochs"}, "an interaction is of two fields"),
-        ({"control": {A: 4}, "treatment": {A: 16}, "moderator": A}, "an interaction is of two fields"),
-        ({"moderator": "", "ladder": (4, 16)}, "a trend is of one field"),
+        ({"moderator": "epochs"}, "two fields"),
+        ({"control": {A: 4}, "treatment": {A: 16}, "moderator": A}, "two fields"),
+        ({"moderator": "", "ladder": (4, 16)}, "one field"),
     ],
 )
 def test_what_is_neither_is_no_record(changes: dict[str, Any], told: str) -> None:
@@ -205,7 +180,7 @@ def test_what_is_neither_is_no_record(changes: dict[str, Any], told: str) -> Non
 
 
 def test_a_contrast_is_locked_with_its_own_test() -> None:
-    with pytest.raises(ValidationError, match="tested as a contrast"):
+    with pytest.raises(ValidationError, match="as a contrast"):
         locked(crossed(), test="welch")
 
 

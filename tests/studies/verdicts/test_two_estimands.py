@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.inquiry.ledger import stake_of_one_round as staked
@@ -13,14 +14,16 @@ from studies.records.design import Design
 from studies.records.design_parts import CollapseRule
 from studies.records.verdict import Verdict
 from studies.verdicts.verdict import LEAST_KEPT, ArmData, judge
+from tests.golden import assert_golden
 from tests.studies.synthetic import design as synthetic_design
-from tests.studies.synthetic import hypothesis
+from tests.studies.synthetic import hypothesis, runs_of
 
 CONTROL, TREATMENT = "group_size=4", "group_size=8"
 LOW, HIGH = [0.50, 0.52, 0.51, 0.49, 0.53], [0.61, 0.64, 0.60, 0.66, 0.63]
 SHARES = st.lists(st.integers(0, 512).map(lambda n: n / 512), min_size=0, max_size=7)
 
 
+@cache
 def locked(margin: float | None = None, drop: float | None = None, **changes: Any) -> Design:
     given: dict[str, Any] = {
         "test": "welch", "collapse": CollapseRule(drop=drop), "shared_seeds": False, "equivalence_margin": margin,
@@ -30,10 +33,9 @@ def locked(margin: float | None = None, drop: float | None = None, **changes: An
 
 
 def arm(name: str, values: list[float], collapsed: list[float] | None = None, broken: int = 0) -> ArmData:
-    runs = {f"{name}-{n}": value for n, value in enumerate([*values, *(collapsed or [])])}
+    runs = [*values, *(collapsed or [])]
     fell = {f"{name}-{n}": "it fell" for n in range(len(values), len(runs))}
-    worst = {f"{name}-w{n}": "NAN" for n in range(broken)}
-    return ArmData(runs, {run: n for n, run in enumerate([*runs, *worst])}, worst=worst, collapsed=fell)
+    return runs_of(runs, name, worst={f"{name}-w{n}": "NAN" for n in range(broken)}, collapsed=fell)
 
 
 def judged(control: ArmData, treatment: ArmData, chosen: Design | None = None) -> Verdict:
@@ -46,17 +48,15 @@ def test_a_collapsed_run_is_no_part_of_the_mean_and_is_counted() -> None:
     assert (found.estimate, found.low, found.high, found.p) == (clean.estimate, clean.low, clean.high, clean.p)
     assert (found.verdict, found.scope, found.n_treatment) == ("supported", "not_collapsed", 5)
     assert [(rate.arm, rate.count, rate.of) for rate in found.collapses] == [(CONTROL, 0, 5), (TREATMENT, 2, 7)]
-    assert "0 of 5 and 2 of 7 did" in found.reason
-    assert "Which trainings survive may differ" in found.reason
+    assert_golden(found.reason)
     assert found.inputs_sha256 != clean.inputs_sha256
 
 
 def test_a_claim_speaks_of_all_trainings_only_where_no_open_rate_could_undo_it() -> None:
     small, large = (judged(arm("c", LOW), arm("t", HIGH), locked(drop=drop)) for drop in (0.05, 0.4))
     assert (small.verdict, small.scope) == ("supported", "all")
-    assert "It holds for all trainings" in small.reason
     assert (large.verdict, large.scope) == ("supported", "not_collapsed")
-    assert "rates up to 45 % and 45 % are not ruled out" in large.reason
+    assert_golden(f"{small.reason}\n{large.reason}")
 
 
 def test_a_drop_that_the_runs_themselves_contradict_makes_no_claim_about_all_trainings() -> None:
@@ -73,8 +73,6 @@ def test_of_pairs_the_arm_that_is_ahead_is_the_one_that_the_pairs_say() -> None:
     values = {f"t-{n}": 0.33 + n / 100 + n % 2 / 1000 for n in range(6)}
     treatment = ArmData(values, seeds, collapsed={"t-0": "it fell"})
     found = judged(control, treatment, locked(drop=0.06, test="paired", shared_seeds=True))
-    assert found.mean_control is not None
-    assert found.mean_treatment is not None
     assert (found.verdict, found.mean_control > found.mean_treatment) == ("supported", True)
     assert [rate.count for rate in found.collapses] == [0, 1]
     assert found.scope == "not_collapsed", "the treatment is ahead, and may collapse in 58 %"
@@ -106,7 +104,7 @@ def test_a_small_difference_that_is_not_zero_is_told_as_both() -> None:
     higher = [value + 0.05 for value in LOW]
     found = judged(arm("c", LOW), arm("t", higher), locked(0.1))
     assert (found.verdict, found.nonzero) == ("equivalent", True)
-    assert "smaller than what matters, and not zero" in found.reason
+    assert "not zero" in found.reason
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
@@ -118,7 +116,6 @@ def test_fewer_than_three_that_did_not_collapse_say_nothing_about_a_mean(kept: i
 
 
 @given(SHARES, SHARES, SHARES, SHARES)
-@settings(deadline=None)
 def test_values_of_collapsed_runs_change_nothing_but_their_count(
     a: list[float], b: list[float], fallen: list[float], other: list[float]
 ) -> None:
@@ -138,11 +135,7 @@ def test_a_verdict_of_before_reads_as_one_on_all_trainings() -> None:
 
 
 def test_pairs_that_collapses_leave_are_three_at_the_least() -> None:
-    def paired(name: str, values: list[float], fallen: int) -> ArmData:
-        runs = {f"{name}-{n}": value for n, value in enumerate(values)}
-        return ArmData(runs, {run: n for n, run in enumerate(runs)}, collapsed={f"{name}-{fallen}": "it fell"})
-
-    chosen = locked(test="paired", shared_seeds=True)
-    control, treatment = paired("c", [0.1, 0.50, 0.52, 0.51], 0), paired("t", [0.61, 0.64, 0.66, 0.1], 3)
-    found = judged(control, treatment, chosen)
+    control = runs_of([0.1, 0.50, 0.52, 0.51], "c", collapsed={"c-0": "it fell"})
+    treatment = runs_of([0.61, 0.64, 0.66, 0.1], "t", collapsed={"t-3": "it fell"})
+    found = judged(control, treatment, locked(test="paired", shared_seeds=True))
     assert (found.verdict, found.low) == ("inconclusive", None)
