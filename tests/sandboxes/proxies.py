@@ -15,6 +15,8 @@ from typing import Any
 from aiohttp import web
 
 DEADLINE_S = 180.0
+HOST = b"Host: 127.0.0.1:8000\r\n"
+Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 Handler = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
 
 
@@ -52,9 +54,7 @@ async def serving(handler: Handler, port: int = 0, tls: ssl.SSLContext | None = 
 
 
 @contextlib.asynccontextmanager
-async def speaking(
-    speak: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-) -> AsyncIterator[int]:
+async def speaking(speak: Speak) -> AsyncIterator[int]:
     """Serve bytes on loopback; yields the port."""
 
     async def spoken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -81,6 +81,10 @@ class Raw:
         """Send bytes, and return the reply to them: status, headers, and its body as far as Content-Length tells."""
         self.writer.write(data)
         return await self.reply()
+
+    async def status(self, data: bytes) -> int:
+        """Send bytes, and return the status of the reply to them."""
+        return (await self.ask(data))[0]
 
     async def reply(self) -> tuple[int, dict[str, str], bytes]:
         """Read one reply."""
@@ -121,3 +125,54 @@ async def eventually(look: Callable[[], bool | Awaitable[bool]]) -> None:
             if await seen if inspect.isawaitable(seen) else seen:
                 return
             await asyncio.sleep(0.005)
+
+
+def request(method: str, path: str, body: bytes = b"", *, more: bytes = b"", host: bytes = HOST) -> bytes:
+    """Return the bytes of a request."""
+    framed = b"Content-Length: %d\r\n" % len(body) if method == "POST" else b""
+    return f"{method} {path} HTTP/1.1\r\n".encode() + host + more + framed + b"\r\n" + body
+
+
+GET = request("GET", "/health")
+
+
+async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Say what is heard, and end when it ends."""
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.write_eof()
+
+
+@dataclass
+class Endless:
+    """Speaks without an end, and counts what it could write."""
+
+    head: bytes = b""
+    until: bytes = b""
+    """What is read before."""
+    written: int = 0
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.until:
+            await reader.readuntil(self.until)
+        writer.write(self.head)
+        with contextlib.suppress(ConnectionError):
+            while True:
+                writer.write(bytes(1 << 16))
+                await writer.drain()
+                self.written += 1 << 16
+
+    async def stands_still(self) -> bool:
+        """Wait until nothing more is taken; say whether that came before 30 MB."""
+        before = -1
+        while before != self.written or not self.written:
+            before = self.written
+            await asyncio.sleep(0.1)
+        return self.written < 30_000_000
+
+
+async def soon(event: asyncio.Event) -> None:
+    """Wait for an event."""
+    async with asyncio.timeout(DEADLINE_S):
+        await event.wait()

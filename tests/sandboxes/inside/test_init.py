@@ -189,9 +189,7 @@ def test_the_time_limit_ends_a_command_that_listens_and_kills_one_that_does_not(
     assert (end["exit"], end["code"]) == ("timeout", -signal.SIGKILL)
 
 
-def test_a_port_without_a_socket_is_told_and_does_not_keep_the_command_from_running(
-    workspace: Path,
-) -> None:
+def test_a_port_without_a_socket_is_told_and_does_not_keep_the_command_from_running(workspace: Path) -> None:
     process = in_namespace(workspace, "print('ran')", ports={"0": str(workspace / "none.sock")})
     end, _, output = ended(process)
     assert end["exit"] == "finished"
