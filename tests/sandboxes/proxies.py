@@ -144,13 +144,19 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     writer.write_eof()
 
 
+async def send(writer: asyncio.StreamWriter, body: bytes) -> None:
+    """Send all of it, and end."""
+    writer.write(body)
+    await writer.drain()
+    writer.write_eof()
+
+
 @dataclass
 class Endless:
     """Speaks without an end, and counts what it could write."""
 
     head: bytes = b""
     until: bytes = b""
-    """What is read before."""
     written: int = 0
 
     async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -21,7 +21,20 @@ from sandboxes.gateway import egress, egress_log, tunnel_ends
 from sandboxes.gateway.destinations import Address, Destination
 from sandboxes.gateway.gateway import PORTS, Gateway, Upstream
 from sandboxes.gateway.proxy import connections
-from tests.sandboxes.proxies import Raw, Seen, error_of, eventually, raw, serving, speaking
+from tests.sandboxes.proxies import (
+    DEADLINE_S,
+    Endless,
+    Raw,
+    Seen,
+    echo,
+    error_of,
+    eventually,
+    raw,
+    send,
+    serving,
+    soon,
+    speaking,
+)
 
 SMUGGLED = "GET /smuggled HTTP/1.1\r\n\r\n"
 
@@ -55,6 +68,14 @@ class Proxy:
             status, _, body = await agent.ask(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
             return status, body
 
+    @contextlib.asynccontextmanager
+    async def tunnel(self, port: int) -> AsyncIterator[Raw]:
+        """Open a tunnel to a port of this machine."""
+        async with self.raw() as agent:
+            agent.writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+            assert (await agent.reply())[0] == 200
+            yield agent
+
     @property
     def log(self) -> list[dict[str, Any]]:
         path = self.folder / "egress.jsonl"
@@ -75,13 +96,6 @@ async def proxy(
         yield Proxy(gateway, folder)
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(1 << 16):
-        writer.write(data)
-        await writer.drain()
-    writer.write_eof()
-
-
 async def test_a_tunnel_to_an_entry_carries_bytes_as_they_are_and_its_ends(tmp_path: Path) -> None:
     body = bytes(index % 251 for index in range(2_000_000))
     async with speaking(echo) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
@@ -90,7 +104,7 @@ async def test_a_tunnel_to_an_entry_carries_bytes_as_they_are_and_its_ends(tmp_p
             agent.writer.write(head + b"early")  # what a hasty client sends along belongs to the tunnel
             assert (await agent.reply())[0] == 200
             assert await agent.reader.readexactly(5) == b"early"
-            sending = asyncio.create_task(_send(agent.writer, body))
+            sending = asyncio.create_task(send(agent.writer, body))
             assert await agent.rest() == body
             await sending
         await eventually(lambda: len(out.log) == 1)
@@ -103,21 +117,13 @@ async def test_a_tunnel_to_an_entry_carries_bytes_as_they_are_and_its_ends(tmp_p
         assert out.counts == {"egress allowed": 1}
 
 
-async def _send(writer: asyncio.StreamWriter, body: bytes) -> None:
-    writer.write(body)
-    await writer.drain()
-    writer.write_eof()
-
-
 async def test_a_server_that_speaks_first_is_heard(tmp_path: Path) -> None:
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(b"220 hello")
         writer.write_eof()
         await reader.read()
 
-    async with speaking(greet) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.raw() as agent:
-        status, *_ = await agent.ask(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        assert status == 200
+    async with speaking(greet) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.tunnel(port) as agent:
         assert await agent.reader.readexactly(9) == b"220 hello"
 
 
@@ -294,8 +300,7 @@ async def test_an_agent_that_goes_away_ends_its_tunnel_and_the_log_says_so(tmp_p
 
     async with speaking(wait) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out:
         assert (await out.connect(f"127.0.0.1:{port}"))[0] == 200
-        async with asyncio.timeout(20):
-            await gone.wait()
+        await soon(gone)
         await eventually(lambda: [line["verdict"] for line in out.log] == ["allowed"])
 
 
@@ -324,7 +329,7 @@ async def test_names_that_do_not_resolve_use_up_no_threads_but_their_own(
 
     def slow(name: str, *_: object, **__: object) -> list[Any]:
         asked.append(name)
-        answer.wait(20)
+        answer.wait(DEADLINE_S)
         return []
 
     monkeypatch.setattr(socket, "getaddrinfo", slow)
@@ -335,7 +340,7 @@ async def test_names_that_do_not_resolve_use_up_no_threads_but_their_own(
                     agent.writer.write(f"CONNECT n{number}.example.com:443 HTTP/1.1\r\nHost: x\r\n\r\n".encode())
                     await agent.writer.drain()
             await eventually(lambda: len(asked) == egress.MOST_LOOKUPS)
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(DEADLINE_S / 2):
             await asyncio.to_thread(lambda: None)
         assert len(asked) == egress.MOST_LOOKUPS
     finally:
@@ -357,9 +362,7 @@ async def test_a_destination_that_does_not_answer_is_given_up(tmp_path: Path, mo
 async def test_a_tunnel_through_which_nothing_goes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tunnel_ends, "IDLE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(connections, "SWEEP_S", 0.02)
-    async with speaking(echo) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.raw() as agent:
-        status, *_ = await agent.ask(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        assert status == 200
+    async with speaking(echo) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.tunnel(port) as agent:
         with contextlib.suppress(ConnectionResetError):
             assert await agent.rest() == b""
         await eventually(lambda: [line["reason"] for line in out.log] == ["idle"])
@@ -374,10 +377,8 @@ async def test_open_tunnels_count_towards_the_bound_on_connections(
         proxy(tmp_path, f"127.0.0.1:{port}") as out,
         contextlib.AsyncExitStack() as stack,
     ):
-        connect = f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode()
         for _ in range(2):
-            agent = await stack.enter_async_context(out.raw())
-            assert (await agent.ask(connect))[0] == 200
+            await stack.enter_async_context(out.tunnel(port))
         async with out.raw() as another:
             assert (await another.reply())[0] == 503
         assert out.counts == {"egress allowed": 2, "egress connections": 1}
@@ -445,23 +446,10 @@ async def test_a_log_that_cannot_be_written_stops_nothing_and_is_counted(tmp_pat
 
 
 async def test_a_stalled_reader_stops_the_other_end(tmp_path: Path) -> None:
-    written = 0
-
-    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal written
-        with contextlib.suppress(ConnectionError):
-            while True:
-                writer.write(bytes(1 << 16))
-                await writer.drain()
-                written += 1 << 16
-
+    endless = Endless()
     async with speaking(endless) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.raw() as agent:
         agent.writer.write(f"CONNECT 127.0.0.1:{port} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        before = -1
-        while before != written or not written:  # until it stands still
-            before = written
-            await asyncio.sleep(0.1)
-        assert written < 30_000_000
+        assert await endless.stands_still()
 
 
 async def test_what_was_refused_is_told_apart_from_what_failed(tmp_path: Path) -> None:

@@ -8,15 +8,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from sandboxes.inside import relay
-
-Speak = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
-DEADLINE_S = 180.0
+from tests.sandboxes.proxies import DEADLINE_S, Endless, Speak, echo, send, soon
 
 
 def free_port() -> int:
@@ -44,11 +42,14 @@ async def gateway(path: Path, speak: Speak) -> AsyncIterator[None]:
         listener.close()
 
 
-async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(1 << 16):
-        writer.write(data)
-        await writer.drain()
+async def ask(port: int, words: bytes = b"asked") -> bytes:
+    """Say something at a port, and return what comes back."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(words)
     writer.write_eof()
+    answer = await reader.read(-1)
+    writer.close()
+    return answer
 
 
 @pytest.fixture
@@ -64,16 +65,10 @@ async def test_bytes_pass_unchanged_until_both_sides_have_ended_their_sending(re
     body = bytes(index % 251 for index in range(3_000_000))
     async with gateway(path, echo), asyncio.timeout(DEADLINE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        sending = asyncio.create_task(_send(writer, body))
+        sending = asyncio.create_task(send(writer, body))
         assert await reader.read(-1) == body
         await sending
         writer.close()
-
-
-async def _send(writer: asyncio.StreamWriter, body: bytes) -> None:
-    writer.write(body)
-    await writer.drain()
-    writer.write_eof()
 
 
 async def test_the_end_of_an_agents_sending_leaves_the_other_direction_open(relayed: tuple[int, Path]) -> None:
@@ -85,11 +80,7 @@ async def test_the_end_of_an_agents_sending_leaves_the_other_direction_open(rela
 
     port, path = relayed
     async with gateway(path, answer_at_the_end), asyncio.timeout(DEADLINE_S):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"asked")
-        writer.write_eof()
-        assert await reader.read(-1) == b"asked 0;asked 1;asked 2;"
-        writer.close()
+        assert await ask(port) == b"asked 0;asked 1;asked 2;"
 
 
 async def test_an_agent_that_goes_away_is_noticed_at_the_gateway(relayed: tuple[int, Path]) -> None:
@@ -100,13 +91,14 @@ async def test_an_agent_that_goes_away_is_noticed_at_the_gateway(relayed: tuple[
         gone.set()
 
     port, path = relayed
-    async with gateway(path, wait), asyncio.timeout(DEADLINE_S):
+    async with gateway(path, wait):
         _, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.close()
-        await gone.wait()
+        await soon(gone)
 
 
-async def test_what_the_gateway_said_before_it_closed_still_arrives(relayed: tuple[int, Path]) -> None:
+@pytest.mark.parametrize("sent", [b"body", bytes(20_000_000)], ids=["all it sends", "while it still sends"])
+async def test_what_the_gateway_said_before_it_closed_still_arrives(relayed: tuple[int, Path], sent: bytes) -> None:
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readexactly(4)
         writer.write(b"refused")
@@ -114,20 +106,7 @@ async def test_what_the_gateway_said_before_it_closed_still_arrives(relayed: tup
     port, path = relayed
     async with gateway(path, refuse), asyncio.timeout(DEADLINE_S):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"body")
-        assert await reader.read(-1) == b"refused"
-        writer.close()
-
-
-async def test_an_agent_that_still_sends_hears_why_the_gateway_closed(relayed: tuple[int, Path]) -> None:
-    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(4)
-        writer.write(b"refused")
-
-    port, path = relayed
-    async with gateway(path, refuse), asyncio.timeout(DEADLINE_S):
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(bytes(20_000_000))
+        writer.write(sent)
         assert await reader.read(-1) == b"refused"
         await writer.drain()
         writer.close()
@@ -166,20 +145,12 @@ async def test_more_connections_than_there_is_room_for_wait_their_turn(
 
 
 async def test_a_gateway_that_comes_back_is_found_by_those_who_wait(tmp_path: Path, relayed: tuple[int, Path]) -> None:
-    async def ask() -> bytes:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        writer.write(b"asked")
-        writer.write_eof()
-        said = await reader.read(-1)
-        writer.close()
-        return said
-
     port, path = relayed
     async with asyncio.timeout(DEADLINE_S):
-        early = asyncio.create_task(ask())  # there is no socket yet
+        early = asyncio.create_task(ask(port))  # there is no socket yet
         async with gateway(path, echo):
             assert await early == b"asked"
-        late = asyncio.create_task(ask())  # there is one that nobody serves
+        late = asyncio.create_task(ask(port))  # there is one that nobody serves
         await asyncio.sleep(0)
         async with gateway(path, echo):
             assert await late == b"asked"
@@ -196,36 +167,22 @@ async def test_an_agent_is_reset_when_the_gateway_stays_away_and_the_next_one_is
             await reader.read()
         writer.close()
         async with gateway(path, echo):
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write_eof()
-            assert await reader.read() == b""
-            writer.close()
+            assert await ask(port, b"") == b""
 
 
 async def test_who_does_not_read_stops_the_other_and_nobody_else(relayed: tuple[int, Path]) -> None:
-    written = 0
+    endless = Endless()
 
-    async def endless(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal written
-        while await reader.read(1):
-            while True:
-                writer.write(bytes(1 << 16))
-                await writer.drain()
-                written += 1 << 16
+    async def of_those_who_ask(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if await reader.read(1):
+            await endless(reader, writer)
 
     port, path = relayed
-    async with gateway(path, endless), asyncio.timeout(DEADLINE_S):
+    async with gateway(path, of_those_who_ask), asyncio.timeout(DEADLINE_S):
         _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1 << 10)
         writer.write(b"x")
-        before = -1
-        while before != written or not written:  # until it stands still
-            before = written
-            await asyncio.sleep(0.1)
-        assert written < 30_000_000
-        beside, other = await asyncio.open_connection("127.0.0.1", port)
-        other.write_eof()
-        assert await beside.read() == b""
-        other.close()
+        assert await endless.stands_still()
+        assert await ask(port, b"") == b""
         writer.transport.abort()
 
 
@@ -239,10 +196,7 @@ async def test_each_port_leads_to_its_own_socket(tmp_path: Path) -> None:
     ports = {free_port(): "a", free_port(): "b"}
     relay.serve({port: str(tmp_path / name) for port, name in ports.items()})
     async with gateway(tmp_path / "a", named(b"a")), gateway(tmp_path / "b", named(b"b")), asyncio.timeout(DEADLINE_S):
-        for port, name in ports.items():
-            reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            assert await reader.read() == name.encode()
-            writer.close()
+        assert {port: await ask(port) for port in ports} == {port: name.encode() for port, name in ports.items()}
 
 
 def test_a_port_that_is_taken_is_an_error_at_once(tmp_path: Path) -> None:
