@@ -1,70 +1,338 @@
-"""Wrong input to the environments' processes is one line and exit code 2, a lost server code 3."""
+"""The environments as processes, against a served fake backend: they train to the last step, evaluate, and let go.
+
+`main` runs in a thread here; what a signal or an endless thread ends is a process of its own.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from swarm.environments.__main__ import main
+from swarm.client import AsyncSwarmClient, NamedTask
+from swarm.environments import __main__ as process
+from swarm.environments import get_environment
+from swarm.environments.playing.evaluate import rounds
+from swarm.environments.tasks_file import read_tasks
+from tests.golden import assert_golden
+from tests.swarm.factories import good
+from tests.swarm.server.support import Served, eventually, job, serving
 
-SERVER = "http://127.0.0.1:9"
+NOBODY = "http://127.0.0.1:9"
+Ended = tuple[int, str, str]
+"""Exit code, standard output and error."""
 
 
-def run(monkeypatch: pytest.MonkeyPatch, *arguments: str, token: str = "t") -> int:
-    monkeypatch.setattr("sys.argv", ["swarm.environments", *arguments])
-    monkeypatch.setenv("AJET_TOKEN", token)
+@pytest.fixture(autouse=True)
+def in_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Let `main` run beside a server, and forget what it imported."""
+
+    async def unheard(work: Awaitable[None]) -> None:
+        await work
+
+    monkeypatch.setattr(process, "_unless_told_to_end", unheard)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield
+    for name, module in list(sys.modules.items()):
+        if str(getattr(module, "__file__", "")).startswith(str(tmp_path)):
+            del sys.modules[name]
+
+
+def main(*arguments: str, token: str = "t") -> Ended:
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+        patch.setattr("sys.argv", ["swarm.environments", *arguments])
+        patch.setenv("AJET_TOKEN", token)
+        try:
+            code = process.main()
+        except SystemExit as refusal:  # argparse's way out
+            code = int(refusal.code or 0)
+    return code, out.getvalue(), err.getvalue()
+
+
+def words(served: Served, *arguments: str) -> list[str]:
+    action, *options = arguments
+    return [action, "--server", served.url, *options]
+
+
+async def run(served: Served, *arguments: str) -> Ended:
+    token = served.server.keys.role("client")
+    return await asyncio.to_thread(main, *words(served, *arguments), token=token)
+
+
+@contextlib.asynccontextmanager
+async def started(served: Served, *arguments: str) -> Any:
+    child = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "swarm.environments", *words(served, *arguments),
+        env={**os.environ, "AJET_TOKEN": served.server.keys.role("client")},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
     try:
-        return main()
-    except SystemExit as refusal:  # argparse's way out
-        return int(refusal.code or 0)
+        yield child
+    finally:
+        if child.returncode is None:
+            child.kill()
+            await child.wait()
+
+
+def tasks_file(folder: Path, *tasks: dict[str, Any]) -> str:
+    (folder / "tasks.json").write_text(json.dumps(tasks))
+    return str(folder / "tasks.json")
+
+
+def code_file(folder: Path, text: str) -> str:
+    (folder / "mine.py").write_text(text)
+    return str(folder / "mine.py")
+
+
+QUESTIONS = [{"id": f"q{n}", "data": {"question": f"{n}?"}} for n in range(3)]
+
+
+@pytest.mark.parametrize("environment", ["guess", "arith"])
+async def test_play_trains_to_the_last_step_and_sums_up_in_one_line(environment: str, tmp_path: Path) -> None:
+    async with serving(tmp_path, job(environment=environment, episodes_per_step=8)) as served:
+        code, out, err = await run(served, "play", "--environment", environment, "--concurrency", "4")
+        status = await served.status()
+    assert (code, err) == (0, "")
+    (line,) = out.splitlines()
+    assert json.loads(line)["episodes"] == 16
+    assert (status["finished"], status["step"]) == (True, 2)
+
+
+async def test_evaluate_writes_what_every_hidden_episode_was_worth(tmp_path: Path) -> None:
+    out = tmp_path / "out" / "hidden.json"
+    out.parent.mkdir()
+    hidden = {task.id for task in get_environment("guess").tasks("hidden")}
+    async with serving(tmp_path) as served:
+        code, _, err = await run(served, "evaluate", "--environment", "guess", "--out", str(out), "--episodes", "250")
+        status = await served.status()
+    assert (code, err) == (0, "")
+    found = json.loads(out.read_text())
+    assert (found["environment"], found["split"], found["policy_version"]) == ("guess", "hidden", 0)
+    assert len({(episode["task_id"], episode["sample"]) for episode in found["episodes"]}) == 250
+    assert {episode["task_id"] for episode in found["episodes"]} == hidden
+    assert all(episode["success"] == (episode["reward"] == 1.0) for episode in found["episodes"])
+    assert 0 < sum(episode["success"] for episode in found["episodes"]) < 250
+    assert status["collected_episodes"] == 0, "evaluation episodes are never trained on"
+    assert os.listdir(tmp_path / "out") == [out.name], "no draft is left"
+
+
+async def test_evaluate_during_plays_whenever_training_waits_and_writes_all_of_it_into_one_file(tmp_path: Path) -> None:
+    out = tmp_path / "during.json"
+    wanted = job(steps=3, episodes_per_step=8, evaluate_after=(1, 2), evaluation_episodes=5)
+    common = ("evaluate", "--environment", "guess", "--out", str(out), "--during", "--seed", "7", "--episodes")
+    async with serving(tmp_path, wanted) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        playing = asyncio.create_task(client.rollout(good, [NamedTask("a"), NamedTask("b")]))
+        code, _, err = await run(served, *common, "4")
+        assert (code, err.count("\n")) == (3, 1)
+        assert_golden(err)
+        out.write_text('{"evaluations": 3}')
+        code, _, err = await run(served, *common, "5")
+        assert (code, err.count("\n"), out.read_text()) == (3, 1, '{"evaluations": 3}')
+        out.unlink()
+        code, summary, err = await run(served, *common, "5")
+        await playing
+    assert (code, err) == (0, "")
+    assert json.loads(summary) == {"evaluations": 2}
+    found = json.loads(out.read_text())["evaluations"]
+    assert [each["policy_version"] for each in found] == [1, 2]
+    for each in found:
+        (chosen,) = rounds(get_environment("guess").tasks("hidden"), 5, 7 + each["policy_version"])
+        assert [episode["task_id"] for episode in each["episodes"]] == [task.id for task in chosen]
+
+
+async def test_the_same_plays_are_written_down_before_and_after_where_that_is_asked_for(tmp_path: Path) -> None:
+    kept = []
+    asked = ("evaluate", "--environment", "guess", "--out", str(tmp_path / "out.json"), "--episodes", "8")
+    async with serving(tmp_path) as served:
+        for _ in range(2):
+            await run(served, *asked, "--transcripts", "2")
+            kept.append(json.loads((tmp_path / "out.json").read_text())["transcripts"])
+    assert [play["task_id"] for play in kept[0]] == [play["task_id"] for play in kept[1]]
+    assert [len(plays) for plays in kept] == [2, 2]
+    assert all(play["messages"][-1]["role"] == "assistant" for plays in kept for play in plays)
+
+
+async def test_a_wrong_token_and_a_server_that_fails_midway_end_the_player_with_the_reason(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(steps=1000)) as served:
+        asked = words(served, "play", "--environment", "guess")
+        code, _, err = await asyncio.to_thread(main, *asked, token="forged")
+        assert (code, err.count("\n")) == (3, 1)
+        served.backend.learner.fail_next = "loss is NaN"
+        code, _, err = await run(served, "play", "--environment", "guess")
+    assert (code, err.count("\n")) == (3, 1)
+    assert "loss is NaN" in err
+
+
+@pytest.mark.parametrize("signalled", [signal.SIGINT, signal.SIGTERM])
+async def test_an_interrupted_player_gives_its_episodes_up(tmp_path: Path, signalled: signal.Signals) -> None:
+    """Those it knows of, at once; a lease granted while it was leaving runs out by itself."""
+    async with (
+        serving(tmp_path, job(steps=100_000, lease_ttl_s=2.0)) as served,
+        started(served, "play", "--environment", "guess") as player,
+    ):
+        await eventually(lambda: served.server.training.step, lambda step: step > 3)
+        served.backend.engine.hold()  # so that some play: an episode that is being ended is not given up
+        await eventually(lambda: served.backend.engine.active, lambda calls: calls > 0)
+        player.send_signal(signalled)
+        _, err = await player.communicate()
+        assert (player.returncode, err.count(b"\n")) == (130, 1), err
+        rollout = served.server.training.rollout
+        await eventually(lambda: rollout.counts["aborted"], lambda count: count > 0)
+        await eventually(lambda: len(rollout.leases), lambda count: count == 0)
+
+
+OPENAI_AGENT = """
+from openai import OpenAI
+
+def agent(episode):
+    with OpenAI(base_url=episode.base_url, api_key=episode.api_key, max_retries=0) as client:
+        messages = [{"role": "user", "content": episode.task.data["question"]}]
+        answer = client.chat.completions.create(model=episode.model, messages=messages)
+        again = episode.chat([*messages, {"role": "assistant", "content": answer.choices[0].message.content},
+                              {"role": "user", "content": "sure?"}])
+    return len(again.content) / 100, True
+"""
+ASYNC_AGENT = """
+async def agent(episode):
+    reply = await episode.chat([{"role": "user", "content": episode.task.data["question"]}])
+    return float(len(reply.content) > 0)
+"""
+
+
+@pytest.mark.parametrize("text", [OPENAI_AGENT, ASYNC_AGENT], ids=["plain, with OpenAI's SDK", "async"])
+async def test_an_agent_of_ones_own_trains_and_is_evaluated_on_tasks_of_its_own(tmp_path: Path, text: str) -> None:
+    own = ("--agent", code_file(tmp_path, text), "--tasks", tasks_file(tmp_path, *QUESTIONS), "--concurrency", "4")
+    async with serving(tmp_path / "server") as served:
+        code, out, err = await run(served, "play", *own)
+        status = await served.status()
+        assert (code, err) == (0, "")
+        assert json.loads(out)["dropped"] == {}
+        assert (status["finished"], status["step"]) == (True, 2)
+        code, _, err = await run(served, "evaluate", *own, "--out", str(tmp_path / "mine.json"), "--episodes", "3")
+    assert (code, err) == (0, "")
+    assert json.loads((tmp_path / "mine.json").read_text())["environment"] is None
+
+
+async def test_a_reward_from_a_file_is_what_is_trained_on_and_success_stays_the_games(tmp_path: Path) -> None:
+    """The function sees the conversation up to the policy's last answer, and the tasks that were asked for only."""
+    reward = code_file(
+        tmp_path,
+        "def reward(task, messages, outcome):\n"
+        "    assert messages[-1]['role'] == 'assistant' and messages[0]['role'] == 'user'\n"
+        "    assert task['id'] in ('one', 'two') and outcome['success'] in (True, False)\n"
+        "    return 7.0\n",
+    )
+    tasks = tasks_file(tmp_path, *({"id": name, "data": {"low": 1, "high": 3, "secret": 2}} for name in ("one", "two")))
+    asked = ("play", "--environment", "guess", "--reward", reward, "--tasks", tasks, "--stream", "default")
+    async with serving(tmp_path / "server") as served:
+        code, out, err = await run(served, *asked)
+    assert (code, err) == (0, "")
+    summary = json.loads(out)
+    assert (summary["reward_mean"], summary["dropped"]) == (7.0, {})
+    assert 0.0 <= summary["success_mean"] < 1.0
 
 
 @pytest.mark.parametrize(
-    ("option", "value"), [("--concurrency", "0"), ("--episodes", "0"), ("--episodes", "-5"), ("--episodes", "many")]
+    ("body", "expected", "ended"),
+    [("return float('nan')", "found nan", 2), ("__import__('sys').exit(0)", "SystemExit", 3)],
 )
-def test_numbers_that_play_nothing_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, option: str, value: str
+async def test_a_reward_that_never_judges_ends_the_player_with_the_reason(
+    tmp_path: Path, body: str, expected: str, ended: int
 ) -> None:
-    out = str(tmp_path / "out.json")
-    asked = ("evaluate", "--environment", "guess", "--server", SERVER, "--out", out, option, value)
-    assert run(monkeypatch, *asked) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert option in last
-    assert value in last
+    """Each play of it fails; none is trained on. One that can never be trained on is bad input."""
+    reward = code_file(tmp_path, f"def reward(task, messages, outcome):\n    {body}\n")
+    async with serving(tmp_path / "server", job(environment="arith")) as served:
+        asked = ("play", "--environment", "arith", "--reward", reward, "--concurrency", "4")
+        code, out, err = await run(served, *asked)
+        status = await served.status()
+    assert (code, out) == (ended, ""), err
+    assert expected in err.splitlines()[-1]
+    assert status["collected_episodes"] == 0
 
 
-def test_an_unknown_environment_and_a_missing_token_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+async def test_an_endless_reward_ends_the_player_after_the_time_of_some_plays_and_not_all_are_waited_for(
+    tmp_path: Path,
 ) -> None:
-    assert run(monkeypatch, "play", "--environment", "chess", "--server", SERVER) == 2
-    assert "guess" in capsys.readouterr().err
-    assert run(monkeypatch, "play", "--environment", "guess", "--server", SERVER, token="") == 2
-    assert "AJET_TOKEN" in capsys.readouterr().err
+    body = "import threading\ndef reward(task, messages, outcome):\n    threading.Event().wait()\n"
+    own = ("--reward", code_file(tmp_path, body), "--concurrency", "4", "--timeout", "0.5")
+    async with (
+        serving(tmp_path / "server", job(environment="arith")) as served,
+        started(served, "play", "--environment", "arith", *own) as player,
+    ):
+        out, err = await player.communicate()
+        status = await served.status()
+    assert (player.returncode, out) == (3, b""), err
+    assert b"not returned" in err.splitlines()[-1]
+    assert status["collected_episodes"] == 0
 
 
-def test_a_server_that_is_not_there_is_one_line_and_code_3(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert run(monkeypatch, "play", "--environment", "guess", "--server", SERVER) == 3
-    (line,) = capsys.readouterr().err.splitlines()
-    assert SERVER in line
+async def test_the_first_failures_of_an_agent_are_told_with_their_place(tmp_path: Path) -> None:
+    agent = code_file(tmp_path, "def agent(episode):\n    return episode.task.data['missing']\n")
+    async with serving(tmp_path / "server") as served:
+        own = ("--agent", agent, "--tasks", tasks_file(tmp_path, {"id": "q1"}), "--concurrency", "4")
+        code, _, err = await run(served, "play", *own)
+    lines = err.splitlines()
+    assert code == 3
+    assert all(part in lines[0] for part in ("q1", "KeyError: 'missing'", "(mine.py, line 2)"))
+    assert len(lines) == 6, "five failures and the end"
+    assert "KeyError" in lines[-1]
+
+
+async def test_evaluate_plays_the_tasks_of_a_file_only_chosen_by_the_seed(tmp_path: Path) -> None:
+    chosen = [{"id": task.id, "data": dict(task.data)} for task in get_environment("guess").tasks("hidden")[:7]]
+    out = tmp_path / "hidden.json"
+    asked = ("evaluate", "--environment", "guess", "--tasks", tasks_file(tmp_path, *chosen), "--out", str(out))
+    async with serving(tmp_path / "server") as served:
+        code, summary, err = await run(served, *asked, "--episodes", "17", "--seed", "3")
+    assert (code, err) == (0, "")
+    found = json.loads(out.read_text())
+    assert (found["environment"], found["split"], found["policy_version"]) == ("guess", "hidden", 0)
+    played = [(episode["task_id"], episode["sample"]) for episode in found["episodes"]]
+    tasks = read_tasks(tmp_path / "tasks.json")
+    assert sorted(played) == sorted((task.id, n) for n, part in enumerate(rounds(tasks, 17, 3)) for task in part)
+    assert json.loads(summary)["episodes"] == 17
 
 
 @pytest.mark.parametrize(
-    ("asked", "expected"),
+    ("asked", "named"),
     [
-        ((), "--environment"),
-        (("--agent", "agent.py"), "--tasks"),
-        (("--environment", "guess", "--agent", "missing.py"), "no such file"),
-        (("--environment", "guess", "--agent", "a.py", "--reward", "b.py"), "--agent or --reward"),
-        (("--environment", "guess", "--reward", "missing.py"), "no such file"),
-        (("--environment", "guess", "--tasks", "missing.json"), "missing.json"),
-        (("--environment", "guess", "--timeout", "0"), "above 0"),
+        ((), ["--environment"]),
+        (("--environment", "chess"), ["guess"]),
+        (("--agent", "agent.py"), ["--tasks"]),
+        (("--environment", "guess", "--agent", "missing.py"), ["no such file"]),
+        (("--environment", "guess", "--agent", "a.py", "--reward", "b.py"), ["--agent or --reward"]),
+        (("--environment", "guess", "--reward", "missing.py"), ["no such file"]),
+        (("--environment", "guess", "--tasks", "missing.json"), ["missing.json"]),
+        (("--environment", "guess", "--timeout", "0"), ["above 0"]),
+        (("--environment", "guess", "--concurrency", "0"), ["--concurrency", "0"]),
     ],
 )
-def test_who_plays_what_must_fit_together(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], asked: tuple[str, ...], expected: str
-) -> None:
-    assert run(monkeypatch, "play", "--server", SERVER, *asked) == 2
-    assert expected in capsys.readouterr().err.splitlines()[-1]
+def test_what_cannot_be_played_is_refused_with_code_2(asked: tuple[str, ...], named: list[str]) -> None:
+    code, _, err = main("play", "--server", NOBODY, *asked)
+    assert code == 2
+    assert all(name in err.splitlines()[-1] for name in named)
+
+
+@pytest.mark.parametrize("value", ["0", "-5", "many"])
+def test_a_number_of_episodes_that_plays_nothing_is_refused(tmp_path: Path, value: str) -> None:
+    asked = ("--environment", "guess", "--server", NOBODY, "--out", str(tmp_path / "out.json"), "--episodes", value)
+    code, _, err = main("evaluate", *asked)
+    assert code == 2
+    assert all(name in err.splitlines()[-1] for name in ("--episodes", value))
+
+
+def test_no_token_is_bad_input_and_a_server_that_is_not_there_is_lost() -> None:
+    code, _, err = main("play", "--environment", "guess", "--server", NOBODY, token="")
+    assert (code, "AJET_TOKEN" in err) == (2, True)
+    code, _, err = main("play", "--environment", "guess", "--server", NOBODY)
+    assert (code, err.count("\n"), NOBODY in err) == (3, 1, True)

@@ -10,7 +10,6 @@ import pytest
 
 from swarm.environments import said
 from swarm.environments.adapters import adapted
-from swarm.errors import InvalidRequest
 from tests.swarm.clients.packages import ADAPTED
 
 pytestmark = pytest.mark.usefixtures("adapted_packages")
@@ -68,20 +67,3 @@ def test_a_demonstration_is_right_about_half_of_the_time() -> None:
     tasks = [environment.generate(seed) for seed in range(60)]
     right = sum(environment.imitate(task, rng)[-1] == said(str(environment.oracle(task, ()))) for task in tasks)
     assert 18 <= right <= 45
-
-
-@pytest.mark.parametrize(
-    ("address", "reason"),
-    [
-        ("chainsum", "did you mean chain_sum"),
-        ("chain_sum?max_term=3", "did you mean max_terms"),
-        ("chain_sum?allow_negation=5", "expected allow_negation=true"),
-        ("chain_sum?max_terms=-3", "max_terms must be >= min_terms"),
-        ("chain_sum+leg_counting?max_terms=3", "did you mean chain_sum.max_terms"),
-        ("ransom_note", "poses the same in every process"),
-        ("chain_sum?tasks=3", "expected tasks=16 or more"),
-    ],
-)
-def test_what_cannot_be_had_is_refused_in_a_line(address: str, reason: str) -> None:
-    with pytest.raises(InvalidRequest, match=reason):
-        adapted(f"reasoning-gym:{address}")

@@ -9,7 +9,6 @@ import pytest
 from swarm.environments import said
 from swarm.environments.adapters import adapted
 from swarm.environments.adapters.textarena_games import ArenaGame
-from swarm.errors import InvalidRequest
 
 pytestmark = pytest.mark.usefixtures("adapted_packages")
 
@@ -68,17 +67,3 @@ def test_seeds_that_begin_the_same_game_are_one_task() -> None:
     assert environment.generate(1).data == environment.generate(2).data
     codes = adapted("textarena:Mastermind-v0")
     assert codes.generate(1).data != codes.generate(2).data
-
-
-@pytest.mark.parametrize(
-    ("name", "reason"),
-    [
-        ("TicTacToe-v0", "is for more players than one"),
-        ("SpiteAndMalice-v0", "for one player"),
-        ("Mastermin-v0", "did you mean Mastermind-v0"),
-        ("Mastermind-v0?colour=3", "unexpected keyword argument 'colour'"),
-    ],
-)
-def test_what_one_player_cannot_play_here_is_refused_in_a_line(name: str, reason: str) -> None:
-    with pytest.raises(InvalidRequest, match=reason):
-        adapted(f"textarena:{name}")

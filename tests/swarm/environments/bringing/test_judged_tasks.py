@@ -71,6 +71,7 @@ def test_lines_that_are_no_tasks_are_refused_by_their_number(lines: list[Any], e
     assert expected in str(refused.value)
 
 
+@pytest.mark.full
 def test_a_task_that_stands_twice_among_a_hundred_thousand_is_found_in_seconds(tmp_path: Path) -> None:
     lines = [{"prompt": str(n)} for n in range(100_000)]
     with pytest.raises(InvalidRequest, match="2 times"):

@@ -50,9 +50,9 @@ def test_maps_of_the_same_marks_in_another_order_say_something_else(way: str) ->
 
 
 def test_a_map_says_the_same_whatever_stands_around_it_is_ordered_like() -> None:
-    rows = "@ F F\nH H F\nF F G"
-    assert said(f"{rows}\nleft edge, down H") == said(f"Down: H; left: edge.\n{rows.lower()}\n")
-    assert said(f"{rows}\nleft edge, down H") != said(f"{rows.replace('H H F', 'F H H')}\nleft edge, down H")
+    rows, around, other = "@ F F\nH H F\nF F G", "left edge, down H", "Down: H; left: edge."
+    assert said(f"{rows}\n{around}") == said(f"{other}\n{rows.lower()}\n")
+    assert said(f"{rows}\n{around}") != said(f"{rows.replace('H H F', 'F H H')}\n{around}")
 
 
 @given(st.lists(st.from_regex(r"[a-z]{2,6}|[0-9]{2,3}", fullmatch=True), min_size=2, max_size=30), st.randoms())

@@ -16,6 +16,7 @@ from swarm.environments.bringing.writing import PLAYS, probe, write_lines, write
 from swarm.environments.brought import DEMONSTRATIONS, data_hash
 from swarm.environments.tasks_file import from_json
 from swarm.errors import InvalidRequest
+from tests.golden import refused
 
 
 class Echo(Environment):
@@ -74,7 +75,7 @@ def test_the_same_lines_are_split_the_same_whatever_their_file_is_called(tmp_pat
 def test_too_few_lines_are_told_how_to_be_split_by_hand(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text("def reward(task, messages):\n    return 1.0\n")
     (tmp_path / "few.jsonl").write_text("".join(json.dumps({"prompt": f"say {n}"}) + "\n" for n in range(12)))
-    with pytest.raises(InvalidRequest, match=r"found 12 records, split by a hash: .* name a split in each line$"):
+    with refused(InvalidRequest, "12 records", "in each line"):
         write_lines(JudgedTasks(tmp_path / "judge.py"), "few", tmp_path / "few.jsonl", tmp_path / "out")
 
 
@@ -82,7 +83,7 @@ def test_too_few_lines_are_told_how_to_be_split_by_hand(tmp_path: Path) -> None:
 def test_a_built_in_name_is_no_other_s(name: str, tmp_path: Path) -> None:
     environment = Echo()
     environment.name = name  # type: ignore[misc]
-    with pytest.raises(InvalidRequest, match=rf"expected a name of its own; found '{name}', which is that of a built-"):
+    with pytest.raises(InvalidRequest, match=f"'{name}'"):
         write_tasks(environment, b"", tmp_path)
 
 
@@ -95,20 +96,20 @@ def test_demonstrations_are_plays_of_training_tasks_alone(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("own", "expected"),
     [
-        ({"name": "Echo"}, "expected a name of 1 to 64 letters a-z"),
-        ({"name": "e" * 65}, "expected a name of 1 to 64 letters a-z"),
-        ({"name": "a/b"}, "expected a name of 1 to 64 letters a-z"),
-        ({"name": "echo@1"}, "expected a name of 1 to 64 letters a-z"),
+        ({"name": "Echo"}, "a name of 1 to 64"),
+        ({"name": "e" * 65}, "a name of 1 to 64"),
+        ({"name": "a/b"}, "a name of 1 to 64"),
+        ({"name": "echo@1"}, "a name of 1 to 64"),
         ({"name": 3}, "expected a text as `name` of Own"),
         ({"title": None}, "expected a text as `title` of Own"),
         ({"measures": ["x"]}, "expected a text as `measures` of Own"),
         ({"reward_range": (1, 0)}, "expected reward_range as (least, largest) of Own"),
-        ({"reward_range": (0, 0)}, "expected reward_range as"),
-        ({"reward_range": 1}, "expected reward_range as"),
-        ({"reward_range": (0, 1, 2)}, "expected reward_range as"),
-        ({"reward_range": (0, float("nan"))}, "expected reward_range as"),
-        ({"reward_range": (0, float("inf"))}, "expected reward_range as"),
-        ({"reward_range": ("0", "1")}, "expected reward_range as"),
+        ({"reward_range": (0, 0)}, "reward_range as"),
+        ({"reward_range": 1}, "reward_range as"),
+        ({"reward_range": (0, 1, 2)}, "reward_range as"),
+        ({"reward_range": (0, float("nan"))}, "reward_range as"),
+        ({"reward_range": (0, float("inf"))}, "reward_range as"),
+        ({"reward_range": ("0", "1")}, "reward_range as"),
         ({"solved_at": 2.0}, "expected solved_at of Own within its reward_range"),
         ({"solved_at": float("nan")}, "expected solved_at of Own"),
         ({"solved_at": "1"}, "expected solved_at of Own"),
@@ -121,9 +122,9 @@ def test_demonstrations_are_plays_of_training_tasks_alone(tmp_path: Path) -> Non
 )
 def test_words_and_numbers_that_are_none_are_refused(own: dict[str, Any], expected: str, tmp_path: Path) -> None:
     environment = type("Own", (Echo,), own)()
-    with pytest.raises((InvalidRequest, TypeError)) as refused:
+    with pytest.raises((InvalidRequest, TypeError)) as caught:
         write_tasks(environment, b"", tmp_path)
-    assert expected in str(refused.value)
+    assert expected in str(caught.value)
 
 
 def test_whole_numbers_and_other_letters_mean_the_same(tmp_path: Path) -> None:
@@ -161,5 +162,5 @@ async def test_tasks_that_cannot_be_posed_are_refused_by_their_id(opening: Any) 
             game.opening = lambda: opening  # type: ignore[method-assign]
             return game
 
-    with pytest.raises(InvalidRequest, match="to pose its task 'train-0' by the code that clients hold; it fails"):
+    with pytest.raises(InvalidRequest, match="'train-0'"):
         await probe(Odd(), drawn())

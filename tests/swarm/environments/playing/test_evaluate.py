@@ -1,19 +1,42 @@
-"""What an evaluator writes is whole, or is not there."""
+"""What an evaluator plays is chosen by a seed, and what it writes is bounded, and whole or not there."""
 
 from __future__ import annotations
 
 import errno
+import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from swarm.environments.playing.evaluate import write_json
+from swarm.environments import Task, calling, get_environment, said
+from swarm.environments.playing.evaluate import MOST_CHARACTERS, MOST_MESSAGES, Transcripts, rounds, write_json
+
+
+def test_a_play_is_kept_once_within_bounds() -> None:
+    plays = Transcripts(["t", "never played"])
+    parts = [{"type": "text", "text": "How much?"}]
+    long = [{"role": "user", "content": "x" * 9000}] * 50
+    plays.record(Task("t"), [{"role": "user", "content": parts}, calling("price", item="tea"), *long])
+    plays.record(Task("t"), [said("a second play")])
+    (kept,) = plays.kept()
+    assert len(kept["messages"]) == MOST_MESSAGES
+    question, call, answer, *_ = (message["content"] for message in kept["messages"])
+    assert (question, call) == (json.dumps(parts), 'price({"item": "tea"})')
+    assert len(answer) == MOST_CHARACTERS
+
+
+def test_the_seed_alone_decides_what_is_evaluated_and_tasks_are_equally_often_give_or_take_one() -> None:
+    tasks = get_environment("arith").tasks("hidden")
+    assert rounds(tasks, 500, 1) == rounds(tasks, 500, 1)
+    assert rounds(tasks, 500, 1) != rounds(tasks, 500, 2)
+    played = Counter(task.id for part in rounds(tasks, 2 * len(tasks) + 3, 0) for task in part)
+    assert sorted(played.values()) == [2] * (len(tasks) - 3) + [3] * 3
 
 
 def test_what_cannot_be_written_leaves_what_was_there_and_no_draft(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As on a disk that is full."""
     path = tmp_path / "during.json"
     write_json(path, {"evaluations": []})
 

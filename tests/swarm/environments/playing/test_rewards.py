@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -57,13 +56,16 @@ async def test_success_stays_the_games_own_whatever_the_function_does() -> None:
     assert TASK.data == {"left": 1, "right": 2}
 
 
-@given(st.one_of(st.floats(allow_nan=False, allow_infinity=False), st.integers(-(10**9), 10**9), st.booleans()))
-async def test_every_finite_number_is_a_reward(value: float) -> None:
+@given(
+    st.one_of(
+        st.floats(allow_nan=False, allow_infinity=False),
+        st.integers(-(10**9), 10**9),
+        st.booleans(),
+        st.fractions(-9, 9),
+    )
+)
+async def test_every_finite_number_is_a_reward(value: Any) -> None:
     assert (await judged(lambda *_: value)).reward == float(value)
-
-
-async def test_a_fraction_is_a_number() -> None:
-    assert (await judged(lambda *_: Fraction(1, 4))).reward == 0.25
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 10**400, None, "1.0", [1.0], 1j])
@@ -88,7 +90,7 @@ async def test_a_function_that_does_not_return_fails_the_play_in_time() -> None:
         return 1.0
 
     try:
-        with pytest.raises(RewardFailed, match=r"did not return within 0\.05 s"):
+        with pytest.raises(RewardFailed, match=r"within 0\.05 s"):
             await Reward(reward, most_s=0.05)(TASK, list(MESSAGES), LOST)
     finally:
         never.set()
