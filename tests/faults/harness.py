@@ -39,6 +39,7 @@ PATIENCE_S = 180.0
 """How long a client sends the same request again while the server is away: nothing may hang longer."""
 TURNS = 2
 """Calls of an episode."""
+SAID = [{"role": "user", "content": "from 1 to 9"}]
 T = TypeVar("T")
 
 _processes = multiprocessing.get_context("forkserver")

@@ -10,11 +10,9 @@ import pytest
 from swarm.client.asynchronous import NamedTask
 from swarm.errors import EngineUnavailable, ServerFailed
 from swarm.wire import ServerState, Status
-from tests.faults.harness import Books, Client, Server, job, moments, places, refused, running
+from tests.faults.harness import DEADLINE_S, SAID, Books, Client, Server, job, moments, places, refused, running
 from tests.faults.points import Fault
 
-BOUND_S = 5.0
-"""From the fault to FAILED: the watchdog looks twice a second."""
 _ROLLING = {ServerState.ROLLING, ServerState.ROLLING_POST}
 _SYNCING = {ServerState.WEIGHT_SYNCING}
 ENDS = {
@@ -24,17 +22,16 @@ ENDS = {
     Fault("before_generation", what="die"): _ROLLING,
     Fault("after_generation", what="die"): _ROLLING,
     Fault("before_generation", nth=9, what="break"): _ROLLING,  # of the second step
-    Fault("before_update", what="break"): _SYNCING,
-    Fault("after_update", what="break"): _SYNCING,
-    Fault("before_publish", what="break"): _SYNCING,
-    Fault("before_save", what="break"): _SYNCING,
-    Fault("before_rename", what="break"): _SYNCING,
+    **{
+        Fault(point, what="break"): _SYNCING
+        for point in ("before_update", "after_update", "before_publish", "before_save", "before_rename")
+    },
 }
 
 
 async def failed(client: Client) -> Status:
     """Return the status once it is FAILED."""
-    async for _ in moments(BOUND_S):
+    async for _ in moments():
         status = await client.swarm.status()
         if status.state is ServerState.FAILED:
             return status
@@ -44,7 +41,7 @@ async def failed(client: Client) -> Status:
 async def players_are_told(client: Client) -> None:
     """Let clients play: each must be told that the server failed, and none may wait for ever."""
     shared = places(3)
-    async with asyncio.timeout(BOUND_S + 5.0):
+    async with asyncio.timeout(DEADLINE_S):
         told = await asyncio.gather(*(client.play_on(shared) for _ in range(6)), return_exceptions=True)
     assert all(isinstance(error, ServerFailed) for error in told), told
 
@@ -78,9 +75,7 @@ async def test_an_engine_that_dies_while_a_batch_is_drained_is_noticed_there(tmp
         await client.train(job())
         episodes = [await client.swarm.begin(NamedTask(f"t{number // 2}"), wait_s=1.0) for number in range(4)]
         assert (await client.swarm.status()).state is ServerState.ROLLING_POST
-        told = await asyncio.gather(
-            *(episode.chat([{"role": "user", "content": "1 to 9"}]) for episode in episodes), return_exceptions=True
-        )
+        told = await asyncio.gather(*(episode.chat(SAID) for episode in episodes), return_exceptions=True)
         assert isinstance(told[-1], ServerFailed)
         assert transitions(server)[-1].startswith("from=ROLLING_POST to=FAILED")
 

@@ -10,41 +10,32 @@ import signal
 import socket
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from swarm.client.asynchronous import AsyncSwarmClient, NamedTask
-from swarm.client.episode import Episode
 from tests.faults.books import check
-from tests.faults.harness import Books, Client, Play, job, moments, play_to_the_end, running
+from tests.faults.harness import SAID, Books, Client, Play, job, moments, play_to_the_end, running
 
 WANTED = job(lease_ttl_s=0.8, drain_timeout_s=0.8)
-SAID = [{"role": "user", "content": "from 1 to 9"}]
 
 
-def doomed(url: str, token: str, point: str, told: Connection) -> None:
+async def doomed(url: str, token: str, point: str, told: Connection) -> None:
     """Play an episode in a process of its own, up to the point where it is killed."""
-    asyncio.run(_doomed(url, token, point, told))
-
-
-async def _doomed(url: str, token: str, point: str, told: Connection) -> None:
     async with AsyncSwarmClient(url, token, owner="doomed") as client:
         episode = await client.begin(NamedTask("task-0"), wait_s=10.0)
         told.send(episode.id)
         if point == "before_call":
-            _die()
+            os.kill(os.getpid(), signal.SIGKILL)
         if point == "during_call":
             body = {"model": episode.model, "messages": SAID, "stream": True}
             _sent(url, "/v1/chat/completions", episode.api_key, body)
-            _die()
+            os.kill(os.getpid(), signal.SIGKILL)
         await episode.chat(SAID)
         if point == "during_end":
-            _sent(url, f"/episodes/{episode.id}/end", _lease_token(episode), {"reward": 1.0})
-        _die()
-
-
-def _lease_token(episode: Episode[NamedTask]) -> str:
-    return episode.lease.lease_token
+            _sent(url, f"/episodes/{episode.id}/end", episode.lease.lease_token, {"reward": 1.0})
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _sent(url: str, path: str, key: str, body: object) -> None:
@@ -55,8 +46,8 @@ def _sent(url: str, path: str, key: str, body: object) -> None:
         sock.sendall(f"{head}content-length: {len(data)}\r\n\r\n".encode() + data)
 
 
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def run_doomed(*arguments: Any) -> None:
+    asyncio.run(doomed(*arguments))
 
 
 @pytest.mark.parametrize("point", ["before_call", "during_call", "after_call", "during_end"])
@@ -66,7 +57,7 @@ async def test_a_client_killed_anywhere_holds_nobody_up_and_is_not_trained_unend
         await client.train(WANTED)
         context = multiprocessing.get_context("forkserver")
         told, tell = context.Pipe(duplex=False)
-        process = context.Process(target=doomed, args=(server.url, server.token, point, tell), daemon=True)
+        process = context.Process(target=run_doomed, args=(server.url, server.token, point, tell), daemon=True)
         await asyncio.to_thread(process.start)
         async for _ in moments():
             if process.exitcode is not None:

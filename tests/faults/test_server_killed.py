@@ -12,48 +12,21 @@ from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.errors import SwarmError, Unreachable
 from swarm.job import Job
 from tests.faults.books import check
-from tests.faults.harness import Books, Client, Server, job, play_to_the_end, running
+from tests.faults.harness import SAID, Books, Client, Server, job, play_to_the_end, running
 from tests.faults.points import Fault
 
-POINTS = [
-    Fault("before_begin_reply", nth=2),
-    Fault("before_generation", nth=3),
-    Fault("in_generation", nth=3),
-    Fault("before_captured", nth=3),
-    Fault("after_captured", nth=3),
-    Fault("before_call_reply", nth=3),
-    Fault("after_call_reply", nth=3),
-    Fault("before_ended", nth=2),
-    Fault("after_ended", nth=2),
-    Fault("before_end_reply", nth=3),
-    Fault("after_end_reply", nth=3),
-    Fault("before_instep", nth=2),
-    Fault("after_instep", nth=2),
-    Fault("before_update", nth=2),
-    Fault("after_update", nth=2),
-    Fault("before_publish", nth=2),
-    Fault("before_save"),
-    Fault("before_rename"),
-    Fault("after_save"),
-    Fault("before_consumed"),
-    Fault("after_consumed"),
-    Fault("before_instep", nth=3),
-    Fault("before_rename", nth=2),
-    Fault("after_consumed", nth=2),
-]
 WANTED = job()
-OVERLAPPED = [
-    Fault("before_generation", nth=20),
-    Fault("before_instep", nth=2),
-    Fault("after_instep", nth=2),
-    Fault("before_update", nth=2),
-    Fault("after_update", nth=2),
-    Fault("before_publish", nth=2),
-    Fault("before_rename"),
-    Fault("after_save"),
-    Fault("before_consumed"),
-    Fault("after_ended", nth=6),
-]
+POINTS = (
+    "before_begin_reply 2, before_generation 3, in_generation 3, before_captured 3, after_captured 3, "
+    "before_call_reply 3, after_call_reply 3, before_ended 2, after_ended 2, before_end_reply 3, after_end_reply 3, "
+    "before_instep 2, after_instep 2, before_update 2, after_update 2, before_publish 2, before_save 1, "
+    "before_rename 1, after_save 1, before_consumed 1, after_consumed 1, before_instep 3, before_rename 2, "
+    "after_consumed 2"
+)
+OVERLAPPED = (
+    "before_generation 20, before_instep 2, after_instep 2, before_update 2, after_update 2, before_publish 2, "
+    "before_rename 1, after_save 1, before_consumed 1, after_ended 6"
+)
 
 
 async def outlived(server: Server, client: Client, *later: Fault, wanted: Job = WANTED) -> None:
@@ -72,21 +45,17 @@ async def outlived(server: Server, client: Client, *later: Fault, wanted: Job = 
         playing.cancel()
 
 
-@pytest.mark.parametrize("fault", POINTS, ids=lambda fault: f"{fault.point}-{fault.nth}")
-async def test_a_server_killed_anywhere_loses_nothing_and_trains_nothing_twice(tmp_path: Path, fault: Fault) -> None:
-    books = Books()
-    async with running(tmp_path, fault) as server, Client(server, books) as client:
-        await outlived(server, client)
-        await check(books, WANTED, server)
-        assert server.lives == 2
-
-
-@pytest.mark.parametrize("fault", OVERLAPPED, ids=lambda fault: f"{fault.point}-{fault.nth}")
-async def test_a_server_killed_while_rollout_and_update_overlap_trains_nothing_twice(
-    tmp_path: Path, fault: Fault
+@pytest.mark.parametrize(
+    ("staleness", "place"),
+    [(staleness, place) for staleness, places in enumerate((POINTS, OVERLAPPED)) for place in places.split(", ")],
+)
+async def test_a_server_killed_anywhere_loses_nothing_and_trains_nothing_twice(
+    tmp_path: Path, staleness: int, place: str
 ) -> None:
-    books, wanted = Books(), job(max_staleness=1)
-    async with running(tmp_path, fault) as server, Client(server, books) as client:
+    """With staleness, rollout and update overlap."""
+    point, nth = place.split()
+    books, wanted = Books(), job(max_staleness=staleness)
+    async with running(tmp_path, Fault(point, int(nth))) as server, Client(server, books) as client:
         await outlived(server, client, wanted=wanted)
         await check(books, wanted, server)
         assert server.lives == 2
@@ -103,7 +72,7 @@ async def test_a_server_killed_again_and_again_ends_with_the_same_books(tmp_path
 
 async def asks_twice(episode: Episode[Any]) -> float:
     for _ in range(2):
-        await episode.chat([{"role": "user", "content": "from 1 to 9"}])
+        await episode.chat(SAID)
     return float(len(episode.id) % 2)
 
 

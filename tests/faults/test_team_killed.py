@@ -14,11 +14,10 @@ from swarm.client.teams import Team
 from swarm.errors import EpisodeEnded, LeaseLost, TeamAborted
 from swarm.wire import EpisodeSummary
 from tests.faults.books import newest_weights, stored_episodes
-from tests.faults.harness import DEADLINE_S, Books, Client, Server, job, moments, running
+from tests.faults.harness import DEADLINE_S, SAID, Books, Client, Server, job, moments, running
 from tests.faults.points import Fault
 
 WANTED = job(steps=1)
-SAID = [{"role": "user", "content": "from 1 to 9"}]
 ENDED = {"ended", "in_step", "consumed", "dropped"}
 TEAMS = 4
 """As many as the one batch of each server has places: a team that comes to nothing is replaced."""

@@ -1,0 +1,177 @@
+"""What surrounds a server fails: its disk is full, its clock jumps, its process stands still, its network loses."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import signal
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiohttp import web
+
+from swarm.client import AsyncSwarmClient, Episode, NamedTask
+from swarm.errors import LeaseLost
+from tests.faults.books import check
+from tests.faults.harness import SAID, Books, Client, Server, job, moments, play_to_the_end, refused, running
+
+WANTED = job()
+PAGES = 100
+LONG = " ".join(str(number) for number in range(3000))
+STALL_S = 2.5
+LONGEST_S = 0.05
+"""Longest delay of a request; requests overtake each other because each has its own."""
+
+
+async def full(server: Server, client: Client, books: Books) -> asyncio.Task[None]:
+    """Let clients play until they are told that nothing can be written; return their task."""
+    await client.train(WANTED)
+    playing = asyncio.create_task(play_to_the_end(client))
+    async for _ in moments():
+        if "store_unavailable" in books.told:
+            return playing
+        assert not playing.done(), "the disk was never full"
+    raise AssertionError("unreachable")
+
+
+async def test_clients_of_a_full_disk_are_told_and_go_on_once_there_is_room(tmp_path: Path) -> None:
+    books = Books()
+    async with running(tmp_path, pages=PAGES) as server, Client(server, books, text=LONG) as client:
+        playing = await full(server, client, books)
+        server.signal(signal.SIGUSR1)
+        await playing
+        await check(books, WANTED, server)
+        assert "disk is full" in server.log
+
+
+async def test_a_server_killed_while_its_disk_is_full_recovers_what_it_acknowledged(tmp_path: Path) -> None:
+    books = Books()
+    async with running(tmp_path, pages=PAGES) as server, Client(server, books, text=LONG) as client:
+        playing = await full(server, client, books)
+        server.signal(signal.SIGKILL)
+        await server.killed()
+        await server.start()
+        await client.train(WANTED)
+        await playing
+        await check(books, WANTED, server)
+
+
+@pytest.mark.parametrize("hours", [5.0, -5.0])
+async def test_a_jump_of_the_clock_expires_no_lease_and_keeps_none_alive(tmp_path: Path, hours: float) -> None:
+    wanted, books = job(lease_ttl_s=1.0), Books()
+    async with running(tmp_path) as server, Client(server, books) as client:
+        await client.train(wanted)
+        kept = await client.swarm.begin(NamedTask("a"))
+        silent = await client.swarm.begin(NamedTask("a"))
+        server.clock.value = hours * 3600.0
+        async for _ in moments():
+            await kept.heartbeat()
+            if (await client.swarm.status()).open_episodes == 1:
+                break
+        assert isinstance(await refused(silent.heartbeat()), LeaseLost)
+        await kept.chat(SAID)
+        server.clock.value = 0.0
+        await kept.heartbeat()
+        await kept.abort()
+        await play_to_the_end(client)
+        await check(books, wanted, server)
+
+
+async def test_a_stall_of_the_server_fences_no_episode_whose_heartbeats_wait_in_its_sockets(tmp_path: Path) -> None:
+    """Four plays, with agents that only send heartbeats meanwhile; the batch is full, so both clocks would run."""
+    begun, over = asyncio.Queue[str](), asyncio.Event()
+
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(SAID)
+        begun.put_nowait(episode.id)
+        if begun.qsize() > 2:  # the first two end at once: the others are stragglers
+            await over.wait()
+        return 1.0
+
+    async with running(tmp_path) as server, AsyncSwarmClient(server.url, server.token) as client:
+        await client.ensure_training(job(steps=1, lease_ttl_s=1.0, drain_timeout_s=1.0))
+        playing = asyncio.create_task(client.rollout(agent, [NamedTask("a"), NamedTask("b")], concurrency=4))
+        async for _ in moments():
+            if begun.qsize() == 4 and (await client.status()).open_episodes == 2:
+                break
+        server.signal(signal.SIGSTOP)
+        await asyncio.sleep(STALL_S)
+        server.signal(signal.SIGCONT)
+        assert (await client.status()).open_episodes == 2
+        over.set()
+        summary = await playing
+    assert (summary.episodes, summary.dropped) == (4, {})
+    assert "event=fence" not in server.log
+
+
+class Proxy:
+    """A network that repeats, delays and reorders control-plane requests, and loses replies, by a seeded stream."""
+
+    def __init__(self, target: str, seed: int) -> None:
+        self.target = target
+        self.done: Counter[str] = Counter()
+        self._random = random.Random(seed)
+        self._session: Any = None
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[str]:
+        """Serve on a free port; yield the address."""
+        app = web.Application(client_max_size=1 << 26)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        runner = web.AppRunner(app, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as self._session:
+            try:
+                yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+            finally:
+                await runner.cleanup()
+
+    async def _handle(self, request: web.Request) -> web.StreamResponse:
+        body = await request.read()
+        if request.path.startswith("/v1/") or request.method == "GET":
+            return await self._forward(request, body)
+        await self._delay()
+        if self._random.random() < 0.4:
+            self.done["repeated"] += 1
+            replies = await asyncio.gather(*(self._late(request, body) for _ in range(2)))
+            return self._random.choice(replies)
+        reply = await self._forward(request, body)
+        if self._random.random() < 0.2:
+            self.done["lost"] += 1
+            assert request.transport is not None
+            request.transport.abort()
+        return reply
+
+    async def _late(self, request: web.Request, body: bytes) -> web.Response:
+        await self._delay()
+        return await self._forward(request, body)
+
+    async def _delay(self) -> None:
+        self.done["delayed"] += 1
+        await asyncio.sleep(self._random.uniform(0.0, LONGEST_S))
+
+    async def _forward(self, request: web.Request, body: bytes) -> web.Response:
+        headers = {name: request.headers[name] for name in ("authorization", "content-type") if name in request.headers}
+        async with self._session.request(
+            request.method, self.target + request.path_qs, data=body, headers=headers
+        ) as reply:
+            kept = {name: reply.headers[name] for name in ("content-type", "retry-after") if name in reply.headers}
+            return web.Response(body=await reply.read(), status=reply.status, headers=kept)
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+async def test_repeated_reordered_and_lost_requests_count_once(tmp_path: Path, seed: int) -> None:
+    wanted, books = job(lease_ttl_s=0.4, drain_timeout_s=0.4), Books()
+    async with running(tmp_path) as server:
+        proxy = Proxy(server.url, seed)
+        async with proxy.open() as url, Client(server, books, url=url) as client:
+            await client.train(wanted)
+            await play_to_the_end(client, workers=6)
+            await check(books, wanted, server)
+    assert min(proxy.done[what] for what in ("delayed", "repeated", "lost")) > 0
