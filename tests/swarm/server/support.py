@@ -18,6 +18,7 @@ from swarm.backends.fake.backend import FakeBackend, Script, number_script
 from swarm.backends.protocols import Backend
 from swarm.job import Job
 from swarm.server import Keys, SwarmServer, make_app
+from swarm.server.episodes.rollout import Rollout
 from swarm.server.http.endpoint import PATIENCE, Patience
 from swarm.server.http.head_limits import LimitedHttp
 from swarm.server.shared.directory import ServerDirectory
@@ -108,6 +109,31 @@ class Served:
         """Wait until the status has these values."""
         accepted = functools.partial(_matches, wanted)
         return dict(await eventually(self.status, accepted))
+
+    @property
+    def rollout(self) -> Rollout:
+        return self.server.training.rollout
+
+    async def get(self, path: str, role: Any = "admin") -> Any:
+        answer = await self.call("GET", path, self.server.keys.role(role))
+        assert answer.status == 200, answer
+        return answer.body
+
+    async def play_step(self, tasks: str = "aabb", turns: int = 1) -> None:
+        """Play a batch of episodes at once; every second one succeeds."""
+        await asyncio.gather(*(self.play(task, float(number % 2), turns) for number, task in enumerate(tasks)))
+
+    async def play_to(self, step: int) -> None:
+        for done in range((await self.status())["step"], step):
+            await self.play_step()
+            await self.until(step=done + 1, state="ROLLING")
+
+    async def evaluate(self, *outcomes: bool) -> None:
+        """Play an evaluation episode for each outcome."""
+        for success in outcomes:
+            lease = await self.begin("t", kind="eval")
+            assert (await self.chat(lease)).status == 200
+            assert (await self.end(lease, float(success), success=success)).status == 200
 
     async def play(self, task: str, reward: float = 1.0, turns: int = 1) -> None:
         """Play one whole training episode."""

@@ -154,17 +154,6 @@ def test_the_last_id_of_a_stopped_answer_completes_the_stop_string(
         assert found.sampled >= through
 
 
-def test_a_stop_string_that_ends_inside_a_token_keeps_that_token() -> None:
-    found = generated([b"a", b" st", b"op b", b"c"], [4], sampling_plan(("stop",)))
-    assert (found.ids, found.answer.content, found.sampled) == ([1, 2, 3], "a ", 4)
-    assert found.text.endswith("a stop b")
-
-
-def test_a_stop_string_is_seen_where_its_token_begins_a_character_too() -> None:
-    found = generated([b"a", b"stop\xf0\x9f", b"\x99\x82", b"c"], [1], sampling_plan(("stop",)))
-    assert (found.ids, found.answer.content) == ([1, 2], "a")
-
-
 NEW, LISTED = MistralFormat(thinks=False, lists=False), MistralFormat(thinks=False, lists=True)
 ONE, OTHER = (f'{{"name": "add", "arguments": {{"a": {number}}}}}' for number in (1, 2))
 FAMILIES = {
@@ -197,11 +186,6 @@ def test_an_answer_that_ends_behind_its_only_call_is_whole(family: str, space: s
     found = generated(tokens, (), sampling_plan(one_call=True), answers=answers)
     assert found.ids == [*range(1, len(tokens) + 1), END]
     assert len(found.answer.tool_calls) == len(found.reply.call_ids) == 1
-
-
-def test_words_behind_the_one_call_are_neither_served_nor_kept() -> None:
-    found = generated([called(a=1).encode(), b" and", b" more"], (), sampling_plan(one_call=True))
-    assert (found.ids, found.answer.content, found.sampled) == ([1], "", 4)
 
 
 def test_what_is_beyond_the_end_is_counted() -> None:

@@ -11,19 +11,14 @@ import pytest
 
 from swarm.backends.protocols import Batch
 from swarm.job import Job
-from swarm.store import Consumed, InStep
 from tests.swarm.server.support import Served, eventually, job, serving
-from tests.swarm.server.test_recovery import local, moody_stores
+from tests.swarm.server.test_recovery import local
 from tests.swarm.server.training.test_training import RecordingTracker
 
 
 def overlapping(**fields: Any) -> Job:
     """Two groups of two, and one batch ahead."""
     return job(**{"steps": 3, "max_staleness": 1, **fields})
-
-
-async def play(served: Served, tasks: str) -> None:
-    await asyncio.gather(*(served.play(task, float(number % 2)) for number, task in enumerate(tasks)))
 
 
 async def learning(served: Served) -> None:
@@ -38,9 +33,9 @@ def versions(batch: Batch) -> set[int]:
 async def test_episodes_begin_generate_and_end_while_a_batch_is_learned(tmp_path: Path) -> None:
     async with serving(tmp_path, overlapping()) as served:
         served.backend.learner.hold()
-        await play(served, "aabb")
+        await served.play_step("aabb")
         await learning(served)
-        await play(served, "ccdd")
+        await served.play_step("ccdd")
         status = await served.status()
         assert (status["state"], status["updating"], status["step"], status["collected_episodes"]) == (
             "ROLLING", True, 0, 4,
@@ -73,10 +68,10 @@ async def test_a_batch_waits_for_a_group_that_would_become_too_old(tmp_path: Pat
         old = [await served.begin("a") for _ in range(2)]
         for lease in old:
             await served.chat(lease, "hi")
-        await play(served, "bbcc")
+        await served.play_step("bbcc")
         await served.until(step=1)
-        await play(served, "dd")
-        await play(served, "ee")
+        await served.play_step("dd")
+        await served.play_step("ee")
         status = await served.until(collected_episodes=4)
         assert (status["step"], status["updating"]) == (1, False)
         for lease in old:
@@ -91,112 +86,38 @@ async def test_who_holds_up_a_batch_with_an_old_group_is_fenced_and_others_are_n
     async with serving(tmp_path, overlapping(drain_timeout_s=0.3)) as served:
         old, young = await served.begin("a"), None
         await served.chat(old, "hi")
-        await play(served, "bbcc")
+        await served.play_step("bbcc")
         await served.until(step=1)
         young = await served.begin("f")
-        await play(served, "ddee")
+        await served.play_step("ddee")
         await served.until(step=2)
         assert (await served.end(old)).code == "lease_lost"
         assert (await served.chat(young, "hi")).status == 200
-        assert served.server.training.rollout.counts["drop_held_up_batch"] == 1
+        assert served.rollout.counts["drop_held_up_batch"] == 1
 
 
 async def test_a_surplus_group_that_became_too_old_is_given_up_with_a_reason(tmp_path: Path) -> None:
     async with serving(tmp_path, overlapping(surplus_groups=1)) as served:
         served.backend.learner.hold()
         stale = await served.begin("a")
-        await play(served, "bbccddee")
+        await served.play_step("bbccddee")
         await learning(served)
         served.backend.learner.release()
         await served.until(step=2, updating=False)
         assert (await served.chat(stale, "hi")).code == "lease_lost"
-        counts = served.server.training.rollout.counts
+        counts = served.rollout.counts
         assert (counts["drop_outdated"], counts["fenced"], counts["trained"]) == (1, 1, 8)
 
 
 async def test_the_last_batches_are_not_overfilled_and_who_waits_hears_of_the_end(tmp_path: Path) -> None:
     async with serving(tmp_path, overlapping(steps=1, max_staleness=3)) as served:
         served.backend.learner.hold()
-        await play(served, "aabb")
+        await served.play_step("aabb")
         await learning(served)
         waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 20}))
-        await eventually(lambda: len(served.server.training.rollout.ledger.line), lambda line: line == 1)
+        await eventually(lambda: len(served.rollout.ledger.line), lambda line: line == 1)
         served.backend.learner.release()
         assert (await waiting).code == "job_finished"
-
-
-async def test_an_update_that_breaks_fails_the_server_and_frees_who_plays(tmp_path: Path) -> None:
-    async with serving(tmp_path, overlapping()) as served:
-        served.backend.learner.hold()
-        await play(served, "aabb")
-        await learning(served)
-        lease = await served.begin("c")
-        served.backend.engine.hold()
-        call = asyncio.create_task(served.chat(lease, "hi"))
-        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
-        served.backend.learner.fail_next = "loss is NaN"
-        served.backend.learner.release()
-        answer = await call
-        assert (answer.status, answer.code) == (500, "server_failed")
-        assert "loss is NaN" in answer.message
-
-
-async def test_an_engine_stopped_in_an_update_learns_its_batch_once_and_keeps_what_ended_meanwhile(
-    tmp_path: Path,
-) -> None:
-    wanted = overlapping(checkpoint_every=1)
-    async with serving(tmp_path, wanted) as served:
-        served.backend.learner.hold()
-        await play(served, "aabb")
-        await learning(served)
-        await play(served, "ccd")
-        stopping = asyncio.create_task(served.post("/engine/stop", served.admin))
-        await served.until(state="OFFLINE")
-        served.backend.learner.release()
-        await stopping
-    async with serving(tmp_path, wanted) as served:
-        status = await served.until(step=1)
-        assert (status["policy_version"], status["collected_episodes"]) == (1, 3)
-        await play(served, "d")
-        await served.until(step=2, updating=False)
-        trained = [name for _, batch in served.backend.learner.trained for name, _ in batch]
-        assert len(trained) == len(set(trained)) == 8
-
-
-async def test_a_backend_that_dies_in_an_update_is_seen_by_the_watchdog(tmp_path: Path) -> None:
-    async with serving(tmp_path, overlapping()) as served:
-        served.backend.learner.hold()
-        await play(served, "aabb")
-        await learning(served)
-        served.backend.die("CUDA error")
-        await served.until(state="FAILED", reason="CUDA error", updating=False)
-        served.backend.learner.release()
-
-
-async def test_the_idle_parts_of_a_step_are_parts_of_it(tmp_path: Path) -> None:
-    async with serving(tmp_path, overlapping()) as served:
-        await play(served, "aabb")
-        metrics = (await served.until(step=1))["metrics"]
-        assert 0 < metrics["trainer/idle_ratio"] <= 1
-        assert 0 <= metrics["rollouter/idle_ratio"] < 1
-        assert metrics["timing_s/gen"] + metrics["timing_s/update_actor"] <= metrics["timing_s/step"]
-        assert metrics["tokens/generated"] >= metrics["tokens/trained"] == metrics["actor/trained_tokens"]
-
-
-@pytest.mark.parametrize("refused", [InStep, Consumed])
-async def test_a_store_that_takes_no_step_holds_it_up_while_episodes_go_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Any
-) -> None:
-    stores = moody_stores(monkeypatch, refused)
-    async with serving(tmp_path, overlapping(checkpoint_every=1)) as served:
-        await play(served, "aabb")
-        status = await served.until(waiting="step 1 waits for the store: disk full")
-        assert (status["state"], status["updating"]) == ("ROLLING", True)
-        await play(served, "ccdd")
-        stores[0].full = False
-        await served.until(step=2, updating=False)
-        trained = [name for _, batch in served.backend.learner.trained for name, _ in batch]
-        assert len(trained) == len(set(trained)) == 8
 
 
 @pytest.mark.slow
@@ -222,7 +143,7 @@ async def test_the_local_backend_learns_each_episode_once_and_none_too_late(tmp_
         await asyncio.gather(*(agent(served, task) for task in "aabbcc"))
         status = await served.until(finished=True)
         assert (status["policy_version"], status["metrics"]["lease/trained"]) == (4, 16)
-        episodes = (await served.call("GET", "/episodes?limit=1000", served.admin)).body["episodes"]
+        episodes = (await served.get("/episodes?limit=1000"))["episodes"]
         assert Counter(e["step"] for e in episodes if e["state"] == "consumed") == {1: 4, 2: 4, 3: 4, 4: 4}
     ages = [metrics["training/off_policy/trajectory_staleness_worst/max"] for _, metrics in tracker.logged]
     assert len(ages) == 4

@@ -60,7 +60,7 @@ async def test_only_the_named_agents_calls_are_trained_however_it_is_named(serve
             assert (await ask(served, lease, agent, way))[0] == 200
         assert (await served.end(lease, 1.0)).status == 200
     status = await served.until(step=1)
-    record = (await served.call("GET", f"/episodes/{leases[0]['episode_id']}?labels=true", served.admin)).body["record"]
+    record = (await served.get(f"/episodes/{leases[0]['episode_id']}?labels=true"))["record"]
     assert [(call.get("agent"), call["trained"]) for call in record] == [
         ("solver", True),
         ("critic", False),
@@ -71,7 +71,7 @@ async def test_only_the_named_agents_calls_are_trained_however_it_is_named(serve
     assert [sum(row.sampled) for episode in batch.episodes for row in episode.rows] == [len(b"first") + 1] * 4
     metrics = status["metrics"]
     assert (metrics["agent/solver/calls"], metrics["calls/untrained"], metrics["num_turns/mean"]) == (4.0, 8.0, 1.0)
-    assert served.server.training.rollout.counts["calls_untrained"] == 8
+    assert served.rollout.counts["calls_untrained"] == 8
 
 
 @settings(max_examples=4, deadline=None, phases=[Phase.generate])  # a server each: too slow to shrink
@@ -97,15 +97,13 @@ async def played_and_trained(plays: list[Turns], merged: bool) -> None:
                 await converse(served, lease, turns)
                 trained = [agent in ("solver", "judge") for agent, _ in turns]
                 assert (await served.end(lease, 1.0)).status == (200 if any(trained) else 400)
-                record = (await served.call("GET", f"/episodes/{lease['episode_id']}?labels=true", served.admin)).body[
-                    "record"
-                ]
+                record = (await served.get(f"/episodes/{lease['episode_id']}?labels=true"))["record"]
                 assert [call["trained"] for call in record] == trained
                 if any(trained):
                     taught[lease["episode_id"]] = Counter(
                         {call["index"]: len(call["sampled"]["ids"]) for call in record if call["trained"]}
                     )
-            samples = [sample for group in served.server.training.rollout.groups for sample in group.ended]
+            samples = [sample for group in served.rollout.groups for sample in group.ended]
             learned = {one.episode_id: one for one in make_batch(1, samples, merged=merged).episodes}
             assert {name: calls_of(one.rows) for name, one in learned.items()} == taught
 
@@ -137,7 +135,7 @@ async def test_an_evaluation_has_any_agents(served: Served) -> None:
     lease = await served.begin("t", kind="eval")
     await ask(served, lease, "critic")
     assert (await served.end(lease)).status == 200
-    assert served.server.training.rollout.counts["calls_untrained"] == 0
+    assert served.rollout.counts["calls_untrained"] == 0
 
 
 async def test_a_name_is_said_once_and_is_a_name(served: Served) -> None:

@@ -98,7 +98,7 @@ async def test_what_it_sampled_is_context_for_what_goes_on_from_it(
         assert status["metrics"]["calls/untrained"] == 2.0
         trained = sum(row.sampled.count(1) for one in served.backend.learner.batches[0].episodes for row in one.rows)
         assert status["metrics"]["tokens/trained"] == trained
-        assert served.server.training.rollout.counts["calls_untrained"] == 2
+        assert served.rollout.counts["calls_untrained"] == 2
 
 
 async def test_an_episode_of_such_calls_alone_is_dropped_with_its_reason(served: Served) -> None:
@@ -106,7 +106,7 @@ async def test_an_episode_of_such_calls_alone_is_dropped_with_its_reason(served:
     for turn in range(2):
         await ask(served, lease, turn, way="field")
     assert (await served.end(lease)).status == 200
-    counts = served.server.training.rollout.counts
+    counts = served.rollout.counts
     assert (counts["drop_no_trained_calls"], counts["drop_no_calls"]) == (1, 0)
     await fill(served)
     await served.until(step=1)

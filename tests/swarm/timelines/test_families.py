@@ -10,7 +10,7 @@ import pytest
 from swarm.backends.protocols import BackendError
 from swarm.timelines import Drift, linear_rows, tree_tokens, unmerged_rows
 from tests.swarm.timelines.checks import check_packed, check_rows
-from tests.swarm.timelines.desk import CLOCK, WEATHER, Desk, system, user
+from tests.swarm.timelines.desk import WEATHER, Desk, system, user
 from tests.swarm.timelines.families import FAMILIES, Call, make_renderer, make_tokenizer
 
 START, CLEAN, REALIGN, FORK = Drift.START, Drift.CLEAN, Drift.REALIGN, Drift.FORK
@@ -271,27 +271,6 @@ def test_a_changed_history_forks_and_both_sides_are_trained(name: str, change: C
     assert at.drift[-1] is FORK
     assert at.calls[-1].node.parent is None
     assert settled(at) == before + 1
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_a_history_summarised_to_no_answer_is_a_start(name: str) -> None:
-    at = desk(name)
-    chat(at)
-    at.serve([user("So far it was sunny. And now?")], "It rains.")
-    assert at.drift[-1] is START
-
-
-@pytest.mark.parametrize("name", CALLING)
-def test_changed_or_reordered_tools_fork(name: str) -> None:
-    at = desk(name, WEATHER, CLOCK)
-    first = at.serve([user("a")], "one")
-    history = [user("a"), first.message, user("b")]
-    changed = {**WEATHER, "function": {**WEATHER["function"], "parameters": {"type": "object", "properties": {}}}}
-    for tools in ([WEATHER], [CLOCK, WEATHER], [changed, CLOCK], []):
-        at.serve(history, "two", tools=tools)
-        assert at.drift[-1] is FORK
-        assert at.calls[-1].node.parent is None
-    assert settled(at) == 5
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -11,7 +11,7 @@ import pytest
 from swarm.backends.fake.backend import EOS_ID, FakeRenderer
 from swarm.backends.protocols import BackendError, Message, Tool
 from swarm.timelines import CallTree, Drift, Node
-from tests.swarm.timelines.renderers import ForgettingRenderer, ThoughtlessRenderer, TrimmingRenderer
+from tests.swarm.timelines.renderers import TrimmingRenderer
 
 
 def user(text: str) -> dict[str, Any]:
@@ -64,16 +64,6 @@ def test_served_ids_survive_even_where_their_text_would_be_encoded_differently()
     assert list(prompt.prompt_ids[: len(first.path_ids())]) == first.path_ids()
 
 
-def test_an_answer_cut_short_gets_its_end_mark_unsampled() -> None:
-    tree = CallTree(FakeRenderer())
-    first = serve(tree, [user("a")], "12", cut=True)
-    prompt = tree.prompt([user("a"), said("12"), user("b")])
-    assert prompt.context[0] == EOS_ID
-    assert list(prompt.prompt_ids).count(EOS_ID) == 3
-    assert prompt.context == tuple(FakeRenderer().encode(prompt.prompt_text))
-    assert first.sampled == tuple(b"12")
-
-
 def test_the_longest_known_history_is_continued() -> None:
     tree = CallTree(FakeRenderer())
     serve(tree, [user("a")], "1")
@@ -89,21 +79,6 @@ def test_a_rewritten_later_answer_is_a_fork_from_the_one_before() -> None:
     prompt = tree.prompt([user("a"), said("1"), user("b"), said("REWRITTEN"), user("c")])
     assert (prompt.parent, prompt.drift) == (first, Drift.FORK)
     assert b"REWRITTEN" in bytes(i for i in prompt.context if i != EOS_ID)
-
-
-def test_a_rewritten_first_answer_is_a_fork_and_rendered_afresh() -> None:
-    tree = CallTree(FakeRenderer())
-    serve(tree, [user("a")], "1")
-    prompt = tree.prompt([user("a"), said("9"), user("b")])
-    assert (prompt.parent, prompt.drift) == (None, Drift.FORK)
-    assert prompt.context == prompt.prompt_ids
-
-
-def test_a_changed_system_prompt_is_a_fork() -> None:
-    tree = CallTree(FakeRenderer())
-    serve(tree, [{"role": "system", "content": "x"}, user("a")], "1")
-    prompt = tree.prompt([{"role": "system", "content": "y"}, user("a"), said("1"), user("b")])
-    assert prompt.drift is Drift.FORK
 
 
 def test_a_second_conversation_and_few_shot_examples_are_starts() -> None:
@@ -219,15 +194,6 @@ def test_an_earlier_message_that_comes_back_in_another_form_is_looked_at_again()
     for form in ("1\n", "1", " 1"):
         prompt = tree.prompt([user("a"), said(form), user("b"), said("2"), user("c")])
         assert (prompt.parent, prompt.drift) == (second, Drift.CLEAN)
-
-
-@pytest.mark.parametrize("renderer", [ForgettingRenderer(), ThoughtlessRenderer()])
-def test_a_template_that_strips_thinking_forks(renderer: FakeRenderer) -> None:
-    tree = CallTree(renderer)
-    serve(tree, [user("a")], "hm</think>1")
-    prompt = tree.prompt([user("a"), said("hm</think>1"), user("b")])
-    assert (prompt.parent, prompt.drift) == (None, Drift.FORK)
-    assert b"hm" not in bytes(i for i in prompt.prompt_ids if i != EOS_ID)
 
 
 def test_drift_is_counted_when_the_call_finished_and_not_before() -> None:

@@ -175,14 +175,6 @@ def test_a_task_may_have_a_second_group_once_its_first_is_full() -> None:
     assert [group and group.name for group in found] == ["a#1", "a#1", "a#2", "a#2", None]
 
 
-def test_a_group_with_an_open_episode_is_never_idle() -> None:
-    clock = Clock()
-    alive = groups(clock)
-    begin(alive, "e", "a")
-    clock.now += 10_000
-    assert alive.drop_idle() == []
-
-
 def test_rewards_are_compared_as_the_exact_numbers_that_were_sent() -> None:
     alive = groups(batch_rule="varied_groups")
     play(alive, "e1", "a", 0.1 + 0.2)

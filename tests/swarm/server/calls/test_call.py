@@ -38,7 +38,7 @@ async def playing(folder: Path, *, grace_s: float = 30.0) -> AsyncIterator[Serve
     wanted = job(lease_ttl_s=60.0)
     patience = Patience(grace_s=grace_s)
     async with serving(folder, wanted, script=lambda *_: f"number {next(numbers)}", patience=patience) as running:
-        running.server.training.rollout.ledger.store = Store()
+        running.rollout.ledger.store = Store()
         yield running
 
 
@@ -90,7 +90,7 @@ async def _read(session: aiohttp.ClientSession, url: str, body: Any, headers: di
 
 
 def rollout(served: Served) -> Rollout:
-    return served.server.training.rollout
+    return served.rollout
 
 
 def only(served: Served) -> LeasedEpisode:
@@ -145,18 +145,6 @@ async def test_a_request_that_is_sent_again_finds_its_generation(served: Served,
     assert kinds(served) == {"Captured": 1}
 
 
-async def test_a_request_that_is_sent_again_while_its_call_goes_on_gets_the_same_reply(served: Served) -> None:
-    client = Client(served, await served.begin())
-    served.backend.engine.hold()
-    async with client.asking(0) as first, client.asking(1) as second:
-        await generating(served)
-        await eventually(lambda: rollout(served).counts["calls_coalesced"], bool)
-        served.backend.engine.release()
-        replies = [await first, await second]
-    assert replies[0] == replies[1]
-    assert kinds(served) == {"Captured": 1}
-
-
 async def test_a_reply_that_was_served_is_served_again_to_who_did_not_get_it(served: Served) -> None:
     client = Client(served, await served.begin())
     assert await client.ask(0) == await client.ask(1) == await client.ask(2)
@@ -191,48 +179,6 @@ async def test_a_retry_takes_the_call_that_lost_its_client_and_not_its_sibling(s
             assert text(await back) == "number 1"
 
 
-async def test_nobody_comes_back_and_nothing_is_captured(tmp_path: Path) -> None:
-    async with playing(tmp_path, grace_s=0.05) as served:
-        client = Client(served, await served.begin())
-        served.backend.engine.hold()
-        async with client.asking(0):
-            await generating(served)
-        await eventually(lambda: served.backend.engine.cancelled, lambda cancelled: cancelled == 1)
-        served.backend.engine.release()
-        assert (only(served).tree.nodes, kinds(served)) == ([], {})
-        assert text(await client.ask(1)) == "number 1"  # who comes too late starts afresh
-
-
-async def test_a_generation_that_ends_while_nobody_is_there_is_not_captured_until_somebody_comes(
-    served: Served,
-) -> None:
-    client = Client(served, await served.begin())
-    served.backend.engine.hold()
-    async with client.asking(0):
-        await generating(served)
-    await deserted(served)
-    served.backend.engine.release()
-    await eventually(lambda: len(served.backend.engine.seen), bool)
-    await eventually(lambda: len(only(served).calls), lambda left: left == 0)
-    assert kinds(served) == {}
-    assert text(await client.ask(1)) == "number 0"
-    assert kinds(served) == {"Captured": 1}
-
-
-async def test_an_episode_that_ends_meanwhile_trains_no_reply_that_nobody_took(served: Served) -> None:
-    client = Client(served, await served.begin())
-    await client.ask()
-    served.backend.engine.hold()
-    async with client.asking(0, seed=1):
-        await generating(served)
-    await deserted(served)
-    served.backend.engine.release()
-    await eventually(lambda: len(served.backend.engine.seen), lambda seen: seen == 2)
-    assert (await served.end(client.lease)).status == 200
-    assert (await client.ask(1, seed=1))["error"]["code"] == "episode_ended"
-    assert kinds(served) == {"Captured": 1}
-
-
 @pytest.mark.parametrize("stream", [False, True])
 async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stream: bool) -> None:
     client, store = Client(served, await served.begin()), rollout(served).ledger.store
@@ -245,32 +191,6 @@ async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stre
         store.release()
         await call
     assert len(only(served).tree.nodes) == 1
-
-
-async def test_a_client_that_leaves_while_its_reply_is_written_is_not_trained_on_it(served: Served) -> None:
-    client, store = Client(served, await served.begin()), rollout(served).ledger.store
-    assert isinstance(store, Store)
-    store.hold()
-    async with client.asking():
-        await eventually(lambda: store.writing, bool)
-    await eventually(lambda: rollout(served).counts["calls_withdrawn"], bool)
-    store.release()
-    assert only(served).tree.nodes == []
-    assert kinds(served)["Withdrawn"] == 1
-
-
-async def test_a_reply_that_was_written_for_nobody_is_taken_by_who_comes_back(served: Served) -> None:
-    client, store = Client(served, await served.begin()), rollout(served).ledger.store
-    assert isinstance(store, Store)
-    store.hold()
-    async with client.asking(0):
-        await eventually(lambda: store.writing, bool)
-    await deserted(served)
-    store.release()
-    await eventually(lambda: kinds(served)["Captured"], bool)
-    assert only(served).tree.nodes == []
-    assert text(await client.ask(1)) == "number 0"
-    assert (len(only(served).tree.nodes), kinds(served)) == (1, {"Captured": 1})
 
 
 async def test_a_reply_that_was_written_and_never_taken_is_withdrawn_before_its_episode_ends(served: Served) -> None:

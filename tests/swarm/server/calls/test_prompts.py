@@ -70,7 +70,7 @@ async def test_an_episode_that_ends_meanwhile_has_no_call(served: Served, render
     assert (await served.verb(lease, "abort", {"reason": "tired"})).status == 200
     renderer.go_on.set()
     assert (await asked).code == "episode_ended"
-    assert served.server.training.rollout.counts["calls"] == 0
+    assert served.rollout.counts["calls"] == 0
 
 
 async def test_a_call_whose_prompt_is_encoded_for_long_keeps_its_lease(tmp_path: Path, renderer: SlowRenderer) -> None:
@@ -87,7 +87,7 @@ async def test_a_call_whose_prompt_is_encoded_for_long_keeps_its_lease(tmp_path:
         asked = asyncio.create_task(served.chat(lease, LONG_WORDS))
         assert await asyncio.to_thread(renderer.begun.wait, 20)
         clock.now += 10 * WIDE.lease_ttl_s
-        served.server.training.rollout.sweep()
+        served.rollout.sweep()
         renderer.go_on.set()
         assert (await asked).text == "yes"
         assert (await served.end(lease)).status == 200
@@ -154,4 +154,4 @@ async def test_a_body_in_chunks_is_held_to_the_same_length(tmp_path: Path) -> No
         headers = {"authorization": f"Bearer {lease['api_key']}"}
         async with served.http.post(f"{served.url}/v1/chat/completions", data=pieces(), headers=headers) as reply:
             assert (await reply.json())["error"]["code"] == "context_length_exceeded"
-        assert served.server.training.rollout.counts["calls"] == 0
+        assert served.rollout.counts["calls"] == 0

@@ -35,7 +35,7 @@ async def erase(served: Served, *episodes: str, secret: str = SECRET) -> dict[st
 
 
 async def state_of(served: Served, episode: str) -> tuple[str, str | None, bool]:
-    found = (await served.call("GET", f"/episodes/{episode}", served.admin)).body
+    found = await served.get(f"/episodes/{episode}")
     return found["state"], found["reason"], bool(found["record"])
 
 
@@ -47,7 +47,7 @@ async def test_open_and_pooled_episodes_are_given_up_and_their_tokens_deleted(tm
         assert await state_of(served, opened) == ("aborted", "erased", False)
         assert await state_of(served, pooled) == ("dropped", "erased", False)
         assert await state_of(served, others) == ("ended", None, True)
-        counts = served.server.training.rollout.counts
+        counts = served.rollout.counts
         assert (counts["aborted"], counts["drop_erased"], counts["begun"]) == (1, 1, 3)
         assert (await erase(served, opened))["erased"] == [opened]  # again: the same
 
@@ -110,9 +110,9 @@ async def test_what_a_training_left_that_does_not_run_is_erased_and_it_goes_on(t
         assert (await state_of(served, opened))[2] is False
         assert await state_of(served, pooled) == ("dropped", "erased", False)
         assert (await state_of(served, partner), await state_of(served, others)) == (("ended", None, True),) * 2
-        counts = served.server.training.rollout.counts
+        counts = served.rollout.counts
         assert (counts["begun"], counts["ended"], counts["fenced"], counts["drop_erased"]) == (4, 3, 1, 1)
-        assert served.server.training.rollout.groups.collected == 2
+        assert served.rollout.groups.collected == 2
         for task in "bcddee":
             await played(served, task, reward=0.5)
         await served.until(finished=True)

@@ -14,7 +14,6 @@ from swarm.errors import (
     EpisodeEnded,
     JobFinished,
     LeaseLost,
-    ServerFailed,
     StoreUnavailable,
     Throttled,
 )
@@ -144,30 +143,6 @@ async def test_groups_nobody_goes_on_with_make_room_as_soon_as_nothing_else_can(
     assert scene.rollout.counts["drop_partial_group"] == 1, "somebody plays: the other group may still be wanted"
 
 
-async def test_a_dead_clients_partial_group_is_dropped_and_counted() -> None:
-    scene = Scene()
-    episode = await scene.begin("a")
-    scene.call(episode)
-    await scene.end(episode)
-    for task in "bb":
-        await scene.begin(task)
-    begun = await waiting(scene, "c")
-    scene.clock.now += 31
-    scene.rollout.sweep()
-    assert (await begun).task_id == "c"
-    assert scene.rollout.counts["drop_partial_group"] == 1
-
-
-async def test_an_episode_without_calls_teaches_nothing_and_is_dropped() -> None:
-    scene = Scene()
-    episode = await scene.begin("a")
-    await scene.end(episode)
-    assert scene.rollout.groups.collected == 0
-    assert scene.rollout.counts["drop_no_calls"] == 1
-    await scene.fill()
-    assert scene.rollout.groups.full
-
-
 async def draining(ended: int, **asked: Any) -> tuple[Scene, list[LeasedEpisode]]:
     """Return a full batch of four, so many of which have ended, and the others."""
     scene = Scene()
@@ -291,37 +266,12 @@ async def test_a_task_for_which_the_agent_never_makes_a_call_does_not_hold_the_p
         assert [episode.task_id for episode in playing] == [following, following, "b", "b"]
 
 
-async def test_one_who_makes_calls_is_not_stuck() -> None:
-    scene = Scene()
-    episodes = await scene.fill()
-    scene.machine.to(S.ROLLING_POST)
-    scene.rollout.drain.begin()
-    for _ in range(5):
-        scene.clock.now += 4
-        for episode in episodes:
-            scene.call(episode)
-        scene.rollout.sweep()
-    assert scene.rollout.counts["fenced"] == 0
-
-
 async def test_a_finished_job_refuses_training_and_admits_evaluation() -> None:
     scene = Scene()
     scene.rollout.ledger.finished = True
     with pytest.raises(JobFinished):
         await scene.begin("a")
     await scene.begin("a", kind="eval")
-
-
-async def test_who_waits_hears_that_the_server_failed() -> None:
-    scene = Scene()
-    await scene.fill()
-    begun = await waiting(scene, "c")
-    scene.machine.to(S.FAILED, "out of memory")
-    scene.rollout.fail(ServerFailed("the server FAILED: out of memory"))
-    with pytest.raises(ServerFailed, match="out of memory"):
-        await begun
-    with pytest.raises(ServerFailed, match="out of memory"):
-        await scene.begin("c")
 
 
 async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> None:
@@ -335,16 +285,6 @@ async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> No
         await Scene(S.BOOTING).begin("a")
     with pytest.raises(EngineUnavailable, match="off"):
         await Scene(S.BOOTING, S.OFFLINE).begin("a")
-
-
-async def test_only_the_first_end_counts() -> None:
-    scene = Scene()
-    episode = await scene.begin("a")
-    scene.call(episode)
-    await scene.end(episode, 1.0)
-    await scene.end(episode, 5.0)
-    assert [change.reward for change in scene.closed()] == [1.0]
-    assert scene.rollout.groups.collected == 1
 
 
 async def test_an_end_is_written_down_before_it_is_acknowledged() -> None:
@@ -361,18 +301,6 @@ async def test_an_end_is_written_down_before_it_is_acknowledged() -> None:
     assert (await ending).state == "ended"
     (closed,) = scene.closed()
     assert (closed.episode, closed.state, closed.reward, closed.group) == (episode.id, "ended", 0.5, "a#1")
-
-
-async def test_two_ends_at_once_make_one_sample_and_both_are_acknowledged() -> None:
-    scene = Scene()
-    episode = await scene.begin("a")
-    scene.call(episode)
-    scene.store.hold()
-    ends = [asyncio.create_task(scene.end(episode)) for _ in range(2)]
-    await asyncio.sleep(0)
-    scene.store.release()
-    assert [(await end).state for end in ends] == ["ended", "ended"]
-    assert len(scene.closed()) == scene.rollout.groups.collected == 1
 
 
 async def test_an_end_goes_on_when_its_client_went_away() -> None:
@@ -441,18 +369,6 @@ async def test_whatever_closes_an_episode_is_written_with_its_reason() -> None:
     ]
 
 
-async def test_constant_groups_are_filtered_counted_and_dropped_in_the_store() -> None:
-    scene = Scene(batch_rule="varied_groups")
-    for task, reward in zip("aabb", (1.0, 1.0, 1.0, 0.0), strict=True):
-        episode = await scene.begin(task)
-        scene.call(episode)
-        await scene.end(episode, reward)
-    assert scene.rollout.groups.collected == 2
-    assert scene.rollout.counts["drop_constant_group"] == 2
-    dropped = [change for change in scene.closed() if change.state == "dropped"]
-    assert [(change.group, change.reason) for change in dropped] == [("a#1", "constant_group")] * 2
-
-
 async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning() -> None:
     scene = Scene()
     scene.rollout.groups._most_bytes = 500
@@ -490,31 +406,6 @@ def recovered(scene: Scene, **fields: Any) -> Recovered:
     return Recovered(**{**nothing, **fields})
 
 
-async def test_recovered_samples_go_back_to_their_groups_and_names_never_repeat() -> None:
-    former = Scene()
-    episodes = await former.fill()
-    for episode in episodes[:3]:
-        await former.end(episode, float(episode.id[-1]))
-    pool = [waiting for group in former.rollout.groups for waiting in group.ended]
-    scene = Scene()
-    epochs: dict[str, tuple[int, Any, str | None]] = {
-        episodes[0].id: (1, "ended", None), episodes[3].id: (2, "fenced", "server_restarted"),
-    }  # fmt: skip
-    scene.rollout.recover(recovered(former, pool=pool, epochs=epochs))
-    assert {g.name: len(g.ended) for g in scene.rollout.groups} == {"a#1": 2, "b#2": 1}
-    assert (await scene.end(episodes[0])).state == "ended"
-    with pytest.raises(LeaseLost):
-        await scene.end(episodes[3])
-    last = await scene.begin("b")
-    assert last.id not in {episode.id for episode in episodes}
-    scene.call(last)
-    await scene.end(last)
-    assert scene.rollout.groups.complete
-    scene.rollout.drain.take()
-    await scene.begin("a")
-    assert [g.name for g in scene.rollout.groups] == ["a#5"]
-
-
 def ended(name: str, group: str, reward: float = 1.0) -> Sample:
     """An episode as it is read back."""
     node = Node(0, None, (1,), (2,), (-0.1,), (0,), "", Drift.START)
@@ -539,17 +430,6 @@ async def test_a_group_is_never_named_as_one_that_waits_since_before_the_crash()
     assert [len(group.ended) for group in scene.rollout.drain.take()] == [2, 2]
 
 
-async def test_a_late_owner_of_an_episode_nobody_remembers_is_told_it_is_over(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("swarm.server.episodes.episodes.CLOSED_KEPT", 1)
-    scene = Scene()
-    for episode in (first := await scene.begin(), await scene.begin()):
-        scene.rollout.ledger.fence(episode, "lease_expired")
-    with pytest.raises(EpisodeEnded, match="long ago"):
-        await scene.end(first)
-
-
 async def test_an_owner_whose_beginning_was_not_written_when_the_server_died_is_told_that_the_lease_is_lost() -> None:
     lost = await Scene().begin()
     with pytest.raises(LeaseLost, match="restarted; begin a new one"):
@@ -563,6 +443,7 @@ async def test_nobody_is_told_that_an_episode_is_over_before_it_is_known() -> No
         scene.rollout.abort(ended, ""),
         asyncio.to_thread(scene.rollout.heartbeat, ended),
         asyncio.to_thread(scene.rollout.playing, ended),
+        scene.rollout.teams.outcome(ended),
     ):
         with pytest.raises(EngineUnavailable, match="booting"):
             await verb

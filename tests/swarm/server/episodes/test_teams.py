@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from swarm.errors import (
-    EngineUnavailable,
     EpisodeEnded,
     InvalidRequest,
     JobConflict,
@@ -167,16 +166,6 @@ async def test_what_is_told_of_a_prepared_episode_is_written_to_survive_a_loss_o
     assert [(change.state, change.team) for change in scene.closed()] == [("ended", True), ("aborted", True)]
 
 
-async def test_an_undecided_decider_that_cannot_write_its_abort_stays_undecided() -> None:
-    scene = Scene()
-    decider = await prepared(scene)
-    scene.store.fail = "the disk is full"
-    scene.clock.now += 31
-    scene.rollout.sweep()
-    await settled(scene)
-    assert (await scene.rollout.teams.outcome(claims(decider))).state == "prepared"
-
-
 async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_joins_a_later_batch() -> None:
     scene = Scene()
     in_doubt = await prepared(scene, "a", **DECIDER)
@@ -197,14 +186,6 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
     partner = await scene.begin("a")
     assert [(group.name, len(group)) for group in scene.rollout.groups] == [("a#3", 2)]
     assert partner.id != in_doubt.id
-
-
-async def test_an_episode_without_calls_is_dropped_when_its_team_commits() -> None:
-    scene = Scene()
-    episode = await scene.begin("a")
-    await scene.rollout.teams.prepare(claims(episode), PrepareRequest(reward=1.0))
-    assert (await scene.rollout.teams.commit(claims(episode))).state == "ended"
-    assert scene.rollout.counts["drop_no_calls"] == 1
 
 
 async def test_the_outcome_of_an_open_fenced_ended_or_unknown_episode_is_told() -> None:
@@ -235,25 +216,6 @@ async def test_an_outcome_that_memory_forgot_is_read_from_the_store(written: Epi
     scene.store.episode = read  # type: ignore[method-assign]
     old = Claims("lease", episode="old", epoch=1)
     assert (await scene.rollout.teams.outcome(old)).state == told
-
-
-async def test_a_server_that_has_not_recovered_yet_tells_no_outcome() -> None:
-    scene = Scene(S.BOOTING)
-    with pytest.raises(EngineUnavailable):
-        await scene.rollout.teams.outcome(Claims("lease", episode="x", epoch=1))
-
-
-async def test_a_restart_keeps_what_is_prepared_with_its_place_and_its_decision_open() -> None:
-    former = Scene()
-    episode = await prepared(former, **DECIDER)
-    (held,) = former.rollout.leases.prepared
-    scene = Scene()
-    scene.rollout.recover(recovered(former, prepared=[held.sample]))
-    assert (await scene.rollout.teams.outcome(claims(episode))).state == "prepared"
-    assert [(group.name, len(group.open)) for group in scene.rollout.groups] == [("a#1", 1)]
-    assert len(scene.rollout.leases) == 1
-    await scene.rollout.teams.commit(claims(episode))
-    assert scene.rollout.groups.collected == 1
 
 
 async def test_a_commit_that_is_being_written_while_its_episode_becomes_too_old_is_dropped_and_counted_once() -> None:

@@ -38,8 +38,7 @@ async def test_a_stream_that_is_missing(tmp_path: Path) -> None:
 async def test_a_checkpoint_that_is_the_best(tmp_path: Path) -> None:
     wanted = job(steps=2, eval_every=1, evaluation_episodes=1)
     async with serving(tmp_path, wanted) as served, AsyncSwarmClient(served.url, served.admin) as client:
-        for task in "aabb":
-            await served.play(task)
+        await served.play_step()
         await served.until(awaited_evaluations=1, state="ROLLING")
         lease = await served.begin("t", kind="eval")
         assert (await served.chat(lease, "hi")).status == 200

@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import json
 import re
-import shutil
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,55 +42,6 @@ def sdk(lease: dict[str, Any], http_client: Any = None) -> openai.AsyncOpenAI:
     )
 
 
-@pytest.mark.parametrize("transport", [lambda: None, lambda: openai.DefaultAioHttpClient()], ids=["httpx", "aiohttp"])
-async def test_the_openai_sdk_plays_an_episode(served: Served, transport: Callable[[], Any]) -> None:
-    lease = await served.begin()
-    async with sdk(lease, transport()) as client:
-        assert [model.id async for model in client.models.list()] == [MODEL]
-        messages = list(ASK)
-        for _ in range(2):
-            reply = await client.chat.completions.create(model=lease["model"], messages=messages)
-            assert reply.choices[0].message.content == "héllo wörld"
-            assert reply.choices[0].finish_reason == "stop"
-            messages += [reply.choices[0].message.model_dump(), {"role": "user", "content": "again"}]
-    assert reply.usage is not None
-    assert reply.usage.completion_tokens == len("héllo wörld".encode()) + 1
-    (episode,) = served.server.training.rollout.leases
-    assert episode.tree.drift == {"start": 1, "clean": 1, "realign": 0, "fork": 0}
-    assert (await served.end(lease)).body["state"] == "ended"
-
-
-async def test_the_openai_sdk_streams(served: Served) -> None:
-    lease = await served.begin()
-    async with sdk(lease) as client:
-        stream = await client.chat.completions.create(
-            model=MODEL, messages=ASK, stream=True, stream_options={"include_usage": True}
-        )
-        chunks = [chunk async for chunk in stream]
-    texts = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
-    assert "".join(texts) == "héllo wörld"
-    assert sum(map(bool, texts)) > 1
-    assert [chunk.choices[0].finish_reason for chunk in chunks if chunk.choices][-1] == "stop"
-    assert chunks[-1].usage is not None
-    assert chunks[-1].usage.prompt_tokens > 0
-    (episode,) = served.server.training.rollout.leases
-    assert len(episode.tree.nodes) == 1
-
-
-async def test_plain_curl_plays_an_episode(served: Served) -> None:
-    if shutil.which("curl") is None:
-        pytest.skip("curl is not installed")
-    lease = await served.begin()
-    process = await asyncio.create_subprocess_exec(
-        "curl", "-sS", "--noproxy", "*", f"{lease['base_url']}/chat/completions",
-        "-H", f"Authorization: Bearer {lease['api_key']}", "-H", "Content-Type: application/json",
-        "-d", json.dumps({"model": MODEL, "messages": ASK}),
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    out, _ = await process.communicate()
-    assert json.loads(out)["choices"][0]["message"]["content"] == "héllo wörld"
-
-
 @pytest.mark.parametrize(
     ("field", "value"),
     [
@@ -121,22 +71,6 @@ async def test_what_is_not_honoured_in_training_is_refused_by_name(served: Serve
     assert answer.body["error"]["type"] == "invalid_request_error"
 
 
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"n": 1, "tools": None, "response_format": {"type": "text"}, "user": "me", "top_p": 1, "top_k": -1},
-        {"temperature": 0.7, "frequency_penalty": 0, "logit_bias": None, "seed": 3, "stream": False},
-    ],
-)
-async def test_neutral_and_equal_values_are_honoured(served: Served, fields: dict[str, Any]) -> None:
-    assert (await served.chat(await served.begin(), "hi", **fields)).status == 200
-
-
-async def test_an_evaluation_samples_as_it_asks(served: Served) -> None:
-    lease = await served.begin(kind="eval")
-    assert (await served.chat(lease, "hi", temperature=0, top_p=0.5, top_k=3)).status == 200
-
-
 @pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
 async def test_fewer_tokens_are_honoured_and_the_cut_is_said(served: Served, field: str) -> None:
     answer = await served.chat(await served.begin(), "hi", **{field: 4})
@@ -156,7 +90,7 @@ async def test_a_stop_string_ends_the_answer_before_it(served: Served, stream: b
             reply = await client.chat.completions.create(model=MODEL, messages=ASK, stop="o w")
             text = reply.choices[0].message.content or ""
     assert text == "héll"
-    (episode,) = served.server.training.rollout.leases
+    (episode,) = served.rollout.leases
     sampled = bytes(episode.tree.nodes[0].sampled)
     assert sampled.decode() == "héllo w"
     assert (await served.chat(lease, "hi", "héll", "go on")).status == 200
@@ -164,13 +98,6 @@ async def test_a_stop_string_ends_the_answer_before_it(served: Served, stream: b
     second = episode.tree.nodes[1]
     before = bytes(token for token in second.path_ids()[: -len(second.sampled)] if token < EOS_ID).decode()
     assert before.endswith("héllo w<|user|>go on<|assistant|>")
-
-
-async def test_log_probs_are_those_of_the_engine(served: Served) -> None:
-    answer = await served.chat(await served.begin(), "hi", logprobs=True)
-    tokens = answer.body["choices"][0]["logprobs"]["content"]
-    (episode,) = served.server.training.rollout.leases
-    assert [token["logprob"] for token in tokens] == list(episode.tree.nodes[0].logprobs)
 
 
 async def test_a_prompt_that_leaves_no_room_is_refused_with_its_code(served: Served) -> None:
@@ -198,28 +125,10 @@ async def test_a_malformed_body_is_an_openai_error(served: Served, raw: bytes) -
     assert (answer.status, answer.code) == (400, "invalid_request")
 
 
-async def test_another_model_and_images_are_refused(served: Served) -> None:
-    lease = await served.begin()
-    answer = await served.post("/v1/chat/completions", lease["api_key"], {"model": "gpt-9", "messages": ASK})
-    assert (answer.status, answer.code) == (404, "not_found")
-    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:"}}]}]
-    answer = await served.post("/v1/chat/completions", lease["api_key"], {"model": MODEL, "messages": image})
-    assert (answer.status, answer.body["error"]["param"]) == (400, "messages.0.content.0")
-
-
 async def test_no_system_prompt_is_inserted(served: Served) -> None:
     await served.chat(await served.begin(), "hi")
     prompt, _ = served.backend.engine.seen[0]
     assert served.backend.renderer.decode(prompt) == "<|user|>hi<|assistant|>"
-
-
-async def test_calls_of_one_episode_run_at_the_same_time(served: Served) -> None:
-    lease = await served.begin()
-    served.backend.engine.hold()
-    calls = [asyncio.create_task(served.chat(lease, text)) for text in "abc"]
-    await eventually(lambda: served.backend.engine.active, lambda active: active == 3)
-    served.backend.engine.release()
-    assert [(await call).status for call in calls] == [200] * 3
 
 
 async def test_a_call_in_flight_when_its_episode_ends_is_told_so(served: Served) -> None:
@@ -231,7 +140,7 @@ async def test_a_call_in_flight_when_its_episode_ends_is_told_so(served: Served)
     assert (await served.end(lease)).status == 200
     answer = await call
     assert (answer.status, answer.code) == (410, "episode_ended")
-    assert served.server.training.rollout.gate.in_flight == 0
+    assert served.rollout.gate.in_flight == 0
 
 
 async def test_a_stream_that_cannot_begin_is_a_plain_error(served: Served) -> None:
@@ -254,7 +163,7 @@ async def test_a_stream_that_nobody_reads_does_not_hold_a_step_for_ever(tmp_path
             loop = asyncio.get_running_loop()
             await loop.sock_connect(sock, (address.hostname, address.port))
             await loop.sock_sendall(sock, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
-            rollout = served.server.training.rollout
+            rollout = served.rollout
             await eventually(lambda: rollout.counts["drop_lease_expired"], bool)
             assert rollout.gate.in_flight == 0
         assert (await served.end(lease)).code == "lease_lost"
@@ -279,7 +188,7 @@ async def speaking(
 
 
 def nodes(served: Served) -> list[Node]:
-    (episode,) = served.server.training.rollout.leases
+    (episode,) = served.rollout.leases
     return episode.tree.nodes
 
 
@@ -294,46 +203,6 @@ async def lines(served: Served, lease: dict[str, Any], **fields: Any) -> tuple[s
     body = {"model": MODEL, "messages": ASK, "stream": True, **fields}
     async with served.http.post(f"{lease['base_url']}/chat/completions", json=body, headers=headers) as response:
         return response.content_type, (await response.text()).split("\n\n")[:-1]
-
-
-async def test_the_openai_sdk_calls_tools_and_goes_on(tmp_path: Path) -> None:
-    says = "Let me see." + "\n" + called(a=2, b=2) + "\n" + called(a=0, b=4)
-    async with speaking(tmp_path, says) as served, sdk(await served.begin()) as client:
-        reply = await client.chat.completions.create(model=MODEL, messages=ADDED, tools=TOOLS)
-        message, calls = reply.choices[0].message, reply.choices[0].message.tool_calls or []
-        assert (message.content or "").strip() == "Let me see."
-        assert [json.loads(call.function.arguments) for call in calls if call.type == "function"] == [
-            {"a": 2, "b": 2},
-            {"a": 0, "b": 4},
-        ]
-        assert reply.choices[0].finish_reason == "tool_calls"
-        results: list[Any] = [{"role": "tool", "tool_call_id": call.id, "content": "4"} for call in calls]
-        history = [*ADDED, message.model_dump(), *results]
-        await client.chat.completions.create(model=MODEL, messages=history, tools=TOOLS)
-        assert [node.parent for node in nodes(served)] == [None, nodes(served)[0]]
-
-
-async def test_the_openai_sdk_streams_tool_calls_and_thinking(tmp_path: Path) -> None:
-    says = "<think>\nEasy.\n</think>\n\nAdding." + "\n" + called(a=2, b=2)
-    async with speaking(tmp_path, says) as served, sdk(await served.begin()) as client:
-        stream = await client.chat.completions.create(model=MODEL, messages=ADDED, tools=TOOLS, stream=True)
-        deltas = [chunk.choices[0].delta async for chunk in stream]
-    assert "".join(getattr(delta, "reasoning_content", "") for delta in deltas) == "Easy."
-    assert "".join(delta.content or "" for delta in deltas).strip() == "Adding."
-    (call,) = [call for delta in deltas for call in delta.tool_calls or []]
-    assert call.function is not None
-    assert (call.index, call.function.name, json.loads(call.function.arguments or "")) == (0, "add", {"a": 2, "b": 2})
-
-
-async def test_thinking_that_comes_back_continues_what_was_served(tmp_path: Path) -> None:
-    async with speaking(tmp_path, "<think>\nEasy.\n</think>\n\nFour.") as served, sdk(await served.begin()) as client:
-        reply = await client.chat.completions.create(model=MODEL, messages=ADDED)
-        message: Any = reply.choices[0].message.model_dump()
-        assert (message["reasoning_content"], message["content"]) == ("Easy.", "Four.")
-        await client.chat.completions.create(model=MODEL, messages=[*ADDED, message, *ADDED])
-        message["reasoning"] = message.pop("reasoning_content")
-        await client.chat.completions.create(model=MODEL, messages=[*ADDED, message, {"role": "user", "content": "?"}])
-        assert [node.parent for node in nodes(served)] == [None, nodes(served)[0], nodes(served)[0]]
 
 
 async def test_tool_call_ids_are_nine_letters_and_digits_and_never_come_twice(tmp_path: Path) -> None:
@@ -361,34 +230,6 @@ async def test_an_answer_ends_with_its_first_call_where_no_more_are_wanted(tmp_p
         assert bytes(nodes(served)[0].sampled).decode() == called(a=1)
 
 
-async def test_a_model_that_may_not_call_tools_is_told_of_none(tmp_path: Path) -> None:
-    async with speaking(tmp_path, called(a=1)) as served:
-        lease = await served.begin()
-        answer = await served.chat(lease, "hi", tools=TOOLS, tool_choice="none")
-        assert "<|tools|>" not in shown(served)
-        assert "tool_calls" not in answer.body["choices"][0]["message"]
-        await served.chat(lease, "hi", tools=TOOLS)
-        assert "<|tools|>" in shown(served)
-
-
-@pytest.mark.parametrize(
-    ("fields", "grammar"),
-    [
-        ({"response_format": {"type": "json_object"}}, '"type": "object"'),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {"const": 5}}}}, "5"),
-        ({"tools": TOOLS, "tool_choice": "required"}, "add"),
-    ],
-)
-async def test_forms_are_held_in_an_evaluation_and_refused_in_training(
-    tmp_path: Path, fields: dict[str, Any], grammar: str
-) -> None:
-    async with speaking(tmp_path, "{}") as served:
-        assert (await served.chat(await served.begin(kind="eval"), "hi", **fields)).status == 200
-        assert isinstance(served.backend, GuidedBackend)
-        assert grammar in (served.backend.engine.asked[-1].grammar or "")
-        assert (await served.chat(await served.begin(), "hi", **fields)).status == 400
-
-
 async def test_a_form_the_engine_cannot_hold_is_the_request_s_fault(tmp_path: Path) -> None:
     async with speaking(tmp_path, "{}") as served:
         lease = await served.begin(kind="eval")
@@ -396,17 +237,7 @@ async def test_a_form_the_engine_cannot_hold_is_the_request_s_fault(tmp_path: Pa
         answer = await served.chat(lease, "hi", response_format=schema)
         assert (answer.status, answer.body["error"]["param"]) == (400, "response_format")
         assert (await served.chat(lease, "hi")).status == 200
-        assert served.server.training.rollout.gate.in_flight == 0
-
-
-async def test_a_job_that_neutralises_answers_what_others_would_refuse(tmp_path: Path) -> None:
-    async with speaking(tmp_path, "yes", foreign_sampling="neutralise") as served:
-        answer = await served.chat(await served.begin(), "hi", temperature=0, logit_bias={"5": 1})
-        assert answer.status == 200
-        counts = served.server.training.rollout.counts
-        assert (counts["neutralised_temperature"], counts["neutralised_logit_bias"]) == (1, 1)
-        assert isinstance(served.backend, GuidedBackend)
-        assert served.backend.engine.asked[0].temperature == 1.0
+        assert served.rollout.gate.in_flight == 0
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -423,18 +254,6 @@ async def test_log_probs_come_with_as_many_alternatives_as_were_asked_for(served
         found = answer.body["choices"][0]["logprobs"]["content"]
     assert [token["logprob"] for token in found] == list(nodes(served)[0].logprobs)
     assert [len(token["top_logprobs"]) for token in found] == [2] * len(found)
-
-
-async def test_zero_alternatives_still_give_log_probs_that_are_numbers(served: Served) -> None:
-    answer = await served.chat(await served.begin(), "hi", logprobs=True, top_logprobs=0)
-    tokens = answer.body["choices"][0]["logprobs"]["content"]
-    assert tokens
-    assert all(isinstance(token["logprob"], float) and token["top_logprobs"] == [] for token in tokens)
-
-
-async def test_stream_options_without_a_stream_do_not_fail_the_request(served: Served) -> None:
-    answer = await served.chat(await served.begin(), "hi", stream_options={"include_usage": True})
-    assert (answer.status, answer.headers["content-type"]) == (200, "application/json")
 
 
 @pytest.mark.parametrize(
@@ -478,34 +297,20 @@ async def test_a_template_s_refusal_is_a_lasting_400(served: Served, monkeypatch
         assert "roles must alternate" in answer.message
 
 
-async def test_the_openai_sdk_knows_an_overflow_by_its_code(served: Served) -> None:
-    async with sdk(await served.begin()) as client:
-        with pytest.raises(openai.BadRequestError) as caught:
-            await client.chat.completions.create(model=MODEL, messages=[{"role": "user", "content": "x" * 300}])
-    assert caught.value.code == "context_length_exceeded"
-    assert nodes(served) == []
-
-
-async def test_an_empty_answer_has_a_choice_with_empty_words(tmp_path: Path) -> None:
-    async with speaking(tmp_path, "") as served:
-        answer = await served.chat(await served.begin(), "hi")
-        assert [choice["message"]["content"] for choice in answer.body["choices"]] == [""]
-
-
 async def test_an_agent_s_session_header_never_takes_the_place_of_the_key(served: Served) -> None:
     mine, other = await served.begin(), await served.begin("other")
     headers = {"authorization": f"Bearer {mine['api_key']}", "x-session-id": other["episode_id"]}
     url, body = f"{mine['base_url']}/chat/completions", {"model": MODEL, "messages": ASK}
     async with served.http.post(url, json=body, headers=headers) as response:
         assert response.status == 200
-    sizes = {episode.id: len(episode.tree.nodes) for episode in served.server.training.rollout.leases}
+    sizes = {episode.id: len(episode.tree.nodes) for episode in served.rollout.leases}
     assert sizes == {mine["episode_id"]: 1, other["episode_id"]: 0}
 
 
 @contextlib.asynccontextmanager
 async def waiting(served: Served, lease: dict[str, Any]) -> AsyncIterator[aiohttp.StreamReader]:
     """Open a stream that waits at the gate, until it has said twice that it lives."""
-    served.server.training.rollout.gate.shut()
+    served.rollout.gate.shut()
     headers = {"authorization": f"Bearer {lease['api_key']}"}
     body = {"model": MODEL, "messages": ASK, "stream": True}
     async with served.http.post(f"{lease['base_url']}/chat/completions", json=body, headers=headers) as response:
@@ -518,7 +323,7 @@ async def waiting(served: Served, lease: dict[str, Any]) -> AsyncIterator[aiohtt
 async def test_a_stream_that_waits_says_that_it_lives(tmp_path: Path) -> None:
     async with speaking(tmp_path, "yes", patience=Patience(keep_alive_s=0.02)) as served:
         async with waiting(served, await served.begin()) as content:
-            served.server.training.rollout.gate.open()
+            served.rollout.gate.open()
             events = (await content.read()).decode().split("\n\n")
         assert events[-2:] == ["data: [DONE]", ""]
         assert any('"content":"yes"' in event for event in events)
@@ -553,18 +358,6 @@ async def test_several_answers_stream_side_by_side(tmp_path: Path) -> None:
         assert len(nodes(served)) == 2
 
 
-async def test_the_openai_sdk_s_own_retry_finds_the_generation_it_gave_up_waiting_for(served: Served) -> None:
-    lease = await served.begin()
-    served.backend.engine.hold()
-    client = openai.AsyncOpenAI(base_url=lease["base_url"], api_key=lease["api_key"], max_retries=5, timeout=0.2)
-    async with client:
-        call = asyncio.create_task(client.chat.completions.create(model=MODEL, messages=ASK))
-        await eventually(lambda: served.server.training.rollout.counts["calls_coalesced"], bool)
-        served.backend.engine.release()
-        assert (await call).choices[0].message.content == "héllo wörld"
-    assert len(nodes(served)) == len(served.backend.engine.seen) == 1
-
-
 async def test_one_call_that_fails_does_not_hurt_the_others(served: Served) -> None:
     lease = await served.begin()
     served.backend.engine.hold()
@@ -573,14 +366,6 @@ async def test_one_call_that_fails_does_not_hurt_the_others(served: Served) -> N
     await eventually(lambda: served.backend.engine.active, lambda active: active == 2)
     served.backend.engine.release()
     assert [bad.status, *[(await call).status for call in good]] == [400, 200, 200]
-
-
-async def test_a_fenced_episode_s_call_is_told_the_lease_is_lost(served: Served) -> None:
-    lease = await served.begin()
-    (episode,) = served.server.training.rollout.leases
-    served.server.training.rollout.ledger.fence(episode, "lease_expired")
-    answer = await served.chat(lease, "hi")
-    assert (answer.status, answer.code, answer.headers["x-should-retry"]) == (409, "lease_lost", "false")
 
 
 async def test_calls_are_told_to_come_back_while_the_engine_is_off(tmp_path: Path) -> None:
@@ -592,21 +377,6 @@ async def test_calls_are_told_to_come_back_while_the_engine_is_off(tmp_path: Pat
             assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "engine_unavailable", "1")
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_engine_that_breaks_fails_the_server_and_says_why(
-    served: Served, monkeypatch: pytest.MonkeyPatch, stream: bool
-) -> None:
-    async def broken(*_: Any) -> AsyncIterator[Any]:
-        raise BackendError("out of memory")
-        yield
-
-    monkeypatch.setattr(served.backend.engine, "generate", broken)
-    answer = await served.chat(await served.begin(), "hi", stream=stream)
-    assert (answer.status, answer.code) == (500, "server_failed")
-    assert "out of memory" in answer.message
-    assert (await served.status())["state"] == "FAILED"
-
-
 class Toolless(FakeRenderer):
     """Its template has no word for tools."""
 
@@ -616,10 +386,10 @@ class Toolless(FakeRenderer):
 
 async def test_tools_that_the_chat_template_does_not_show_are_counted_as_left_out(tmp_path: Path) -> None:
     async with speaking(tmp_path, "x") as served:
-        counts, lease = served.server.training.rollout.counts, await served.begin()
+        counts, lease = served.rollout.counts, await served.begin()
         await served.chat(lease, "hi", tools=TOOLS)
         assert counts["left_out_tools"] == 0
-        served.backend.renderer = served.server.training.rollout.ledger.renderer = Toolless()
+        served.backend.renderer = served.rollout.ledger.renderer = Toolless()
         lease = await served.begin()
         await served.chat(lease, "hi", tools=TOOLS)
         await served.chat(lease, "hi")
@@ -648,15 +418,6 @@ async def test_an_answer_that_the_engine_lost_is_a_503_to_try_again_and_leaves_n
     assert (await served.chat(lease, "hi")).status == 200
     assert len(nodes(served)) == 1
     assert (await served.status())["state"] == "ROLLING"
-
-
-async def test_the_openai_sdk_makes_a_call_again_that_the_engine_lost(served: Served) -> None:
-    lease = await served.begin()
-    served.backend.engine.lose_next = "the engine lost this answer"
-    async with openai.AsyncOpenAI(base_url=lease["base_url"], api_key=lease["api_key"], max_retries=1) as client:
-        answer = await client.chat.completions.create(model=MODEL, messages=ASK)
-    assert answer.choices[0].message.content == "héllo wörld"
-    assert len(nodes(served)) == 1
 
 
 async def test_a_stream_whose_answer_the_engine_lost_ends_with_the_error(served: Served) -> None:

@@ -17,24 +17,13 @@ from tests.swarm.server.support import Served, eventually, job, serving
 Outcomes = list[tuple[float, bool | None]]
 
 
-async def play_step(served: Served) -> None:
-    await asyncio.gather(*(served.play(task, float(number % 2)) for number, task in enumerate("aabb")))
-
-
-async def evaluate(served: Served, *outcomes: bool) -> None:
-    for success in outcomes:
-        lease = await served.begin("t", kind="eval")
-        assert (await served.chat(lease, "hi")).status == 200
-        await served.end(lease, float(success), success=success)
-
-
 async def evaluated_at(served: Served, step: int, *outcomes: bool) -> None:
     """Play up to a step whose evaluation is due, and evaluate it."""
     for done in range((await served.status())["step"], step):
-        await play_step(served)
+        await served.play_step()
         await served.until(step=done + 1, state="ROLLING")
     await served.until(awaited_evaluations=len(outcomes), state="ROLLING")
-    await evaluate(served, *outcomes)
+    await served.evaluate(*outcomes)
     await eventually(served.status, lambda status: (status["evaluation"] or {}).get("step") == step)
 
 
@@ -51,28 +40,28 @@ def damage(folder: Path) -> None:
 
 
 async def checkpoints(served: Served) -> dict[str, Any]:
-    return dict((await served.call("GET", "/checkpoints?labels=true", served.admin)).body)
+    return dict(await served.get("/checkpoints?labels=true"))
 
 
 async def test_training_waits_every_k_steps_the_last_one_too_and_then_it_is_finished(tmp_path: Path) -> None:
     wanted = job(steps=4, eval_every=2, evaluation_episodes=2)
     async with serving(tmp_path, wanted) as served:
-        await play_step(served)
+        await served.play_step()
         await served.until(step=1, state="ROLLING", awaited_evaluations=0)
         await evaluated_at(served, 2, True, False)
-        await play_step(served)
-        await play_step(served)
+        await served.play_step()
+        await served.play_step()
         last = await served.until(step=4, awaited_evaluations=2)
         assert not last["finished"]
         assert (await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 0})).status == 429
         waits = await eventually(served.status, lambda status: status["waiting"] is not None)
         assert waits["waiting"] == "the end waits for 2 evaluation episodes of version 4"
         waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 20}))
-        await evaluate(served, True, True)
+        await served.evaluate(True, True)
         done = await served.until(finished=True)
         assert (await waiting).code == "job_finished", "nobody begins in vain what is never trained"
         assert done["best"] == {"step": 4, "episodes": 2, "reward": 1.0, "success": 1.0} == done["evaluation"]
-        assert served.server.training.rollout.counts["drop_job_finished"] == 0
+        assert served.rollout.counts["drop_job_finished"] == 0
 
 
 async def test_the_best_checkpoint_outlives_the_newest_ones_until_another_is_better(tmp_path: Path) -> None:
@@ -115,9 +104,9 @@ async def test_an_evaluation_that_the_server_s_death_cut_short_is_played_again_w
     """Its checkpoint was saved before, and what was played of it counts for nothing."""
     wanted = job(steps=4, eval_every=1, evaluation_episodes=2, checkpoint_every=100)
     async with serving(tmp_path, wanted) as served:
-        await play_step(served)
+        await served.play_step()
         await served.until(step=1, state="ROLLING", awaited_evaluations=2)
-        await evaluate(served, True)
+        await served.evaluate(True)
         assert saved(tmp_path) == {"step-000001"}
     async with serving(tmp_path, wanted) as served:
         status = await served.until(step=1, awaited_evaluations=2)
@@ -149,7 +138,7 @@ async def test_the_weights_of_a_step_that_is_learned_again_keep_their_evaluation
         status = await served.until(step=1, awaited_evaluations=0)
         assert [one.step for one in served.backend.learner.batches] == [1]
         assert (status["best"]["step"], status["evaluation"]["step"]) == (1, 1)
-        history = (await served.call("GET", "/history", served.admin)).body["steps"]
+        history = (await served.get("/history"))["steps"]
         assert history[0]["metrics"]["eval/success/mean"] == 1.0
 
 
@@ -157,12 +146,12 @@ async def test_evaluations_at_named_steps_keep_no_best_and_tell_nobody_what_they
     """A study's evaluator plays hidden tasks then, and who trains may read the status."""
     wanted = job(steps=3, evaluate_after=(1,), evaluation_episodes=1)
     async with serving(tmp_path, wanted) as served:
-        await play_step(served)
+        await served.play_step()
         await served.until(step=1, state="ROLLING", awaited_evaluations=1)
-        await evaluate(served, True)
-        await play_step(served)
+        await served.evaluate(True)
+        await served.play_step()
         status = await served.until(step=2, state="ROLLING")
-        history = (await served.call("GET", "/history", served.admin)).body
+        history = await served.get("/history")
     assert (status["best"], status["evaluation"]) == (None, None)
     assert "eval/" not in str(history)
 

@@ -16,17 +16,6 @@ from swarm.errors import EngineUnavailable, InvalidRequest, ServerFailed, Unreac
 from tests.swarm.server.support import Clock, Served, eventually, job, serving
 
 
-async def play_step(served: Served) -> None:
-    await asyncio.gather(*(served.play(task, float(number % 2)) for number, task in enumerate("aabb")))
-
-
-async def evaluate(served: Served, episodes: int) -> None:
-    for _ in range(episodes):
-        lease = await served.begin("t", kind="eval")
-        assert (await served.chat(lease, "hi")).status == 200
-        await served.end(lease)
-
-
 async def begun(served: Served) -> int:
     return (await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 0})).status
 
@@ -38,36 +27,27 @@ async def test_after_its_step_training_waits_for_the_evaluation_and_then_goes_on
     wanted = job(steps=3, evaluate_after=(1, 2), evaluation_episodes=3, max_staleness=max_staleness)
     async with serving(tmp_path, wanted) as served:
         for step in (1, 2):
-            await play_step(served)
+            await served.play_step()
             await served.until(state="ROLLING", step=step, awaited_evaluations=3)
             assert await begun(served) == 429
-            await evaluate(served, 2)
+            await served.evaluate(True, True)
             assert (await served.status())["awaited_evaluations"] == 1
             assert await begun(served) == 429
-            await evaluate(served, 1)
+            await served.evaluate(True)
             await served.until(awaited_evaluations=0, policy_version=step)
-        await play_step(served)
+        await served.play_step()
         assert (await served.until(finished=True))["step"] == 3
-
-
-async def test_who_waits_for_a_place_gets_it_when_the_evaluation_is_done(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=1)) as served:
-        await play_step(served)
-        await served.until(state="ROLLING", step=1, awaited_evaluations=1)
-        waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 20}))
-        await evaluate(served, 1)
-        assert (await waiting).status == 200
 
 
 async def test_who_finds_no_place_and_who_looks_are_told_that_an_evaluation_is_waited_for(tmp_path: Path) -> None:
     async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=2)) as served:
-        await play_step(served)
+        await served.play_step()
         await served.until(state="ROLLING", step=1, awaited_evaluations=2)
         refused = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 0})
         assert refused.message.startswith("training waits for 2 evaluation episodes of version 1")
         status = await eventually(served.status, lambda status: status["waiting"] is not None)
         assert status["waiting"] == "step 2 waits for 2 evaluation episodes of version 1"
-        await evaluate(served, 2)
+        await served.evaluate(True, True)
         await served.until(awaited_evaluations=0, waiting=None)
 
 
@@ -94,23 +74,10 @@ async def test_who_evaluates_ends_with_a_server_that_failed_and_after_a_while_wi
 async def test_an_evaluation_that_began_with_other_weights_is_none_of_the_awaited(tmp_path: Path) -> None:
     async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=1)) as served:
         early = await served.begin("t", kind="eval")
-        await play_step(served)
+        await served.play_step()
         await served.until(state="ROLLING", step=1, awaited_evaluations=1)
         await served.end(early)
         assert (await served.status())["awaited_evaluations"] == 1
-
-
-async def test_a_server_that_died_while_it_waited_waits_again_for_the_whole_evaluation(tmp_path: Path) -> None:
-    wanted = job(evaluate_after=(1,), evaluation_episodes=2, checkpoint_every=1)
-    async with serving(tmp_path, wanted) as served:
-        await play_step(served)
-        await served.until(state="ROLLING", step=1, awaited_evaluations=2)
-        await evaluate(served, 1)
-    async with serving(tmp_path, wanted) as served:
-        await served.until(step=1, awaited_evaluations=2)
-        await evaluate(served, 2)
-        await play_step(served)
-        assert (await served.until(finished=True))["step"] == 2
 
 
 async def test_an_evaluation_longer_than_a_lease_costs_no_group_its_episodes(tmp_path: Path) -> None:
@@ -120,8 +87,8 @@ async def test_an_evaluation_longer_than_a_lease_costs_no_group_its_episodes(tmp
         await asyncio.gather(served.play("b", 1.0), served.play("a", 1.0), served.play("a", 0.0))
         await served.until(state="ROLLING", step=1, awaited_evaluations=1)
         clock.now += 10 * wanted.lease_ttl_s
-        served.server.training.rollout.sweep()
-        await evaluate(served, 1)
+        served.rollout.sweep()
+        await served.evaluate(True)
         await served.play("b", 0.0)
         assert (await served.until(finished=True))["step"] == 2
 
@@ -133,15 +100,15 @@ async def test_a_client_that_evaluates_too_is_noticed_by_who_was_to_evaluate(tmp
     async with serving(tmp_path, wanted) as served:
         client = AsyncSwarmClient(served.url, served.server.keys.role("client"))
         async with client:
-            await play_step(served)
+            await served.play_step()
             await served.until(state="ROLLING", step=1, awaited_evaluations=2)
             evaluations = awaited(client, 2)
-            await evaluate(served, 1)
+            await served.evaluate(True)
             with pytest.raises(InvalidRequest, match=r"found one that waits for 1.*let nobody else evaluate"):
                 await anext(evaluations)
             first = await client.evaluate(said, [task])
             await served.until(awaited_evaluations=0)
-            await play_step(served)
+            await served.play_step()
             await served.until(state="ROLLING", step=2, awaited_evaluations=2)
             second = await client.evaluate(said, [task])
     with pytest.raises(InvalidRequest, match=r"found 1 that began with version 2.*let nobody else evaluate"):

@@ -67,6 +67,7 @@ def test_each_stream_has_its_own_curves() -> None:
     }
     assert found["stream/web/reward/mean"] == 0.5
     assert "stream/web/success/mean" not in found, "nobody said whether it succeeded"
+    assert found["batch/constant_groups"] == 2
 
 
 def test_streams_beyond_those_that_have_curves_are_one_together() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,16 +30,6 @@ class Told:
         """Nothing to do."""
 
 
-async def play_step(served: Served) -> None:
-    await asyncio.gather(*(served.play(task, float(number % 2)) for number, task in enumerate("aabb")))
-
-
-async def play_to(served: Served, step: int) -> None:
-    for done in range((await served.status())["step"], step):
-        await play_step(served)
-        await served.until(step=done + 1, state="ROLLING")
-
-
 async def history(served: Served, query: str = "", role: Any = "viewer") -> dict[str, Any]:
     answer = await served.call("GET", f"/history{query}", served.server.keys.role(role))
     assert answer.status == 200, answer
@@ -60,11 +49,11 @@ async def test_it_says_what_the_tracker_was_told_evaluations_too_before_and_afte
     wanted = job(steps=5, eval_every=2, evaluation_episodes=1, tracking=Tracking(), checkpoint_every=3)
     first, second = Told(), Told()
     async with serving(tmp_path, wanted, tracker=lambda _: first) as served:
-        await play_to(served, 2)
+        await served.play_to(2)
         lease = await served.begin("t", kind="eval")
         await served.chat(lease, "hi")
         await served.end(lease, 1.0, success=True)
-        await play_to(served, 3)
+        await served.play_to(3)
         page = await known(served, 3)
     assert {record["step"]: record["metrics"] for record in page["steps"]} == first.steps
     assert first.steps[2]["eval/success/mean"] == 1.0
@@ -79,7 +68,7 @@ async def test_it_says_what_the_tracker_was_told_evaluations_too_before_and_afte
 
 async def test_a_reader_turns_pages_and_names_what_it_wants(tmp_path: Path) -> None:
     async with serving(tmp_path, job(steps=6)) as served, AsyncSwarmClient(served.url, served.admin) as client:
-        await play_to(served, 5)
+        await served.play_to(5)
         await known(served, 5)
         first = await history(served, "?limit=2")
         assert (steps(first), first["next"]) == ([1, 2], 2)
@@ -116,10 +105,13 @@ async def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
         made.learner.update = updated  # type: ignore[method-assign]
         return made
 
-    async with serving(tmp_path, job(steps=2), backend=backend) as served:
-        await play_to(served, 1)
+    tracker = Told()
+    async with serving(tmp_path, job(steps=2), backend=backend, tracker=lambda _: tracker) as served:
+        await served.play_to(1)
         (record,) = (await known(served, 1))["steps"]
-    assert not {"actor/odd", "actor/far"} & record["metrics"].keys()
+        status = await served.status()
+    assert not {"actor/odd", "actor/far"} & {*record["metrics"], *status["metrics"]}
+    assert {"actor/odd", "actor/far"} <= tracker.steps[1].keys()
     assert "actor/trained_tokens" in record["metrics"]
 
 

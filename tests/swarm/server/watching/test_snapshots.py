@@ -46,7 +46,7 @@ async def test_it_tells_who_plays_what_and_since_when(tmp_path: Path) -> None:
         await served.verb(early, "heartbeat")
         await ended(served, await begun(served, "b", "two"))
         told = await seen(served)
-        served.server.training.rollout.ledger.fence(next(iter(served.server.training.rollout.leases)), "test")
+        served.rollout.ledger.fence(next(iter(served.rollout.leases)), "test")
         dropped = await seen(served)
     assert [(owner.owner, owner.open, owner.heard_s, owner.oldest_s) for owner in told.owners] == [
         ("two", 2, 2.0, 2.0),
@@ -69,7 +69,7 @@ async def test_it_is_bounded_whatever_runs_and_says_how_much_it_leaves_out(tmp_p
     async with serving(tmp_path, job(episodes_per_step=2 * many)) as served:
         for number in range(many):
             await begun(served, f"t{number}", f"owner-{number:03d}", f"stream-{number:03d}")
-        ledger = served.server.training.rollout.ledger
+        ledger = served.rollout.ledger
         for episode in list(ledger.leases)[:100]:
             ledger.fence(episode, "test")
         answer = await served.call("GET", "/snapshot", served.admin)
@@ -95,7 +95,7 @@ async def test_it_says_why_a_step_is_not_done(tmp_path: Path) -> None:
         assert "the oldest for 20 s (slow, stream default)" in wait.text
         await ended(served, late)
         await served.until(step=1, state="ROLLING")
-        await asyncio.gather(*(served.play(task) for task in "aabb"))
+        await served.play_step()
         await served.until(finished=True)
         assert await waited(served) == [("nothing", None, None)]
         await served.server.stop()
@@ -116,7 +116,7 @@ async def test_what_a_stream_lacks_is_told_apart(tmp_path: Path) -> None:
 
 async def test_an_evaluation_that_is_waited_for_comes_first_with_how_to_play_it(tmp_path: Path) -> None:
     async with serving(tmp_path, job(eval_every=1, evaluation_episodes=3)) as served:
-        await asyncio.gather(*(served.play(task) for task in "aabb"))
+        await served.play_step()
         await served.until(step=1, state="ROLLING", awaited_evaluations=3)
         (wait,) = (await seen(served)).waits
         assert (wait.what, wait.count) == ("evaluation", 3)
@@ -150,7 +150,7 @@ async def test_a_failed_server_says_why_and_one_without_a_job_that_it_is_off(tmp
 async def test_the_time_left_is_of_the_steps_that_were_done(tmp_path: Path) -> None:
     async with serving(tmp_path, job(steps=3)) as served:
         assert (await seen(served)).seconds_left is None
-        await asyncio.gather(*(served.play(task) for task in "aabb"))
+        await served.play_step()
         await served.until(step=1, state="ROLLING")
         told = await seen(served)
         pace = served.server.training.pace.step_s

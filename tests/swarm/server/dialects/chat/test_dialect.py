@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.answers import Piece, Reasoning, ToolCall, Words
+from swarm.answers import Piece, ToolCall, Words
 from swarm.errors import InvalidRequest, LeaseLost
 from swarm.server.dialects import Ask, Token, ToolChoice
 from swarm.server.dialects.chat.dialect import ChatDialect
@@ -36,11 +36,6 @@ def refused(*messages: dict[str, Any], **fields: Any) -> str | None:
     with pytest.raises(InvalidRequest) as caught:
         parse(*messages, **fields)
     return caught.value.param
-
-
-def test_a_plain_request_asks_for_nothing_special() -> None:
-    message = {"role": "user", "content": "hi"}
-    assert parse(message) == Ask((message,))
 
 
 def test_every_honoured_field_is_read() -> None:
@@ -232,21 +227,10 @@ def test_log_probs_go_out_with_their_alternatives_and_bytes() -> None:
     assert chunk["choices"][0]["logprobs"]["content"] == [token]
 
 
-def test_an_empty_answer_is_a_turn_with_empty_words() -> None:
-    body = json.loads(CHAT.whole(NAME, MODEL, parse(), [reply([])]))
-    assert [choice["message"]["content"] for choice in body["choices"]] == [""]
-
-
 def test_a_stream_that_fails_ends_with_the_error_and_no_end_mark() -> None:
     raw = CHAT.writer(NAME, MODEL, parse(stream=True), 3, 40).failed(LeaseLost("gone"))
     assert json.loads(raw.removeprefix(b"data: "))["error"]["code"] == "lease_lost"
     assert b"[DONE]" not in raw
-
-
-def test_thinking_goes_out_apart_from_the_words() -> None:
-    body = json.loads(CHAT.whole(NAME, MODEL, parse(), [reply([Reasoning("hm"), Words("yes")])]))
-    message = body["choices"][0]["message"]
-    assert (message["reasoning_content"], message["content"]) == ("hm", "yes")
 
 
 def test_what_litellm_stored_of_an_answer_is_taken_back() -> None:

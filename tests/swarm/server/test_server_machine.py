@@ -1,0 +1,681 @@
+"""A server as a whole, through any number of lives: nothing acknowledged is lost or trained twice, all are told why.
+
+Clients do anything in any order, by name or place by place; the store fails now and then, time passes, and the server
+dies, also in the middle of a write, an update or a checkpoint. A death keeps what was awaited in the store (a real
+one) and any part of what was only noted after it. What the machine knows is what clients were told; the changes that
+reached the store are read by a small fold of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+from unittest.mock import patch
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from swarm.backends.fake.backend import EOS_ID, FakeBackend
+from swarm.errors import EpisodeEnded, JobConflict, JobFinished, LeaseLost, StoreUnavailable, SwarmError, Throttled
+from swarm.job import Job, Tracking
+from swarm.server import Keys, SwarmServer
+from swarm.server.episodes.rollout import Rollout
+from swarm.server.service import core
+from swarm.server.shared.keys import Claims
+from swarm.server.shared.served_clock import MOST_S, ServedClock
+from swarm.store import Began, Captured, Change, Closed, Consumed, InStep, Prepared, SqlStore, StreamMoved, TasksListed
+from swarm.store import open_store as open_sql_store
+from swarm.wire import (
+    BeginRequest,
+    EndRequest,
+    PrepareRequest,
+    ReleaseRequest,
+    ServerState,
+    TaskList,
+    fingerprint,
+    tasks_digest,
+)
+from tests.swarm.server.support import Clock, job
+
+T = TypeVar("T")
+TTL_S = 30.0
+IDS = ("x", "y", "z")
+ORDERS = (IDS, ("z", "x", "y"))
+OTHERS = ("x", "y")
+SECRETS = {name: name * 32 for name in "pq"}
+OF_THE_MOMENT = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "throttle/", "drop/", "tokens/generated")
+OF_ROLLOUT = ("timing_s/gen", "timing_s/settle", "tokens/generated")
+POINTS = [
+    f"{when} {what}"
+    for what in ("Captured", "Closed", "Prepared", "TasksListed", "InStep", "Consumed", "update", "save")
+    for when in ("before", "after")
+]
+
+
+class Died(Exception):
+    """The server is dead: whoever waits for it hears nothing."""
+
+
+class Life:
+    """One life of a server: the point at which it ends, if there is one, and how many notes are left then."""
+
+    def __init__(self, end: str | None = None) -> None:
+        self.end = end
+        self.kept = 0
+        self.dead = False
+
+    def reach(self, point: str) -> None:
+        self.dead = self.dead or point == self.end
+        if self.dead:
+            raise Died
+
+    def around(self, name: str, work: Callable[..., T]) -> Callable[..., T]:
+        def lived(*given: Any) -> T:
+            self.reach(f"before {name}")
+            done = work(*given)
+            self.reach(f"after {name}")
+            return done
+
+        return lived
+
+
+class MortalStore:
+    """A real store that a life's end leaves with what was awaited, and with some of the notes since."""
+
+    def __init__(self, store: SqlStore, life: Life, kept: Sequence[Change]) -> None:
+        self._store = store
+        self._life = life
+        self._notes: list[tuple[Change, ...]] = []
+        self.changes = list(kept)
+        self.durable = len(self.changes)
+        self.fail: str | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def write(self, *changes: Change) -> None:
+        if self.fail is not None:
+            raise StoreUnavailable(self.fail)
+        names = {type(change).__name__: None for change in changes}
+        for name in names:
+            self._life.reach(f"before {name}")
+        self.changes += changes
+        self.durable = len(self.changes)
+        self._pass_on(len(self._notes))
+        await self._store.write(*changes)
+        for name in names:
+            self._life.reach(f"after {name}")
+
+    def note(self, *changes: Change) -> None:
+        if not self._life.dead:
+            self.changes += changes
+            self._notes.append(changes)
+
+    def _pass_on(self, notes: int) -> None:
+        for changes in self._notes[:notes]:
+            self._store.note(*changes)
+        self._notes = self._notes[notes:]
+
+    def lose(self, kept: int) -> None:
+        """Forget the notes beyond so many; each was written whole."""
+        lost = sum(map(len, self._notes[kept:]))
+        self._pass_on(kept)
+        self.changes = self.changes[: len(self.changes) - lost]
+
+
+@dataclass
+class Row:
+    """What a store would keep of an episode."""
+
+    began: Began
+    state: str = "open"
+    reason: str | None = None
+    closed: Closed | None = None
+
+    @property
+    def turn(self) -> int | None:
+        """Its turn, as it was when it ended."""
+        return self.closed.turn if self.closed is not None and self.closed.reward is not None else self.began.turn
+
+
+def rows_of(changes: Sequence[Change]) -> dict[str, Row]:
+    rows: dict[str, Row] = {}
+    for change in changes:
+        if isinstance(change, Began):
+            rows[change.episode] = Row(change)
+        elif isinstance(change, Prepared):
+            rows[change.episode].state = "prepared"
+        elif isinstance(change, Closed):
+            row = rows[change.episode]
+            if change.state == "dropped" and row.closed is not None:
+                change = replace(change, turn=row.turn)
+            assert change.state != "dropped" or row.state == "ended", "only what ended is dropped"
+            row.state, row.reason, row.closed = change.state, change.reason, change
+        elif isinstance(change, InStep):
+            for episode in change.episodes:
+                assert rows[episode].state == "ended", "only what waits is trained, and once"
+                rows[episode].state = "in_step"
+    return rows
+
+
+def listing(ids: tuple[str, ...], *, with_ids: bool) -> TaskList:
+    return TaskList(stream="a", digest=tasks_digest(ids), count=len(ids), ids=ids if with_ids else None)
+
+
+class Logged:
+    """A tracker that remembers what it was told of each step."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, dict[str, float]]] = []
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        exact = {name: v for name, v in metrics.items() if name in OF_ROLLOUT or not name.startswith(OF_THE_MOMENT)}
+        self.steps.append((step, exact))
+
+    def finish(self) -> None: ...
+
+
+class Server(RuleBasedStateMachine):
+    """Clients p and q share the task list of stream `a`, and play by name in both streams."""
+
+    @initialize(
+        rule_=st.sampled_from(["groups", "varied_groups", "episodes"]), size=st.integers(2, 3),
+        tasks=st.integers(1, 2), surplus=st.integers(0, 1), mixed=st.booleans(), staleness=st.sampled_from([0, 0, 1]),
+        every=st.sampled_from([1, 2, 9]), kept=st.integers(1, 2),
+    )  # fmt: skip
+    def load(
+        self, rule_: str, size: int, tasks: int, surplus: int, mixed: bool, staleness: int, every: int, kept: int
+    ) -> None:
+        self.runner = asyncio.Runner()
+        self.folder = Path(tempfile.mkdtemp())
+        self.job = job(
+            batch_rule=rule_, group_size=size, episodes_per_step=size * tasks, surplus_groups=surplus, steps=5,
+            lease_ttl_s=TTL_S, drain_timeout_s=10, streams={"a": 2, "b": 1} if mixed else {}, tracking=Tracking(),
+            checkpoint_every=every, checkpoints_kept=kept, max_staleness=staleness,
+        )  # fmt: skip
+        self.clock = Clock()
+        self.served = ServedClock(self.clock)
+        self.told: dict[str, set[str]] = {}  # what an episode may be, as far as its client knows
+        self.unheard: dict[str, set[str]] = {}  # whose client was not answered before a death: what it was told before
+        self.rewards: dict[str, float] = {}
+        self.given_up: set[str] = set()  # prepared ones whose abort was acknowledged: their teams rely on it
+        self.adopted: dict[str, int] = {}  # the turns that plays by name count for since the list was named
+        self.batches: dict[int, Any] = {}  # what each step learned when it was first seen
+        self.measured: dict[int, Any] = {}
+        self.lives = 0
+        self.runner.run(self.begin_life([]))
+
+    @property
+    def rollout(self) -> Rollout:
+        assert self.server.opened is not None
+        return self.server.opened.rollout
+
+    @property
+    def step(self) -> int:
+        assert self.server.opened is not None
+        return self.server.opened.step
+
+    async def begin_life(self, changes: Sequence[Change], end: str | None = None) -> None:
+        """Start a server in the directory as the last one left it."""
+        life = self.life = Life(end)
+        self.lives += 1
+        self.tracker = Logged()
+
+        def make(wanted: Job, _: Path) -> FakeBackend:
+            self.backend = FakeBackend(wanted)
+            learner: Any = self.backend.learner
+            learner.update, learner.save = life.around("update", learner.update), life.around("save", learner.save)
+            return self.backend
+
+        def open_store(*given: Any) -> Any:
+            store, recovered = open_sql_store(*given)
+            self.store = MortalStore(store, life, changes)
+            return self.store, recovered
+
+        there = [c.step for c in changes if isinstance(c, Consumed) and self.checkpoint(c.step).exists()]
+        self.loaded = max(there, default=0)
+        self.server = SwarmServer(
+            self.folder, self.folder, Keys(), backends=make, trackers=lambda _: self.tracker, clock=self.served
+        )
+        with patch.object(core, "open_store", open_store):
+            self.server.load(self.job)
+            await self.server.start()
+        await self.quiet()
+
+    def checkpoint(self, step: int) -> Path:
+        return self.folder / "checkpoints" / self.job.digest()[:12] / f"step-{step:06d}" / "fake.json"
+
+    async def quiet(self) -> None:
+        """Wait until nothing is left to do, or the server died."""
+        async with asyncio.timeout(120):
+            while not self.life.dead and self.busy:  # noqa: ASYNC110  -- neither tells anybody
+                await asyncio.sleep(0)
+            for _ in range(5):  # what was begun in the background gets on too
+                await asyncio.sleep(0)
+
+    @property
+    def busy(self) -> bool:
+        training, state = self.server.opened, self.server.machine.state
+        assert training is not None
+        assert state is not ServerState.FAILED, self.server.machine.reason
+        on_its_way = state in (ServerState.BOOTING, ServerState.WEIGHT_SYNCING) or training.updating
+        return on_its_way or (training.step < self.job.steps and training.rollout.groups.complete)
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do what a client asks for, and all that comes of it; Died if it was not answered."""
+
+        async def whole() -> T:
+            try:
+                return await work
+            except SwarmError as error:
+                if self.life.dead:
+                    raise Died from error
+                raise
+            finally:
+                await self.quiet()
+
+        try:
+            return self.runner.run(whole())
+        finally:
+            if self.life.dead:
+                self.die(self.life.kept)
+
+    def die(self, kept: int, again: str | None = None) -> None:
+        """End this life, and begin another one with what is durable, and as many of the notes since.
+
+        `again` is a point at which that one ends too, maybe while it learns again what it had learned.
+        """
+        self.life.dead = True
+        self.store.lose(kept)
+        self.runner.run(self.server.stop())
+        changes = self.store.changes
+        for name, row in rows_of(changes).items():
+            if row.state == "open":
+                changes.append(Closed(name, "fenced", 2, reason="server_restarted"))
+        rows = rows_of(changes)
+        for name, told in self.told.items():
+            row = rows.get(name)
+            if name in self.unheard:
+                before = self.unheard.pop(name)
+                told = before if row is None else before | {"ended" if row.state in ENDED else row.state}
+                self.told[name] = told
+            if row is None:
+                assert "ended" not in told
+                self.told[name] = {"closed long ago", "fenced"}
+            elif told != {"ended"}:
+                self.told[name] = told - {"open"} | ({"fenced"} if row.state == "fenced" else set())
+                if told == {"aborted"} and row.state == "fenced":
+                    self.told[name] = {"fenced"}
+        self.runner.run(self.begin_life(changes, again))
+        if self.life.dead:
+            self.die(9)
+
+    def claims(self, episode: str) -> Claims:
+        return Claims("lease", episode=episode, epoch=1)
+
+    def chosen(self, data: st.DataObject, *states: str) -> str | None:
+        """Return an episode that may be in one of the states, or now and then any: by age, as names are random."""
+        late = not states or data.draw(st.integers(0, 3)) == 3
+        names = [name for name, told in self.told.items() if late or told & set(states)]
+        return names[data.draw(st.integers(0, len(names) - 1))] if names else None
+
+    @contextlib.contextmanager
+    def asking(self, name: str | None = None) -> Iterator[None]:
+        """Let a client ask; a server that dies before it answers leaves it not knowing."""
+        if name is not None:
+            self.unheard[name] = set(self.told[name])
+        lives = self.lives
+        try:
+            yield
+        except Died:
+            assert self.lives == lives + 1
+        finally:
+            if name is not None:
+                self.unheard.pop(name, None)
+
+    @rule(task=st.sampled_from("xy"), stream=st.sampled_from("ab"))
+    def begin(self, task: str, stream: str) -> None:
+        with contextlib.suppress(Throttled, JobFinished):
+            episode = self.do(self.rollout.begin(BeginRequest(task_id=task, stream=stream)))
+            assert episode.id not in self.told, "a name is never used again"
+            self.told[episode.id] = {"open"}
+
+    @rule(data=st.data())
+    def call(self, data: st.DataObject) -> None:
+        name = self.chosen(data, "open")
+        for episode in self.rollout.leases:
+            if episode.id == name:
+                prompt = episode.tree.prompt([{"role": "user", "content": str(len(episode.tree.nodes))}])
+                answer = {"role": "assistant", "content": ""}
+                version = self.backend.engine.version
+                node = episode.tree.add(prompt, [EOS_ID], [-0.1], [version], text="", answer=answer)
+                with self.asking():
+                    self.do(self.store.write(Captured(episode.id, node)))
+                    self.rollout.leases.touch(episode)
+                return
+
+    @rule(data=st.data())
+    def heartbeat(self, data: st.DataObject) -> None:
+        name = self.chosen(data)
+        if name is not None:
+            self.hear(name, self.heard(name), {"open", "prepared"})
+
+    async def heard(self, name: str) -> Any:
+        return self.rollout.heartbeat(self.claims(name))
+
+    @rule(seconds=st.sampled_from([1, 11, 31]))
+    def time_passes(self, seconds: int) -> None:
+        self.pass_time(seconds)
+        self.may_be_fenced()
+
+    def may_be_fenced(self) -> None:
+        for told in self.told.values():  # a lease may run out; one that decides for its team may abort itself
+            if told & {"open", "prepared"}:
+                told |= {"fenced"} if "open" in told else {"aborted"}
+
+    def pass_time(self, seconds: float, *, stands_still: bool = False) -> None:
+        """Let time pass, in which the server serves or stands still; then it sweeps."""
+        for _ in range(0 if stands_still else int(seconds / MOST_S)):
+            self.clock.now += MOST_S
+            self.served.beat()
+        self.clock.now += seconds if stands_still else 0.0
+
+        async def sweep() -> None:
+            self.rollout.sweep()
+
+        with self.asking():
+            self.do(sweep())
+        self.served.beat()
+
+    @rule(data=st.data(), reward=st.sampled_from([0.0, 1.0]), twice=st.booleans(), broken=st.booleans())
+    def end(self, data: st.DataObject, reward: float, twice: bool, broken: bool) -> None:
+        name = self.chosen(data, "open")
+        if name is None:
+            return
+
+        async def ends() -> list[Any]:
+            request = EndRequest(reward=reward)
+            work = [self.rollout.end(self.claims(name), request) for _ in range(2 if twice else 1)]
+            self.store.fail = "the disk is full" if broken else None
+            found = await asyncio.gather(*work, return_exceptions=True)
+            self.store.fail = None
+            if self.life.dead:
+                raise Died
+            return found
+
+        first = "open" in self.told[name]
+        with self.asking(name):
+            results = self.do(ends())
+            assert len({type(result) for result in results}) == 1
+            if isinstance(results[0], StoreUnavailable):
+                assert first
+                return
+            if isinstance(results[0], BaseException):
+                self.judge(name, results[0])
+                return
+            assert self.told[name] & {"open", "ended"}
+            assert results[0].state == "ended"
+            if first and self.told[name] != {"ended"}:
+                self.rewards[name] = reward
+            self.told[name] = {"ended"}
+
+    @rule(data=st.data())
+    def abort(self, data: st.DataObject) -> None:
+        name = self.chosen(data, "open", "prepared")
+        if name is None:
+            return
+        was, possible = self.told[name], {"open", "prepared", "aborted"}
+        if self.hear(name, self.rollout.abort(self.claims(name), ""), possible):
+            self.given_up |= {name} if was == {"prepared"} else set()
+
+    @rule(data=st.data(), follower=st.booleans())
+    def prepare(self, data: st.DataObject, follower: bool) -> None:
+        name = self.chosen(data, "open")
+        if name is None:
+            return
+        link = {"decider": "http://127.0.0.1:9/episodes/x", "decider_token": "t"} if follower else {}
+        request = PrepareRequest.model_validate({"reward": 0.5, **link})
+        self.hear(name, self.rollout.teams.prepare(self.claims(name), request), {"open", "prepared"})
+
+    @rule(data=st.data())
+    def commit(self, data: st.DataObject) -> None:
+        name = self.chosen(data, "prepared")
+        if name is None:
+            return
+        was = self.told[name]
+        try:
+            done = self.hear(name, self.rollout.teams.commit(self.claims(name)), {"prepared", "ended"})
+        except JobConflict:
+            assert "open" in was
+            return
+        if done and was != {"ended"}:
+            self.rewards[name] = 0.5
+
+    def hear(self, name: str, verb: Coroutine[Any, Any, Any], possible: set[str]) -> bool:
+        """Let a client do something; what it hears must fit what it knew. Return whether it was acknowledged."""
+        with self.asking(name):
+            try:
+                state = self.do(verb).state
+            except JobConflict:
+                raise
+            except SwarmError as error:
+                self.judge(name, error)
+                return False
+            assert self.told[name] & possible, (self.told[name], state)
+            self.told[name] = {state}
+            return True
+        return False
+
+    def judge(self, name: str, error: BaseException) -> None:
+        """A late owner is told why, and what it is told stays so."""
+        told = self.told[name]
+        if isinstance(error, LeaseLost):
+            assert told & {"fenced"}, told
+            self.told[name] = {"fenced"}
+            return
+        assert isinstance(error, EpisodeEnded), error
+        for word in ("prepared", "ended", "aborted", "closed long ago"):
+            if f" is {word}" in error.message:
+                assert told & {word, "fenced" if word == "closed long ago" else word}, (told, error.message)
+                self.told[name] = told & {word} or told
+                return
+        raise AssertionError(error.message)
+
+    @rule(order=st.sampled_from(ORDERS), with_ids=st.booleans())
+    def name_tasks(self, order: tuple[str, ...], with_ids: bool) -> None:
+        before = self.listed
+        with self.asking():
+            answer = self.do(self.rollout.list_tasks(listing(order, with_ids=with_ids)))
+            assert answer.known == (before is not None or with_ids)
+            expected = order if before is None and with_ids else before and before.ids
+            assert (None if self.listed is None else self.listed.ids) == expected
+
+    @precondition(lambda self: self.listed is not None)
+    @rule(with_ids=st.booleans())
+    def name_others(self, with_ids: bool) -> None:
+        with pytest.raises(JobConflict, match="stream 'a'"):
+            self.do(self.rollout.list_tasks(listing(OTHERS, with_ids=with_ids)))
+        with pytest.raises(JobConflict, match="stream 'a'"):
+            self.do(self.rollout.begin(BeginRequest(tasks=tasks_digest(OTHERS), stream="a")))
+
+    @precondition(lambda self: self.listed is not None)
+    @rule(client=st.sampled_from("pq"))
+    def begin_next(self, client: str) -> None:
+        owner = f"{client}:{fingerprint(SECRETS[client])}"
+        asked = BeginRequest(tasks=tasks_digest(IDS), stream="a", owner=owner, timeout_s=10_000)
+        lacking, following = self.standing()
+        with contextlib.suppress(Throttled, JobFinished):
+            episode = self.do(self.rollout.begin(asked))
+            turn = self.rollout.groups.turns.of(episode.id)
+            assert turn in (*lacking, following), "what was begun comes first, then the next of the pass"
+            assert self.listed is not None
+            assert turn is not None
+            assert episode.task_id == self.listed.ids[turn % len(IDS)]
+            assert episode.id not in self.told
+            self.told[episode.id] = {"open"}
+
+    @rule(client=st.sampled_from("pq"))
+    def client_died(self, client: str) -> None:
+        mine = [e.id for e in self.rollout.leases if e.owner.startswith(f"{client}:")]
+        others = {e.id for e in self.rollout.leases} - set(mine)
+        assert self.rollout.release(ReleaseRequest(secret=SECRETS[client])).episodes == len(mine)
+        for name in mine:
+            self.told[name] = {"fenced"}
+        assert {e.id for e in self.rollout.leases} == others
+
+    @rule(data=st.data())
+    def tool_takes_long(self, data: st.DataObject) -> None:
+        """Ten leases long, with heartbeats; the others are not heard of meanwhile."""
+        busy = [e for e in self.rollout.leases if e.due_at is not None]  # by age
+        if not busy:
+            return
+        episode, lives = busy[data.draw(st.integers(0, len(busy) - 1))], self.lives
+        self.may_be_fenced()
+        for _ in range(int(10 * TTL_S / 5)):
+            self.pass_time(5)
+            if self.lives != lives:
+                return
+            self.rollout.heartbeat(self.claims(episode.id))
+        self.told[episode.id] = {"open"}
+
+    @rule()
+    def stall(self) -> None:
+        """However long the server stands still, whoever was alive before it is afterwards."""
+        for episode in self.rollout.leases:
+            self.rollout.heartbeat(self.claims(episode.id))
+            self.told[episode.id] = {"open"}
+        alive, lives = {e.id for e in self.rollout.leases}, self.lives
+        self.pass_time(100 * TTL_S, stands_still=True)
+        assert self.lives != lives or {e.id for e in self.rollout.leases} == alive
+
+    @rule(kept=st.sampled_from([0, 1, 3, 9]), damages=st.booleans(), again=st.none() | st.sampled_from(POINTS))
+    def dies(self, kept: int, damages: bool, again: str | None) -> None:
+        if damages and len(known := self.saved()) == 2:
+            self.checkpoint(known[1]).unlink()
+        self.die(kept, again)
+
+    def saved(self) -> list[int]:
+        """Return the steps whose checkpoints the store counts on."""
+        return sorted({c.step for c in self.store.changes if isinstance(c, Consumed)})[-self.job.checkpoints_kept :]
+
+    @rule(point=st.sampled_from(POINTS), kept=st.sampled_from([0, 1, 3, 9]))
+    def will_die(self, point: str, kept: int) -> None:
+        self.life.end, self.life.kept = point, kept
+
+    @property
+    def listed(self) -> TasksListed | None:
+        found = self.rollout.groups.streams.passes.of("a")
+        return None if found is None else found.listed
+
+    def standing(self) -> tuple[tuple[int, ...], int]:
+        found = self.rollout.groups.streams.passes.of("a")
+        assert found is not None
+        return found.unfinished, found.turn
+
+    @invariant()
+    def nothing_acknowledged_is_lost_or_doubled(self) -> None:
+        rows = rows_of(self.store.changes)
+        waiting = [sample for group in self.rollout.groups for sample in group.ended]
+        assert len({sample.episode for sample in waiting}) == len(waiting)
+        for name, reward in self.rewards.items():
+            row = rows[name]
+            assert row.state in ENDED
+            assert row.closed is not None
+            assert row.closed.reward == reward
+        assert all(rows[name].state == "aborted" for name in self.given_up)
+        assert {sample.episode for sample in waiting} == {n for n, row in rows.items() if row.state == "ended"}
+
+    @invariant()
+    def weights_hold_each_step_once_as_it_was_first_learned(self) -> None:
+        learner, steps = self.backend.learner, list(range(1, self.step + 1))
+        rows = rows_of(self.store.changes)
+        assert [step for step, _ in learner.trained] == steps
+        trained = [name for _, batch in learner.trained for name, _ in batch]
+        assert sorted(trained) == sorted(name for name, row in rows.items() if row.state == "in_step")
+        assert len(set(trained)) == len(trained) == self.step * self.job.episodes_per_step
+        assert [batch.step for batch in learner.batches] == steps[self.loaded :], "no step is learned again for nothing"
+        for batch in learner.batches:
+            assert self.batches.setdefault(batch.step, batch) == batch
+            for episode in batch.episodes:
+                assert episode.reward == self.rewards.get(episode.episode_id, episode.reward)
+        assert [step for step, _ in self.tracker.steps] == steps, "the tracker is told of every step once"
+        for step, metrics in self.tracker.steps:
+            assert self.measured.setdefault(step, metrics) == metrics
+        names = [self.checkpoint(step).parent.name for step in self.saved()]
+        found = self.checkpoint(0).parents[1]
+        assert (sorted(path.name for path in found.iterdir()) if found.exists() else []) == names
+        assert all(self.checkpoint(step).exists() for step in self.saved()), "a damaged one is written again"
+        if self.job.batch_rule != "episodes":
+            taken = sum(stream.groups_trained for stream in self.rollout.streams().streams)
+            assert taken == self.step * self.job.tasks_per_step, "a batch counts once for its streams"
+
+    @invariant()
+    def the_balance_holds(self) -> None:
+        counts = self.rollout.counts
+        reasons = (
+            "no_calls", "no_trained_calls", "partial_group", "constant_group", "pool_bytes", "job_finished", "stale",
+        )  # fmt: skip
+        dropped = sum(counts[f"drop_{reason}"] for reason in reasons)
+        over = counts["trained"] + counts["evaluated"] + counts["aborted"] + counts["fenced"] + dropped
+        assert counts["begun"] == len(self.rollout.leases) + self.rollout.groups.collected + over
+
+    @invariant()
+    def each_task_is_played_once_in_a_pass(self) -> None:
+        rows, turns = rows_of(self.store.changes), self.rollout.groups.turns
+        for name in rows:
+            if (turn := turns.of(name)) is not None:
+                self.adopted[name] = turn
+        if self.listed is None:
+            return
+        over, counted, empty = Counter[int](), Counter[int](), Counter[int]()
+        for name, row in rows.items():
+            turn = row.turn if row.turn is not None else self.adopted.get(name)
+            if turn is not None and row.began.stream == "a" and (row.reason or "") != "partial_group":
+                over[turn] += row.state in ENDED and row.reason != "no_calls"
+                empty[turn] += row.reason == "no_calls"
+        size, found = self.job.group_size, self.rollout.groups.streams.passes.of("a")
+        counted.update(over)
+        for turn, plays in empty.items():
+            counted[turn] += plays if self.job.batch_rule == "episodes" else max(0, plays - size)
+        assert found is not None
+        assert all(plays <= size for plays in over.values()), "none twice"
+        playing = Counter(turns.of(e.id) for e in self.rollout.leases if e.stream == "a")
+        playing.update(turns.of(h.id) for h in self.rollout.leases.prepared if h.sample.stream == "a")
+        assert list(found.lacking) == [t for t in found.unfinished if playing[t] + counted[t] < size], "what is lost"
+        unfinished, following = self.standing()
+        for turn in range(following):
+            assert turn in unfinished or counted[turn] >= size, "none left out"
+
+    @invariant()
+    def what_is_written_is_what_stands(self) -> None:
+        if self.listed is None:
+            return
+        (*_, last) = [None, *(c for c in self.store.changes if isinstance(c, StreamMoved) and c.name == "a")]
+        unfinished, following = self.standing()
+        assert (last.turn, last.unfinished) == (following, unfinished) if last else following == 0
+
+    def teardown(self) -> None:
+        if hasattr(self, "runner"):
+            with contextlib.suppress(SwarmError):
+                self.runner.run(self.server.stop())
+            self.runner.close()
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+ENDED = ("ended", "in_step", "dropped")
+TestServer = Server.TestCase
+TestServer.settings = settings(stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow])
+
+
+def test_the_fold_knows_what_must_not_happen() -> None:
+    with pytest.raises(AssertionError, match="waits"):
+        rows_of([Began("e", "t", "default", "train", "me", "t#1", 0), InStep(1, ("e",))])
