@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from research.environments import bring as bringing
@@ -24,48 +24,35 @@ from sandboxes.docker import archive
 from swarm.environments.brought import MOST_GIVEN_BYTES, BroughtEnvironment
 from swarm.environments.registry import get_environment, look_in
 from swarm.errors import InvalidRequest
+from tests.golden import refused
+from tests.research.environments.written import GENERATE, sums
+from tests.research.factories import make_home
 
 pytestmark = pytest.mark.slow
 
-SUMS = """
-import os, random, sys
-from swarm.environments import Environment, Game, Outcome, Task, said, text_of
-class SumGame(Game):
-    def __init__(self, task): self._task, self._said = task, ""
-    def opening(self): return [{"role": "user", "content": "{left} + {right}".format(**self._task.data)}]
-    def answer(self, message): self._said = text_of(message)
-    def outcome(self): return Outcome(float(self._said == str(sum(self._task.data.values()))))
-class Sums(Environment):
-    name, title, measures, solved_at = "sums", "sums", "the sum is right", 1.0
-    sizes = {"train": 40, "search": 8, "hidden": 16}
-    def generate(self, seed):
-        rng = random.Random(seed)
-        left, right = rng.randint(0, 30), rng.randint(0, 30)
-        return Task(f"{left}+{right}", {"left": left, "right": right})
-    def game(self, task): return SumGame(task)
-"""
+JUDGE = "def reward(task, messages):\n    return 1.0\n"
 
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    return make_home(tmp_path / "home")
 
 
 @pytest.fixture
-def sums(tmp_path: Path) -> Path:
-    return folder_with(tmp_path / "sums", SUMS)
-
-
-def folder_with(folder: Path, text: str, **files: str) -> Path:
-    folder.mkdir()
-    (folder / "environment.py").write_text(text)
-    for name, content in files.items():
-        (folder / name).write_text(content)
-    return folder
+def folder(tmp_path: Path) -> Path:
+    return sums(tmp_path / "sums")
 
 
 def brought(folder: Path, home: Home) -> BroughtEnvironment:
     return bring(read_reference(str(folder)), home, lambda _: None)
+
+
+def judged(own: Path, lines: list[dict[str, str]], home: Home, notes: list[str]) -> BroughtEnvironment:
+    """Bring a file of tasks that a function beside it judges."""
+    own.mkdir(exist_ok=True)
+    (own / "questions.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    (own / "judge.py").write_text(JUDGE)
+    return bring(read_reference(str(own / "questions.jsonl"), str(own / "judge.py")), home, notes.append)
 
 
 def left_in(home: Home) -> set[str]:
@@ -73,47 +60,44 @@ def left_in(home: Home) -> set[str]:
     return {path.name for path in home.environments.iterdir()} - {"secret"}
 
 
-def test_the_same_folder_is_brought_under_the_same_name_wherever_it_lies(sums: Path, home: Home) -> None:
-    first = brought(sums, home)
-    (sums / "__pycache__").mkdir()
-    (sums / "__pycache__" / "environment.cpython-311.pyc").write_bytes(b"x")
-    os.utime(sums / "environment.py", (0, 0))
-    moved = Path(shutil.copytree(sums, sums.with_name("elsewhere")))
+def test_the_same_folder_is_brought_under_the_same_name_wherever_it_lies(folder: Path, home: Home) -> None:
+    first = brought(folder, home)
+    (folder / "__pycache__").mkdir()
+    (folder / "__pycache__" / "environment.cpython-311.pyc").write_bytes(b"x")
+    os.utime(folder / "environment.py", (0, 0))
+    moved = Path(shutil.copytree(folder, folder.with_name("elsewhere")))
     assert brought(moved, home).name == first.name
     assert left_in(home) == {first.name}
     assert first.manifest.hidden_apart
-    assert {split: len(first.tasks(split)) for split in first.manifest.splits} == {
-        "train": 40,
-        "search": 8,
-        "hidden": 16,
-    }
+    counts = {split: len(first.tasks(split)) for split in first.manifest.splits}
+    assert counts == {"train": 40, "search": 10, "hidden": 20}
 
 
-def test_two_that_bring_at_once_get_the_same(sums: Path, home: Home) -> None:
+def test_two_that_bring_at_once_get_the_same(folder: Path, home: Home) -> None:
     with ThreadPoolExecutor() as pool:
-        names = {found.name for found in pool.map(lambda _: brought(sums, home), range(2))}
+        names = {found.name for found in pool.map(lambda _: brought(folder, home), range(2))}
     assert left_in(home) == names
     assert len(names) == 1
 
 
-def test_hidden_tasks_follow_from_the_installations_secret_which_is_its_owners(sums: Path, home: Home) -> None:
-    first = brought(sums, home)
+def test_hidden_tasks_follow_from_the_installations_secret_which_is_its_owners(folder: Path, home: Home) -> None:
+    first = brought(folder, home)
     secret = home.environments / "secret"
     assert secret.stat().st_mode & 0o077 == 0
     secret.unlink()
-    other = brought(sums, home)
+    other = brought(folder, home)
     assert other.name != first.name
     assert {t.id for t in other.tasks("hidden")} != {t.id for t in first.tasks("hidden")}
     secret.write_bytes(b"")
-    with pytest.raises(BadEnvironment, match="expected a secret of 32 bytes in"):
-        brought(sums, home)
+    with pytest.raises(BadEnvironment, match="secret of 32 bytes"):
+        brought(folder, home)
 
 
-def test_a_brought_one_is_not_changed_by_what_becomes_of_its_folder(sums: Path, home: Home) -> None:
-    first = brought(sums, home)
-    (sums / "environment.py").write_text(SUMS.replace("30", "31"))
-    assert b"31" not in BroughtEnvironment.open(first.folder).code()["environment.py"]
-    second = brought(sums, home)
+def test_a_brought_one_is_not_changed_by_what_becomes_of_its_folder(folder: Path, home: Home) -> None:
+    first = brought(folder, home)
+    sums(folder, tasks=GENERATE.replace("99", "98"))
+    assert b"98" not in BroughtEnvironment.open(first.folder).code()["environment.py"]
+    second = brought(folder, home)
     assert second.name != first.name
     assert left_in(home) == {first.name, second.name}
     (record,) = records_of([first.name, "guess", first.name])
@@ -141,10 +125,11 @@ class Words(Environment):
 
 @pytest.mark.parametrize(("file", "apart"), [("tasks.jsonl", True), ("words.txt", False)])
 def test_a_client_holds_no_records_or_is_said_to(file: str, apart: bool, tmp_path: Path, home: Home) -> None:
-    words = "".join(f"word{n}\n" for n in range(200))
-    folder = folder_with(
-        tmp_path / "words", RECORDS.replace("FILE", repr(file)), **{file: words, "requirements.txt": ""}
-    )
+    folder = tmp_path / "words"
+    folder.mkdir()
+    (folder / "environment.py").write_text(RECORDS.replace("FILE", repr(file)))
+    (folder / file).write_text("".join(f"word{n}\n" for n in range(200)))
+    (folder / "requirements.txt").touch()
     found = brought(folder, home)
     held = client_files(found.name, "in")
     assert found.manifest.hidden_apart == apart
@@ -156,12 +141,8 @@ def test_a_client_holds_no_records_or_is_said_to(file: str, apart: bool, tmp_pat
 
 
 def test_a_file_of_tasks_is_held_by_no_client(tmp_path: Path, home: Home) -> None:
-    lines = "".join(json.dumps({"prompt": f"say word{n}", "answer": f"word{n}"}) + "\n" for n in range(200))
-    (tmp_path / "own").mkdir()
-    (tmp_path / "own" / "questions.jsonl").write_text(lines)
-    (tmp_path / "own" / "judge.py").write_text("def reward(task, messages):\n    return 1.0\n")
-    reference = read_reference(str(tmp_path / "own" / "questions.jsonl"), str(tmp_path / "own" / "judge.py"))
-    found = bring(reference, home, lambda _: None)
+    lines = [{"prompt": f"say word{n}", "answer": f"word{n}"} for n in range(200)]
+    found = judged(tmp_path / "own", lines, home, [])
     assert found.name.startswith("questions@")
     held = client_files(found.name, "in")
     assert sorted(path.rpartition("/")[2] for path in held) == ["judge.py", "manifest.json"]
@@ -169,29 +150,23 @@ def test_a_file_of_tasks_is_held_by_no_client(tmp_path: Path, home: Home) -> Non
 
 @pytest.mark.parametrize("named", ["answers.csv", "tasks_answers.json"])
 def test_files_beside_a_judge_that_hold_hidden_tasks_are_found_and_said(named: str, tmp_path: Path, home: Home) -> None:
-    own = tmp_path / "own"
+    own, notes = tmp_path / "own", list[str]()
     own.mkdir()
     lines = [{"prompt": f"What is {n} and seven more?", "answer": str(n + 7)} for n in range(200)]
-    (own / "questions.jsonl").write_text("\n".join(map(json.dumps, lines)))
     (own / named).write_text("\n".join(f"{line['prompt']},{line['answer']}" for line in lines))
-    (own / "judge.py").write_text("def reward(task, messages):\n    return 1.0\n")
-    notes: list[str] = []
-    found = bring(read_reference(str(own / "questions.jsonl"), str(own / "judge.py")), home, notes.append)
+    found = judged(own, lines, home, notes)
     assert found.manifest.hidden_apart == (named != "answers.csv")
-    assert any("clients get answers.csv, which holds hidden" in note for note in notes) == (named == "answers.csv")
+    assert any("answers.csv" in note for note in notes) == (named == "answers.csv")
 
 
 def test_code_and_tasks_that_no_container_holds_are_refused_when_they_are_brought(
-    sums: Path, home: Home, monkeypatch: pytest.MonkeyPatch
+    folder: Path, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (sums / "words.txt").write_bytes(b"x" * 3000)
-    brought(sums, home)
+    (folder / "words.txt").write_bytes(b"x" * 3000)
+    brought(folder, home)
     monkeypatch.setattr(bringing, "MOST_GIVEN_BYTES", 4000)
-    with pytest.raises(
-        BadEnvironment, match=r"of code and train tasks together in .*MiB of code; give fewer"
-    ) as refused:
-        brought(sums, home)
-    assert "\n" not in str(refused.value)
+    with refused(BadEnvironment, "MiB of code"):
+        brought(folder, home)
     assert len(left_in(home)) == 1
 
 
@@ -200,53 +175,40 @@ def test_what_may_be_brought_is_what_a_container_holds() -> None:
     assert archive.check(archive.pack({**most, "reward.py": b"x" * MOST_CODE_BYTES})).keys() > most.keys()
 
 
-def sums_after(code: str) -> str:
-    """The sums, whose file does something else before."""
-    return SUMS.replace("import os, random, sys", f"import os, random, sys\n{code}", 1)
+def drawn(code: str) -> dict[str, str]:
+    """Return the parts of the sums whose tasks are drawn after this."""
+    return {"tasks": GENERATE.replace("rng = ", f"{code}; rng = ")}
 
 
-OVERLAPPING = SUMS.replace("generate(self, seed)", "tasks(self, split)").replace(
-    "rng = random.Random(seed)", "return [Task(f'{split}{n}', {'left': n, 'right': 1}) for n in range(9)]"
-)
-BAD: Mapping[str, tuple[str, str]] = {
-    "raises": (SUMS.replace("rng = ", "1/0; rng = "), "raised ZeroDivisionError: division by zero (environment.py"),
-    "ends": (SUMS.replace("rng = ", "sys.exit(0); rng = "), "raised SystemExit: 0"),
-    "ends at once": (SUMS.replace("rng = ", "os._exit(0); rng = "), "by itself, with exit code 0 (os._exit"),
-    "ends with words": (
-        SUMS.replace("rng = ", "print('bye', flush=True); os._exit(2); rng = "),
-        "with exit code 2 (os._exit, or a library's exit), while its tasks were drawn, last saying: bye; mend it",
-    ),
-    "is killed": (SUMS.replace("rng = ", "os.kill(os.getpid(), 9); rng = "), "process by signal 9 (SIGKILL: is"),
-    "is killed when it is posed": (
-        SUMS.replace("def opening(self): ", "def opening(self): os.abort(); "),
-        "by signal 6 (SIGABRT: a library of C gave up), while some of its tasks were posed by what clients hold",
-    ),
-    "hoards": (SUMS.replace("rng = ", "bytearray(1 << 60); rng = "), "raised MemoryError"),
-    "overlaps": (OVERLAPPING, "expected disjoint splits of sums"),
-    "is of no kind": ("x = 1\n", "expected one subclass of Environment in environment.py; found none"),
-    "needs a package": ("import surely_not_installed\n" + SUMS, "it needs the package 'surely_not_installed'"),
-    "has another name": (SUMS.replace('"sums", "sums"', '"Sums!", "sums"'), "expected a name of 1 to 64 letters a-z"),
-}  # fmt: skip
+OVERLAPPING = "def tasks(self, split):\n        return [Task(f'{split}{n}', {'a': n, 'b': 1}) for n in range(9)]"
+BAD: Mapping[str, tuple[Mapping[str, str], str]] = {
+    "raises": (drawn("1/0"), "(environment.py, line"),
+    "ends with words": (drawn("print('bye', flush=True); os._exit(2)"), "last saying: bye"),
+    "is killed": (drawn("os.kill(os.getpid(), 9)"), "signal 9"),
+    "is killed when it is posed": ({"opening": "os.abort()"}, "signal 6"),
+    "hoards": (drawn("bytearray(1 << 60)"), "MemoryError"),
+    "overlaps": ({"tasks": OVERLAPPING}, "disjoint"),
+}
 
 
 @pytest.mark.parametrize("kind", BAD)
 def test_what_cannot_be_had_is_refused_in_a_line_and_leaves_nothing(kind: str, tmp_path: Path, home: Home) -> None:
-    text, expected = BAD[kind]
-    with pytest.raises(BadEnvironment) as refused:
-        brought(folder_with(tmp_path / "bad", text), home)
-    assert expected in str(refused.value)
-    assert "\n" not in str(refused.value)
+    parts, expected = BAD[kind]
+    with pytest.raises(BadEnvironment) as caught:
+        brought(sums(tmp_path / "bad", **parts), home)
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
     assert left_in(home) == set()
 
 
 def test_what_code_prints_is_no_answer_and_the_secret_is_in_no_variable_of_its_process(
     tmp_path: Path, home: Home
 ) -> None:
-    noise = (
+    head = (
         "import atexit; print('hello'); os.write(1, b'{\"name\": 1}\\n'); atexit.register(os.write, 1, b'bye\\n')\n"
         f"open({str(tmp_path / 'seen')!r}, 'a').write(open('/proc/self/environ').read() + repr(sys.argv))"
     )
-    found = brought(folder_with(tmp_path / "noisy", sums_after(noise)), home)
+    found = brought(sums(tmp_path / "noisy", head=head), home)
     assert found.title == "sums"
     assert (home.environments / "secret").read_bytes().hex() not in (tmp_path / "seen").read_text()
 
@@ -256,37 +218,26 @@ def test_code_that_hangs_is_ended_with_all_that_it_started(
 ) -> None:
     monkeypatch.setattr(bringing, "SECONDS", 8.0)
     pids = tmp_path / "pids"
-    hang = (
+    head = (
         "import subprocess, time\n"
         f"open({str(pids)!r}, 'w').write(f'{{os.getpid()}} {{subprocess.Popen([\"sleep\", \"600\"]).pid}}')\n"
         "time.sleep(600)"
     )
-    with pytest.raises(BadEnvironment, match="to give its tasks within 8 s; its code did not return"):
-        brought(folder_with(tmp_path / "hanging", sums_after(hang)), home)
+    with pytest.raises(BadEnvironment, match="within 8 s"):
+        brought(sums(tmp_path / "hanging", head=head), home)
     assert left_in(home) == set()
-    deadline = time.monotonic() + 10.0
-    while any(runs(int(pid)) for pid in pids.read_text().split()):
-        assert time.monotonic() < deadline, "something that it started lives"
-        time.sleep(0.01)
+    started = [psutil.Process(int(pid)) for pid in pids.read_text().split() if psutil.pid_exists(int(pid))]
+    assert psutil.wait_procs(started, timeout=120)[1] == [], "nothing that it started lives"
 
 
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def test_an_installation_that_cannot_be_written_is_told_as_that(sums: Path, home: Home) -> None:
+def test_an_installation_that_cannot_be_written_is_told_as_that(folder: Path, home: Home) -> None:
     home.environments.touch()
-    with pytest.raises(HomeError, match="expected a folder that can be written"):
-        brought(sums, home)
+    with pytest.raises(HomeError, match="can be written"):
+        brought(folder, home)
 
 
 def test_what_is_gone_is_missed_by_its_name() -> None:
-    with pytest.raises(
-        InvalidRequest, match="expected the environment gone@000000000000 among those that were brought"
-    ):
+    with pytest.raises(InvalidRequest, match="gone@000000000000"):
         requirements_of(["gone@000000000000"])
 
 
@@ -297,8 +248,8 @@ def test_a_built_in_one_is_brought_by_nobody(home: Home) -> None:
         environment_of("guess", "judge.py", home, lambda _: None)
 
 
-def test_a_brought_one_is_taken_by_its_name(sums: Path, home: Home) -> None:
-    name = brought(sums, home).name
+def test_a_brought_one_is_taken_by_its_name(folder: Path, home: Home) -> None:
+    name = brought(folder, home).name
     look_in(home.environments)
     assert environment_of(name, None, home, lambda _: None).name == name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -74,22 +75,17 @@ def test_requirements_are_read(shop: Path) -> None:
     assert code().requirements == "numpy\n"
 
 
-def test_links_are_refused_for_they_lead_elsewhere(shop: Path) -> None:
-    (shop / "link.txt").symlink_to("/etc/passwd")
-    with pytest.raises(BadEnvironment, match=r"expected a folder of its own for shop, .*link\.txt"):
-        code()
-
-
-def test_a_named_pipe_holds_nobody_up(shop: Path) -> None:
-    os.mkfifo(shop / "pipe")
-    with pytest.raises(BadEnvironment, match="expected a folder of its own for shop"):
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("/etc/passwd"), os.mkfifo])
+def test_what_is_no_file_is_refused_and_holds_nobody_up(shop: Path, make: Callable[[Path], None]) -> None:
+    make(shop / "odd")
+    with pytest.raises(BadEnvironment, match=r"shop, .*odd"):
         code()
 
 
 @pytest.mark.parametrize(("limit", "value"), [("MOST_BYTES", 3), ("MOST_FILES", 3)])
 def test_a_folder_that_is_too_large_is_refused(limit: str, value: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(code_files, limit, value)
-    with pytest.raises(BadEnvironment, match=rf"as all of it is copied; .*expected at most {value} "):
+    with pytest.raises(BadEnvironment, match=rf"at most {value} "):
         code()
 
 
@@ -117,7 +113,7 @@ def test_an_installed_package_is_copied_without_being_imported_and_names_its_nee
 
 @pytest.mark.parametrize("text", ["no_such_module_here:X", "sys:X", "os:X"])
 def test_a_module_without_files_is_refused(text: str) -> None:
-    with pytest.raises(BadEnvironment, match=f"expected the module {text[:-2]} of {text} here or installed"):
+    with pytest.raises(BadEnvironment, match=f"{text[:-2]} of {text}"):
         code(text)
 
 

@@ -13,6 +13,7 @@ from research.errors import BadEnvironment, HomeError
 from research.installation.home import Home
 from swarm.environments.brought import CodeSource
 from tests.research.environments.written import wheel_in
+from tests.research.factories import make_home
 
 FOLDER = CodeSource(kind="folder", place="environment.py")
 NAME = "small_need_of_a_test"
@@ -20,7 +21,7 @@ NAME = "small_need_of_a_test"
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    return make_home(tmp_path / "home")
 
 
 @pytest.fixture
@@ -47,11 +48,9 @@ def test_what_a_text_names_is_installed_once_and_apart(home: Home, wheels: Path)
 @pytest.mark.slow
 @pytest.mark.parametrize("text", ["surely-not-there==3\n", "not a requirement\n", "-r ../no-such-file.txt\n"])
 def test_what_pip_cannot_bring_is_told_in_a_line_and_leaves_nothing(text: str, home: Home, wheels: Path) -> None:
-    with pytest.raises(
-        BadEnvironment, match=r"expected pip to bring what requirements\.txt names; it could not: \S"
-    ) as e:
+    with pytest.raises(BadEnvironment, match=r"requirements\.txt names; .*: \S") as refused:
         python_path(home, FOLDER, text, lambda _: None)
-    assert "\n" not in str(e.value)
+    assert "\n" not in str(refused.value)
     assert list(home.packages.iterdir()) == []
 
 
@@ -60,13 +59,13 @@ def test_a_python_without_pip_is_told_as_that(home: Home, tmp_path: Path, monkey
     python.write_text("#!/bin/sh\necho '/usr/bin/python: No module named pip' >&2\nexit 1\n")
     python.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(python))
-    with pytest.raises(BadEnvironment, match=r"it could not: /usr/bin/python: No module named pip$"):
+    with pytest.raises(BadEnvironment, match=r"/usr/bin/python: No module .*pip$"):
         python_path(home, FOLDER, "x\n", lambda _: None)
 
 
 def test_a_folder_that_cannot_be_made_is_the_installations_fault(home: Home) -> None:
     home.packages.touch()
-    with pytest.raises(HomeError, match="expected a folder that can be written"):
+    with pytest.raises(HomeError, match="can be written"):
         python_path(home, FOLDER, "x\n", lambda _: None)
 
 

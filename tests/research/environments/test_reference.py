@@ -15,12 +15,10 @@ from research.errors import BadEnvironment
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Stand in a folder with one of each."""
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "shop").mkdir()
-    (tmp_path / "shop" / "environment.py").touch()
-    (tmp_path / "shop" / "market.py").touch()
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "tasks.jsonl").touch()
-    (tmp_path / "judge.py").touch()
+    for name in ("shop", "empty"):
+        (tmp_path / name).mkdir()
+    for name in ("shop/environment.py", "shop/market.py", "tasks.jsonl", "judge.py"):
+        (tmp_path / name).touch()
     return tmp_path
 
 
@@ -48,20 +46,14 @@ def test_a_folder_or_a_file_is_copied_from_where_it_lies(folder: Path) -> None:
         assert (source(reference), reference.folder) == (found, folder / "shop")
 
 
-def test_a_module_is_named_with_its_object() -> None:
+def test_a_module_tasks_with_a_function_and_an_address_are_references(folder: Path) -> None:
     assert source(read_reference("shops.market:Market")) == ("module", "shops.market", "Market")
-
-
-def test_tasks_and_a_function_are_one_environment(folder: Path) -> None:
-    reference = read_reference("tasks.jsonl", "judge.py:mine")
-    assert source(reference) == ("reward", "judge.py", "mine")
-    assert (reference.folder, reference.lines, reference.name) == (folder, folder / "tasks.jsonl", "tasks")
-
-
-def test_an_address_of_an_adapter_has_a_name(folder: Path) -> None:
-    reference = read_reference("reasoning-gym:chain_sum?max_terms=3")
-    assert source(reference)[:2] == ("adapter", "reasoning-gym:chain_sum?max_terms=3")
-    assert reference.name == "reasoning-gym-chain_sum-max_terms-3"
+    tasks = read_reference("tasks.jsonl", "judge.py:mine")
+    assert source(tasks) == ("reward", "judge.py", "mine")
+    assert (tasks.folder, tasks.lines, tasks.name) == (folder, folder / "tasks.jsonl", "tasks")
+    adapter = read_reference("reasoning-gym:chain_sum?max_terms=3")
+    assert source(adapter)[:2] == ("adapter", "reasoning-gym:chain_sum?max_terms=3")
+    assert adapter.name == "reasoning-gym-chain_sum-max_terms-3"
 
 
 @pytest.mark.parametrize("name", ["問題", "_Tasks", "-", "x" * 300 + "!", "A b"])
@@ -124,5 +116,5 @@ def test_a_built_in_one_is_known_and_one_that_was_never_brought_is_told_so() -> 
     assert known_already("guess")
     assert not known_already("shop")
     assert not known_already("./me@work/shop"), "a folder may have the sign in its path"
-    with pytest.raises(BadEnvironment, match="that was brought here; found no shop@0123456789ab"):
+    with pytest.raises(BadEnvironment, match="shop@0123456789ab"):
         known_already("shop@0123456789ab")

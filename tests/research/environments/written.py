@@ -6,13 +6,15 @@ import zipfile
 from pathlib import Path
 
 SUMS = """
-import random
+import os, random, sys
+HEAD
 from swarm.environments import Environment, Game, Outcome, Task, said, text_of
 
 class SumGame(Game):
     def __init__(self, task):
         self.task, self.said = task, ""
     def opening(self):
+        OPENING
         return [{"role": "user", "content": "%d plus %d" % (self.task.data["a"], self.task.data["b"])}]
     def answer(self, message):
         self.said = text_of(message)
@@ -40,13 +42,23 @@ GENERATE = """def generate(self, seed):
 def sums(
     folder: Path,
     *,
+    head: str = "",
+    opening: str = "",
     tasks: str = GENERATE,
     answer: str = "return []",
     outcome: str = "return Outcome(float(right), right)",
 ) -> Path:
     """Write the environment of sums with one part as given; return its folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    text = SUMS.replace("ANSWER", answer).replace("OUTCOME", outcome).replace("TASKS", tasks)
+    text = SUMS
+    for name, code in (
+        ("HEAD", head),
+        ("OPENING", opening),
+        ("ANSWER", answer),
+        ("OUTCOME", outcome),
+        ("TASKS", tasks),
+    ):
+        text = text.replace(name, code)
     (folder / "environment.py").write_text(text)
     return folder
 

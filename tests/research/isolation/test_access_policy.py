@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from research.isolation.access_policy import AccessPolicy
 from sandboxes.gateway.gateway import Request
 from swarm.server.http.operations import OPERATIONS
-from swarm.wire import EpisodeKind, tasks_digest
+from swarm.wire import tasks_digest
 
 TASKS = {"t-1", "t-2"}
 
@@ -20,52 +20,43 @@ def begin(**body: Any) -> Request:
     return Request("POST", "/episodes", body=body)
 
 
-@pytest.mark.parametrize("kind", ["train", "eval"])
-def test_episodes_of_its_own_kind_and_tasks_may_begin(kind: EpisodeKind) -> None:
-    assert AccessPolicy(kind, TASKS)(begin(task_id="t-1", kind=kind, owner="play")) is None
+def end(body: Any) -> Request:
+    return Request("POST", "/episodes/e-1/end", body=body)
 
 
-def test_a_kind_left_out_is_the_servers_default_which_is_training() -> None:
-    assert AccessPolicy("train", TASKS)(begin(task_id="t-1")) is None
-    assert AccessPolicy("eval", TASKS)(begin(task_id="t-1")) == "an episode that is not of kind eval"
+TRAIN, EVAL, CODE = AccessPolicy("train", TASKS), AccessPolicy("eval", TASKS), AccessPolicy("train", TASKS, "code")
+OTHER_LIST = "a task list that is not the one it was given"
+NO_TASK, NO_STREAM, NO_WEIGHT = "a task it was not given", "a stream it was not given", "a weight it was not given"
 
 
-@pytest.mark.parametrize(("mine", "other"), [("train", "eval"), ("eval", "train")])
-def test_neither_role_may_play_the_others_kind(mine: EpisodeKind, other: str) -> None:
-    assert AccessPolicy(mine, TASKS)(begin(task_id="t-1", kind=other)) == f"an episode that is not of kind {mine}"
-
-
-@pytest.mark.parametrize("task", ["hidden-1", "T-1", "t-1 ", "", None, 1, ["t-1"], {"t-1": 1}])
-def test_a_task_that_was_not_given_may_not_be_played(task: Any) -> None:
-    assert AccessPolicy("train", TASKS)(begin(task_id=task)) == "a task it was not given"
-
-
-@pytest.mark.parametrize("stream", ["math", "", None, 1, ["default"]])
-def test_a_stream_that_was_not_given_takes_no_episode(stream: Any) -> None:
-    assert AccessPolicy("train", TASKS)(begin(task_id="t-1", stream=stream)) == "a stream it was not given"
-    assert AccessPolicy("train", TASKS, "code")(begin(task_id="t-1", stream=stream)) == "a stream it was not given"
-
-
-def test_the_stream_left_out_is_the_servers_default_and_a_given_one_has_to_be_said() -> None:
-    assert AccessPolicy("train", TASKS)(begin(task_id="t-1", stream="default")) is None
-    assert AccessPolicy("train", TASKS, "code")(begin(task_id="t-1", stream="code")) is None
-    assert AccessPolicy("train", TASKS, "code")(begin(task_id="t-1")) == "a stream it was not given"
-
-
-@pytest.mark.parametrize("weight", [0, 1e6, 1.0000001, -1, None, "1", [1]])
-def test_an_episode_weighs_what_every_other_one_does(weight: Any) -> None:
-    end = Request("POST", "/episodes/e-1/end", body={"reward": 1.0, "weight": weight})
-    assert AccessPolicy("train", TASKS)(end) == "a weight it was not given"
-
-
-@pytest.mark.parametrize("body", [{"reward": 1.0}, {"reward": 1.0, "weight": 1}, {"reward": 1.0, "weight": 1.0}])
-def test_an_end_that_says_no_other_weight_passes(body: Any) -> None:
-    assert AccessPolicy("train", TASKS)(Request("POST", "/episodes/e-1/end", body=body)) is None
-
-
-@pytest.mark.parametrize("body", [None, [], 1.0])
-def test_an_end_that_was_not_judged_does_not_pass(body: Any) -> None:
-    assert AccessPolicy("train", TASKS)(Request("POST", "/episodes/e-1/end", body=body)) == "an end that is none"
+@pytest.mark.parametrize(
+    ("policy", "request_", "refusal"),
+    [
+        (TRAIN, begin(task_id="t-1", kind="train", owner="me"), None), (EVAL, begin(task_id="t-1", kind="eval"), None),
+        (TRAIN, begin(task_id="t-1"), None), (EVAL, begin(task_id="t-1"), "an episode that is not of kind eval"),
+        (TRAIN, begin(task_id="t-1", kind="eval"), "an episode that is not of kind train"),
+        (EVAL, begin(task_id="t-1", kind="train"), "an episode that is not of kind eval"),
+        *((TRAIN, begin(task_id=task), NO_TASK)
+          for task in ("hidden-1", "T-1", "t-1 ", "", None, 1, ["t-1"], {"t-1": 1})),
+        *((policy, begin(task_id="t-1", stream=stream), NO_STREAM)
+          for stream in ("math", "", None, 1, ["default"]) for policy in (TRAIN, CODE)),
+        (TRAIN, begin(task_id="t-1", stream="default"), None), (CODE, begin(task_id="t-1", stream="code"), None),
+        (CODE, begin(task_id="t-1"), NO_STREAM),
+        *((TRAIN, end({"reward": 1.0, "weight": weight}), NO_WEIGHT)
+          for weight in (0, 1e6, 1.0000001, -1, None, "1", [1])),
+        *((TRAIN, end({"reward": 1.0, **weight}), None) for weight in ({}, {"weight": 1}, {"weight": 1.0})),
+        *((TRAIN, end(body), "an end that is none") for body in (None, [], 1.0)),
+        *((TRAIN, Request("POST", "/episodes", body=body), "an episode that is none")
+          for body in (None, [], "t-1", 3)),
+        *((TRAIN, Request("POST", f"/episodes/{path}", body={}), "a route that no client needs")
+          for path in ("e-1/end/", "e-1/ending", "e-1/end/more", "end")),
+        (TRAIN, end({}), None),
+    ],
+)  # fmt: skip
+def test_a_request_passes_or_is_refused_by_what_its_role_needs(
+    policy: AccessPolicy, request_: Request, refusal: str | None
+) -> None:
+    assert policy(request_) == refusal
 
 
 def listing(ids: set[str]) -> Request:
@@ -73,18 +64,11 @@ def listing(ids: set[str]) -> Request:
 
 
 def test_the_server_may_choose_among_the_tasks_that_were_given_and_no_others() -> None:
-    client, others = AccessPolicy("train", TASKS), {*TASKS, "hidden-1"}
-    assert client(listing(TASKS)) is None
-    assert client(begin(tasks=tasks_digest(TASKS))) is None
-    wrong = "a task list that is not the one it was given"
-    assert (client(listing(others)), client(begin(tasks=tasks_digest(others)))) == (wrong, wrong)
-    assert client(begin(tasks=tasks_digest(TASKS), task_id="hidden-1")) == "a task it was not given"
-    assert AccessPolicy("eval", TASKS)(listing(TASKS)) == "a task list for an evaluation"
-
-
-@pytest.mark.parametrize("body", [None, [], "t-1", 3])
-def test_a_body_that_is_no_object_begins_nothing(body: Any) -> None:
-    assert AccessPolicy("train", TASKS)(Request("POST", "/episodes", body=body)) == "an episode that is none"
+    others = {*TASKS, "hidden-1"}
+    assert TRAIN(listing(TASKS)) is TRAIN(begin(tasks=tasks_digest(TASKS))) is None
+    assert TRAIN(listing(others)) == TRAIN(begin(tasks=tasks_digest(others))) == OTHER_LIST
+    assert TRAIN(begin(tasks=tasks_digest(TASKS), task_id="hidden-1")) == NO_TASK
+    assert (EVAL(listing(TASKS)) or "").endswith("for an evaluation")
 
 
 @pytest.mark.parametrize(
@@ -132,11 +116,3 @@ def test_the_first_model_call_is_timed_once() -> None:
     assert first is not None
     admits(Request("POST", "/v1/chat/completions"))
     assert admits.first_call_s == first
-
-
-@pytest.mark.parametrize(
-    "path", ["/episodes/e-1/end/", "/episodes/e-1/ending", "/episodes/e-1/end/more", "/episodes/end"]
-)
-def test_a_route_that_begins_as_one_of_a_lease_does_is_another(path: str) -> None:
-    assert AccessPolicy("train", TASKS)(Request("POST", "/episodes/e-1/end", body={})) is None
-    assert AccessPolicy("train", TASKS)(Request("POST", path, body={})) == "a route that no client needs"
