@@ -1,96 +1,39 @@
-"""Answers as clients of the first release parse them, word for word: they refuse each field that they do not know."""
+"""Answers as clients of the first release parse them, field by field: they refuse each one that they do not know."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, create_model
 
-
-class _Earlier(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+STATES = Literal["open", "prepared", "ended", "in_step", "consumed", "aborted", "fenced", "dropped"]
 
 
-class EarlierStream(_Earlier):
-    """A stream."""
-
-    name: str
-    share: float | None
-    cursor: int
-    groups_open: int
-    groups_trained: int
-    unfinished: Mapping[str, int] = Field(default_factory=dict)
+def _earlier(**fields: Any) -> type[BaseModel]:
+    """Return a model of these fields and no others; a pair is a type with its default."""
+    known = {name: field if isinstance(field, tuple) else (field, ...) for name, field in fields.items()}
+    return create_model("Earlier", __config__=ConfigDict(frozen=True, extra="forbid"), **known)
 
 
-class EarlierStreams(_Earlier):
-    """What `/streams` answers."""
-
-    streams: tuple[EarlierStream, ...]
-
-
-class EarlierCheckpoint(_Earlier):
-    """A checkpoint."""
-
-    name: str
-    step: int
-    size_bytes: int
-
-
-class EarlierCheckpoints(_Earlier):
-    """What `/checkpoints` answers."""
-
-    job_digest: str | None
-    checkpoints: tuple[EarlierCheckpoint, ...]
-
-
-class EarlierSummary(_Earlier):
-    """An episode in a list."""
-
-    id: str
-    task_id: str
-    stream: str
-    kind: Literal["train", "eval"]
-    owner: str
-    state: Literal["open", "prepared", "ended", "in_step", "consumed", "aborted", "fenced", "dropped"]
-    reason: str | None = None
-    group: str | None = None
-    step: int | None = None
-    reward: float | None = None
-    success: bool | None = None
-    calls: int
-    tokens: int
-
-
-class EarlierEpisodes(_Earlier):
-    """What `/episodes` answers."""
-
-    episodes: tuple[EarlierSummary, ...]
-
-
-class EarlierSpan(_Earlier):
-    """Tokens of a call."""
-
-    ids: tuple[int, ...]
-    texts: tuple[str, ...]
-    logprobs: tuple[float, ...] = ()
-    versions: tuple[int, ...] = ()
-    special: tuple[int, ...] = ()
-
-
-class EarlierCall(_Earlier):
-    """A call of an episode."""
-
-    index: int
-    parent: int | None
-    drift: str
-    context: EarlierSpan
-    sampled: EarlierSpan
-    trained: bool = True
-    truncated: bool | None = None
-
-
-class EarlierEpisode(EarlierSummary):
-    """What `/episodes/ID` answers."""
-
-    record: tuple[EarlierCall, ...]
+_STREAM = _earlier(
+    name=str, share=float | None, cursor=int, groups_open=int, groups_trained=int, unfinished=(Mapping[str, int], {})
+)
+EarlierStreams: Any = _earlier(streams=tuple[_STREAM, ...])
+_CHECKPOINT = _earlier(name=str, step=int, size_bytes=int)
+EarlierCheckpoints: Any = _earlier(job_digest=str | None, checkpoints=tuple[_CHECKPOINT, ...])
+_SUMMARY: dict[str, Any] = {
+    "id": str, "task_id": str, "stream": str, "kind": Literal["train", "eval"], "owner": str, "state": STATES,
+    "reason": (str | None, None), "group": (str | None, None), "step": (int | None, None),
+    "reward": (float | None, None), "success": (bool | None, None), "calls": int, "tokens": int,
+}  # fmt: skip
+EarlierEpisodes: Any = _earlier(episodes=tuple[_earlier(**_SUMMARY), ...])
+_SPAN = _earlier(
+    ids=tuple[int, ...], texts=tuple[str, ...], logprobs=(tuple[float, ...], ()), versions=(tuple[int, ...], ()),
+    special=(tuple[int, ...], ()),
+)  # fmt: skip
+_CALL = _earlier(
+    index=int, parent=int | None, drift=str, context=_SPAN, sampled=_SPAN, trained=(bool, True),
+    truncated=(bool | None, None),
+)  # fmt: skip
+EarlierEpisode: Any = _earlier(**_SUMMARY, record=tuple[_CALL, ...])

@@ -1,19 +1,142 @@
-"""A job that says what cannot be is refused, in words that name the fields."""
+"""A job that cannot be is refused by its fields; what one release wrote means the same to another, by one digest."""
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, ClassVar
 
 import pytest
-from pydantic import ValidationError
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import Field, ValidationError
 
-from swarm.job import Job
+from swarm.job import Job, TinyModel
+from swarm.verl_fields import VerlFields
+
+
+class LaterModel(TinyModel):
+    tied: bool = False
+
+
+class Later(Job):
+    """A release to come: a new field, a field of its model's, and another default; then the new field's is changed."""
+
+    earlier_defaults: ClassVar[Any] = ({"max_tokens": 16}, {"patience": 1.5})
+    model: LaterModel = Field(default_factory=LaterModel)  # type: ignore[assignment]
+    patience: float = 2.5
+    max_tokens: int = Field(default=32, ge=1)
+
+
+JOBS = st.fixed_dictionaries(
+    {},
+    optional={
+        "steps": st.integers(1, 50),
+        "temperature": st.floats(0.1, 5),
+        "streams": st.dictionaries(st.sampled_from("abc"), st.floats(0.1, 9)),
+        "max_tokens": st.integers(1, 99),
+        "clip_ratio_high": st.none() | st.floats(0.1, 1),
+        "model": st.fixed_dictionaries({"kind": st.just("tiny")}, optional={"seed": st.integers(0, 9)}),
+        "tracking": st.none() | st.just({"run_id": "r"}),
+    },
+)
+
+
+@given(JOBS)
+def test_what_this_release_records_is_the_same_job_to_a_later_one_and_back(fields: dict[str, Any]) -> None:
+    now = Job(**fields)
+    for record in (now.model_dump_json(), json.dumps(now.value()), now.canonical()):
+        then = Later.recorded(record)
+        assert (then.canonical(), then.digest()) == (now.canonical(), now.digest())
+        assert Job.recorded(then.canonical()).same(now)
+    assert Job.recorded(json.dumps(Later.recorded(now.value()).value())) == now
+
+
+def test_what_is_recorded_says_no_more_than_its_writer_knew_and_means_what_that_meant() -> None:
+    old = Later.recorded(Job().model_dump_json())
+    assert (old.patience, old.max_tokens) == (1.5, 16)
+    assert (Later().patience, Later().max_tokens) == (2.5, 32)
+    assert Later.recorded(Later().canonical()).same(Later())
+    assert Later().digest() != old.digest()
+
+
+def test_a_job_that_is_written_by_hand_has_todays_defaults_or_those_of_the_version_it_names() -> None:
+    def of(fields: dict[str, Any]) -> tuple[int, float]:
+        read = Later.model_validate_json(json.dumps(fields))
+        return read.max_tokens, read.patience
+
+    assert of({}) == of({"schema_version": 3}) == (32, 2.5)
+    assert of({"schema_version": 2}) == (32, 1.5)
+    assert of({"schema_version": 1}) == (16, 1.5)
+    assert of({"schema_version": 1, "max_tokens": 7}) == (7, 1.5)
+
+
+@pytest.mark.parametrize("version", [0, 4, "1", None])
+def test_a_version_that_this_release_does_not_know_is_refused(version: Any) -> None:
+    with pytest.raises(ValidationError, match=r"schema_version .* 1 to 3"):
+        Later.model_validate({"schema_version": version})
+
+
+def test_a_field_that_says_more_than_this_release_knows_is_refused_by_its_name() -> None:
+    with pytest.raises(ValidationError, match="patience"):
+        Job.recorded(Later(patience=9, max_tokens=16).canonical())
+
+
+def test_no_release_changes_the_digest_of_a_job_that_was_there_before() -> None:
+    """Trainings, prices and noise are found by it. If this fails, read `swarm.job_schema` on how a job may change."""
+    assert Job.recorded({}).digest() == "d904972bc9e1b2190eff306155d61d416ea36b25fc37c0cf3438b0226a063826"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"steps": 41}, {"checkpoint_every": 1}, {"checkpoints_kept": 5}, {"lease_ttl_s": 3}, {"drain_timeout_s": 3},
+        {"micro_batch_tokens": 512}, {"gradient_checkpointing": True}, {"max_concurrency": 8},
+        {"kv_cache_bytes": 1 << 20}, {"tracking": {"run_id": "r"}},
+    ],
+)  # fmt: skip
+def test_a_training_goes_on_under_a_job_that_differs_in_what_no_step_depends_on(change: dict[str, Any]) -> None:
+    assert Job(**change).continues(Job())
+    assert Job(**change).same(Job()) == ("tracking" in change)
+
+
+@pytest.mark.parametrize("fields", [{}, {"model": {"kind": "tiny"}}, {"model": TinyModel(layers=1)}])
+def test_a_tiny_model_has_the_heads_that_its_backend_can_serve_unless_it_says_its_own(fields: dict[str, Any]) -> None:
+    made = Job(backend="verl", **fields)
+    assert isinstance(made.model, TinyModel)
+    assert made.model.head_size == 32
+    assert Job.recorded(made.value()) == made
+    assert Job.recorded(made.value()).digest() == made.digest()
+    own = Job(backend="verl", model=TinyModel(head_size=16))
+    assert Job.recorded(own.value()).same(own)
+    assert not own.same(made)
+    assert Job(**fields).model == Job(backend="fake", **fields).model
+
+
+def test_a_training_goes_on_with_more_processes_on_other_nodes_but_with_no_other_backend() -> None:
+    began = Job(backend="verl")
+    spread = Job(backend="verl", verl=VerlFields(trainers=4, replicas=2, address="first:6379", gpu_memory=0.5))
+    assert spread.continues(began)
+    assert began.continues(spread)
+    assert not spread.continues(Job())
+
+
+@pytest.mark.parametrize(
+    "change", [{"seed": 1}, {"learning_rate": 0.1}, {"max_tokens": 9}, {"model": {"kind": "tiny", "seed": 1}}]
+)
+def test_any_other_difference_is_another_training_and_is_named(change: dict[str, Any]) -> None:
+    assert not Job(**change).continues(Job())
+    (named,) = Job(**change).differences(Job())
+    assert named.startswith(next(iter(change)))
+
+
+def test_steps_over_which_the_learning_rate_falls_are_part_of_what_is_trained() -> None:
+    assert not Job(lr_schedule="cosine", steps=41).continues(Job(lr_schedule="cosine"))
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"episodes_per_step": 10, "group_size": 4}, "multiple of group_size; found 10 and 4"),
+        ({"episodes_per_step": 10, "group_size": 4}, "group_size; found 10 and 4"),
         ({"lr_warmup_steps": 5, "steps": 4}, "at most steps, .* found 5 and 4"),
         ({"minibatches": 9, "episodes_per_step": 8}, "at most episodes_per_step, .* found 9 and 8"),
         ({"train_agents": ["solver", "solver"]}, "each name in train_agents once"),
