@@ -35,12 +35,9 @@ def test_arguments_that_are_no_json_object_are_an_error_with_the_call_still_name
     assert call.error
 
 
-def test_arguments_may_be_an_object_already() -> None:
+def test_arguments_may_be_an_object_already_and_a_message_that_calls_nothing_has_no_calls() -> None:
     (call,) = calls_of(written({"item": "tea"}))
     assert call.arguments == {"item": "tea"}
-
-
-def test_a_message_that_calls_nothing_has_no_calls() -> None:
     assert calls_of(said("7")) == []
     assert calls_of({"role": "assistant", "content": "7", "tool_calls": None}) == []
 
@@ -57,18 +54,12 @@ def test_calls_keep_their_order_and_each_is_answered_by_its_id() -> None:
 
 def test_a_tool_is_what_chat_completions_take() -> None:
     made = tool("price", "A price.", item="string", unit={"type": "string", "enum": ["cent"]})
-    assert json.loads(json.dumps(made)) == {
-        "type": "function",
-        "function": {
-            "name": "price",
-            "description": "A price.",
-            "parameters": {
-                "type": "object",
-                "properties": {"item": {"type": "string"}, "unit": {"type": "string", "enum": ["cent"]}},
-                "required": ["item", "unit"],
-            },
-        },
-    }
+    unit = {"type": "string", "enum": ["cent"]}
+    parameters = {
+        "type": "object", "properties": {"item": {"type": "string"}, "unit": unit}, "required": ["item", "unit"]
+    }  # fmt: skip
+    function = {"name": "price", "description": "A price.", "parameters": parameters}
+    assert json.loads(json.dumps(made)) == {"type": "function", "function": function}
 
 
 def test_the_text_of_a_message_is_that_of_all_its_parts() -> None:
