@@ -83,7 +83,7 @@ def test_run_all_records_what_is_whole_and_tells_what_failed_or_is_worse(
     found: dict[str, Any] = json.loads((results.RESULTS / "soak.json").read_text())
     past = tmp_path / "headlines.csv"
 
-    def problems(code: int = 0, **changes: object) -> list[str]:
+    def problems(code: int = 0, **changes: Any) -> list[str]:
         def ended(command: list[str], **_: object) -> SimpleNamespace:
             assert command[1:] == list(soak.command)
             (tmp_path / "soak.json").write_text(json.dumps(found | changes))

@@ -1,5 +1,16 @@
-"""Tests of containers skip by one rule, which is everybody's."""
+from pathlib import Path
 
+import pytest
+
+from sandboxes import DockerSandbox
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.images import Image
 from tests.conftest import no_engine
+from tests.sandboxes.containing import Box
 
 __all__ = ["no_engine"]
+
+
+@pytest.fixture
+def box(docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, tmp_path: Path) -> Box:
+    return Box(docker_sandbox, image, engine, tmp_path / "sandboxes")

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sandboxes import DockerSandbox, SandboxSpec
+from sandboxes import DockerSandbox, Exit, SandboxSpec
+from sandboxes.docker.containers import ContainerHandle
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.options import INSTALLATION
+from sandboxes.folders import until
 from sandboxes.images import Image
 
 DEADLINE_S = 180.0
+SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
+STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + SLEEPER
 
 
 def spec(image: Image, code: str, name: str = "one", **more: Any) -> SandboxSpec:
@@ -28,6 +33,46 @@ def held(engine: ContainerEngine, sandbox: DockerSandbox) -> list[str]:
     return sorted(containers + [volume["Name"] for volume in engine.client.api.volumes(filters=ours)["Volumes"] or []])
 
 
-def in_engine(sandbox: DockerSandbox, name: str = "one") -> str:
-    """Return the engine's name of the sandbox `name`."""
-    return f"{name}.{sandbox.installation}"
+@dataclass
+class Box:
+    """Runs small Python programs in containers of one installation."""
+
+    sandbox: DockerSandbox
+    image: Image
+    engine: ContainerEngine
+    root: Path
+
+    @property
+    def api(self) -> Any:
+        return self.engine.client.api
+
+    @property
+    def held(self) -> list[str]:
+        return held(self.engine, self.sandbox)
+
+    def in_engine(self, name: str = "one") -> str:
+        """Return the engine's name of the sandbox `name`."""
+        return f"{name}.{self.sandbox.installation}"
+
+    def state(self, name: str = "one") -> str:
+        return str(self.api.inspect_container(self.in_engine(name))["State"]["Status"])
+
+    def spec(self, code: str, name: str = "one", **more: Any) -> SandboxSpec:
+        return spec(self.image, code, name, **more)
+
+    def run(self, code: str, name: str = "one", **more: Any) -> ContainerHandle:
+        return self.sandbox.run(self.spec(code, name, **more))
+
+    def adopt(self, name: str = "one") -> ContainerHandle:
+        handle = self.sandbox.adopt(name)
+        assert handle is not None
+        return handle
+
+    def ended(self, code: str, **more: Any) -> Exit | None:
+        return self.run(code, **more).wait(DEADLINE_S)
+
+    def up(self, code: str = SLEEPER, name: str = "one", **more: Any) -> ContainerHandle:
+        """Run a program until it says that it is up."""
+        handle = self.run(code, name, **more)
+        assert until(lambda: handle.logs() == "up\n", DEADLINE_S)
+        return handle

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import signal
 import socket
@@ -23,13 +22,12 @@ from sandboxes import DockerSandbox, Exit, SandboxError, folders
 from sandboxes.docker import containers, handles, launching, settling
 from sandboxes.docker.archive import pack
 from sandboxes.docker.asking import EngineRefused
+from sandboxes.docker.containers import ContainerHandle
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.folders import until
-from sandboxes.images import Image
-from tests.sandboxes.containing import DEADLINE_S, held, in_engine, spec
+from tests.sandboxes.containing import DEADLINE_S, SLEEPER, Box, held
 
 ROOT = Path(__file__).parent.parent.parent
-SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 
 CONTROLLER = """
 import os, sys
@@ -60,165 +58,129 @@ if when == "settle":
 COPY = "open('results/a', 'w').write(open('/input/word').read())"
 
 
-def controller(root: Path, image: Image, code: str, die_at: str = "", when: str = "") -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [sys.executable, "-c", CONTROLLER, str(root), image.id, code, die_at, when], stdin=subprocess.PIPE, cwd=ROOT
-    )
+def controller(box: Box, code: str, die_at: str = "", when: str = "") -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-c", CONTROLLER, str(box.root), box.image.id, code, die_at, when]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, cwd=ROOT)
 
 
-@pytest.fixture
-def root(docker_sandbox: DockerSandbox, tmp_path: Path) -> Path:
-    assert docker_sandbox.installation
-    return tmp_path / "sandboxes"
+def killed(box: Box, die_at: str, when: str) -> None:
+    """Run a controller until it is killed, there."""
+    dying = controller(box, COPY, die_at, when)
+    dying.communicate(b"go\n")
+    assert dying.returncode == -signal.SIGKILL
 
 
-def test_four_controllers_that_run_one_name_start_it_once(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
-) -> None:
-    racers = [controller(root, image, SLEEPER) for _ in range(4)]
+def copied(box: Box, handle: ContainerHandle) -> bool:
+    """Wait for the end of a container that copied its word, of which nothing is left then."""
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0)
+    return (handle.results()["a"].path.read_text(), box.held) == ("here", [])
+
+
+def test_four_controllers_that_run_one_name_start_it_once(box: Box) -> None:
+    racers = [controller(box, SLEEPER) for _ in range(4)]
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda racer: racer.communicate(b"go\n"), racers))
     assert [racer.returncode for racer in racers] == [0] * 4
-    assert held(engine, docker_sandbox) == [f"/{in_engine(docker_sandbox)}", f"{in_engine(docker_sandbox)}.input"]
-    handle = docker_sandbox.adopt("one")
-    assert handle is not None, "it outlives the controllers that launched it"
+    assert box.held == [f"/{box.in_engine()}", f"{box.in_engine()}.input"]
+    handle = box.adopt()
     assert handle.poll() is None
     assert until(lambda: handle.logs() != "", DEADLINE_S)
     assert handle.stop(grace_s=0.1).reason == "stopped"
     assert handle.logs() == "up\n", "a second start would have said it again"
 
 
+WORD: dict[str, Any] = {"archive": pack({"word": b"here"}), "results": {"a": 10}}
 STEPS = [
-    ("create_volume", "before"),
-    ("create_volume", "after"),
-    ("create_container", "after"),
-    ("put_archive", "after"),
-    ("remove_container", "after"),
-    ("start", "before"),
-    ("start", "after"),
-]
+    ("create_volume", "before"), ("create_volume", "after"), ("create_container", "after"), ("put_archive", "after"),
+    ("remove_container", "after"), ("start", "before"), ("start", "after"),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("die_at", "when"), STEPS)
-def test_a_launch_whose_controller_is_killed_is_finished_by_the_next(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path, die_at: str, when: str
-) -> None:
-    first = controller(root, image, COPY, die_at, when)
-    first.communicate(b"go\n")
-    assert first.returncode == -signal.SIGKILL
-    handle = docker_sandbox.run(spec(image, COPY, archive=pack({"word": b"here"}), results={"a": 10}))
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0)
-    assert handle.results()["a"].path.read_text() == "here"
-    assert held(engine, docker_sandbox) == []
+def test_a_launch_whose_controller_is_killed_is_finished_by_the_next(box: Box, die_at: str, when: str) -> None:
+    killed(box, die_at, when)
+    assert copied(box, box.run(COPY, **WORD))
 
 
-def test_a_controller_killed_between_create_and_start_leaves_what_a_look_starts(
-    docker_sandbox: DockerSandbox, image: Image, root: Path
-) -> None:
-    first = controller(root, image, COPY, "start", "before")
-    first.communicate(b"go\n")
-    handle = docker_sandbox.adopt("one")
-    assert handle is not None
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0)
+def test_a_controller_killed_between_create_and_start_leaves_what_a_look_starts(box: Box) -> None:
+    killed(box, "start", "before")
+    assert copied(box, box.adopt())
 
 
-def test_what_was_created_and_never_started_can_be_stopped(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
-) -> None:
-    controller(root, image, COPY, "start", "before").communicate(b"go\n")
-    handle = docker_sandbox.adopt("one")
-    assert handle is not None
-    assert handle.stop() == Exit("stopped", None)
-    assert held(engine, docker_sandbox) == []
+def test_what_was_created_and_never_started_can_be_stopped(box: Box) -> None:
+    killed(box, "start", "before")
+    assert box.adopt().stop() == Exit("stopped", None)
+    assert box.held == []
 
 
 @pytest.mark.parametrize("die_at", ["logs", "remove_container", "remove_volume"])
-def test_a_controller_killed_while_settling_costs_nothing(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path, die_at: str
-) -> None:
-    docker_sandbox.run(
-        spec(image, COPY + "; import time; time.sleep(0.5)", archive=pack({"word": b"here"}), results={"a": 10})
-    )
-    settler = controller(root, image, COPY, die_at, "settle")
-    settler.communicate(b"go\n")
-    assert settler.returncode == -signal.SIGKILL
-    handle = docker_sandbox.adopt("one")
-    assert handle is not None
-    assert handle.wait(DEADLINE_S) == Exit("finished", 0)
-    assert handle.results()["a"].path.read_text() == "here"
-    assert held(engine, docker_sandbox) == []
+def test_a_controller_killed_while_settling_costs_nothing(box: Box, die_at: str) -> None:
+    box.run(COPY + "; import time; time.sleep(0.5)", **WORD)
+    killed(box, die_at, "settle")
+    assert copied(box, box.adopt())
 
 
-def test_a_container_whose_folder_is_gone_is_adopted_and_not_started_twice(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
-) -> None:
-    one = spec(image, SLEEPER, results={"a": 10})
-    docker_sandbox.run(one)
-    first = engine.client.api.inspect_container(in_engine(docker_sandbox))["Id"]
-    shutil.rmtree(root / "one")
-    handle = docker_sandbox.run(one)
-    assert engine.client.api.inspect_container(in_engine(docker_sandbox))["Id"] == first
+def test_a_container_whose_folder_is_gone_is_adopted_and_not_started_twice(box: Box) -> None:
+    one = box.spec(SLEEPER, results={"a": 10})
+    box.sandbox.run(one)
+    first = box.api.inspect_container(box.in_engine())["Id"]
+    shutil.rmtree(box.root / "one")
+    handle = box.sandbox.run(one)
+    assert box.api.inspect_container(box.in_engine())["Id"] == first
     handle.stop(grace_s=0.1)
     assert handle.refused() == {"a": "missing"}
 
 
-def test_a_container_that_ended_and_whose_folder_is_gone_is_settled_and_not_run_again(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
-) -> None:
+def test_a_container_that_ended_and_whose_folder_is_gone_is_settled_and_not_run_again(box: Box) -> None:
     """As after a power cut, which the engine's record survived and ours did not."""
-    one = spec(image, "print('once')")
-    docker_sandbox.run(one)
-    engine.client.api.wait(in_engine(docker_sandbox))
-    shutil.rmtree(root / "one")
-    handle = docker_sandbox.run(one)
+    one = box.spec("print('once')")
+    box.sandbox.run(one)
+    box.api.wait(box.in_engine())
+    shutil.rmtree(box.root / "one")
+    handle = box.sandbox.run(one)
     assert handle.wait(DEADLINE_S) == Exit("finished", 0)
     assert handle.logs() == "once\n"
 
 
-def test_only_what_was_started_is_listed_oldest_first(docker_sandbox: DockerSandbox, image: Image, root: Path) -> None:
+def test_only_what_was_started_is_listed_oldest_first(box: Box) -> None:
     for name in ("b", "a"):
-        docker_sandbox.run(spec(image, "pass", name))
-    (root / "c").mkdir()
-    shutil.copy(root / "a" / "spec.json", root / "c" / "spec.json")
-    assert [handle.name for handle in docker_sandbox.list({"study": "s"})] == ["b", "a"]
-    assert docker_sandbox.list({"study": "other"}) == []
-    assert docker_sandbox.adopt("c") is None
-    assert docker_sandbox.adopt("d") is None
+        box.run("pass", name)
+    (box.root / "c").mkdir()
+    shutil.copy(box.root / "a" / "spec.json", box.root / "c" / "spec.json")
+    assert [handle.name for handle in box.sandbox.list({"study": "s"})] == ["b", "a"]
+    assert box.sandbox.list({"study": "other"}) == []
+    assert box.sandbox.adopt("c") is None
+    assert box.sandbox.adopt("d") is None
 
 
-def test_reaping_stops_and_settles_what_bears_the_labels_and_touches_nothing_else(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, tmp_path: Path
-) -> None:
-    other = DockerSandbox(tmp_path / "other", engine)
+def test_reaping_stops_and_settles_what_bears_the_labels_and_touches_nothing_else(box: Box, tmp_path: Path) -> None:
+    other = DockerSandbox(tmp_path / "other", box.engine)
     try:
-        of_other = other.run(spec(image, SLEEPER))
-        mine = docker_sandbox.run(spec(image, "open('results/a', 'w').write('a'); " + SLEEPER, results={"a": 1}))
-        kept = docker_sandbox.run(spec(image, SLEEPER, "kept", labels={"study": "t"}))
-        assert docker_sandbox.reap({"study": "s"}) == ["one"]
-        assert mine.poll() is not None
-        assert mine.poll().reason == "stopped"  # type: ignore[union-attr]
+        of_other = other.run(box.spec(SLEEPER))
+        mine = box.run("open('results/a', 'w').write('a'); " + SLEEPER, results={"a": 1})
+        kept = box.run(SLEEPER, "kept", labels={"study": "t"})
+        assert box.sandbox.reap({"study": "s"}) == ["one"]
+        ended = mine.poll()
+        assert ended is not None
+        assert ended.reason == "stopped"
         assert (kept.poll(), of_other.poll()) == (None, None)
-        assert docker_sandbox.reap({"study": "s"}) == []
+        assert box.sandbox.reap({"study": "s"}) == []
     finally:
         assert other.reap({}) == ["one"]
-    assert held(engine, other) == []
+    assert held(box.engine, other) == []
 
 
-def test_reaping_removes_what_a_killed_launch_left(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
-) -> None:
-    controller(root, image, COPY, "put_archive", "after").communicate(b"go\n")
-    assert len(held(engine, docker_sandbox)) == 2
-    assert docker_sandbox.reap({}) == ["one"]
-    assert held(engine, docker_sandbox) == []
-    assert docker_sandbox.adopt("one") is None, "it was never started, and may be"
+def test_reaping_removes_what_a_killed_launch_left(box: Box) -> None:
+    killed(box, "put_archive", "after")
+    assert len(box.held) == 2
+    assert box.sandbox.reap({}) == ["one"]
+    assert box.held == []
+    assert box.sandbox.adopt("one") is None, "it was never started, and may be"
 
 
-def test_reaping_ends_what_is_being_launched_at_that_moment(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     loading, reaping = threading.Event(), threading.Event()
-    put, lock = engine.client.api.put_archive, folders.locked
+    put, lock = box.api.put_archive, folders.locked
 
     def slow(*args: Any) -> bool:
         loading.set()
@@ -230,52 +192,50 @@ def test_reaping_ends_what_is_being_launched_at_that_moment(
             reaping.set()
         return lock(folder)
 
-    monkeypatch.setattr(engine.client.api, "put_archive", slow)
+    monkeypatch.setattr(box.api, "put_archive", slow)
     monkeypatch.setattr(containers, "locked", noted)
     with ThreadPoolExecutor(1) as pool:
-        launched = pool.submit(docker_sandbox.run, spec(image, SLEEPER, archive=pack({"word": b"here"})))
+        launched = pool.submit(box.sandbox.run, box.spec(SLEEPER, archive=pack({"word": b"here"})))
         assert loading.wait(DEADLINE_S)
-        assert docker_sandbox.reap({}) == ["one"]
+        assert box.sandbox.reap({}) == ["one"]
     assert launched.result().poll() is not None
-    assert held(engine, docker_sandbox) == []
+    assert box.held == []
 
 
 def test_what_somebody_removes_during_a_launch_is_one_line_and_leaves_nothing(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
+    box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
         patched.setattr(launching, "check_image", lambda *_: None)  # it was still there
-        gone = replace(spec(image, "pass", archive=pack({"word": b"here"})), image="sha256:" + "0" * 64)
-        with pytest.raises(SandboxError, match=r"somebody removed one meanwhile.*Launch it again"):
-            docker_sandbox.run(gone)
-        start = engine.client.api.start
+        gone = replace(box.spec("pass", archive=pack({"word": b"here"})), image="sha256:" + "0" * 64)
+        with pytest.raises(SandboxError, match="Launch it again"):
+            box.sandbox.run(gone)
+        start = box.api.start
 
         def removed(container: str) -> None:
-            engine.client.api.remove_container(container)
+            box.api.remove_container(container)
             start(container)
 
-        patched.setattr(engine.client.api, "start", removed)
-        with pytest.raises(SandboxError, match=r"somebody removed one meanwhile.*Launch it again"):
-            docker_sandbox.run(spec(image, "pass", archive=pack({"word": b"here"})))
-    assert held(engine, docker_sandbox) == []
-    assert docker_sandbox.run(spec(image, "pass")).wait(DEADLINE_S) == Exit("finished", 0)
+        patched.setattr(box.api, "start", removed)
+        with pytest.raises(SandboxError, match="Launch it again"):
+            box.run("pass", archive=pack({"word": b"here"}))
+    assert box.held == []
+    assert box.run("pass").wait(DEADLINE_S) == Exit("finished", 0)
 
 
-def test_a_container_whose_removal_got_stuck_is_lost(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_container_whose_removal_got_stuck_is_lost(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     """The state, in which an engine gives no log, cannot be provoked: it is faked."""
-    handle = docker_sandbox.run(spec(image, SLEEPER))
+    handle = box.run(SLEEPER)
     monkeypatch.setattr(handles, "inspect", lambda *_: {"State": {"Status": "dead", "Running": False}})
     assert handle.poll() == Exit("lost", None)
-    assert held(engine, docker_sandbox) == []
+    assert box.held == []
 
 
 def test_a_container_that_is_being_removed_says_nothing_and_is_no_error(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
+    box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine refuses the log of a container that somebody removes at that moment."""
-    handle = docker_sandbox.run(spec(image, SLEEPER))
+    handle = box.run(SLEEPER)
 
     def refuses(*_: object, **__: object) -> bytes:
         raise EngineRefused("can not get logs from container which is dead or marked for removal")
@@ -286,21 +246,20 @@ def test_a_container_that_is_being_removed_says_nothing_and_is_no_error(
         with pytest.raises(EngineRefused, match="marked for removal"):
             handle.logs()
         for status in ("removing", "dead"):
-            patched.setattr(handles, "inspect", _faked({"State": {"Status": status, "Running": False}}))
+            found: Any = {"State": {"Status": status, "Running": False}}
+            patched.setattr(handles, "inspect", lambda *_, found=found: found)
             assert handle.logs() == ""
-        patched.setattr(handles, "inspect", _faked(None))
+        patched.setattr(handles, "inspect", lambda *_: None)
         assert handle.logs() == ""
-    engine.client.api.remove_container(in_engine(docker_sandbox), force=True)
+    box.api.remove_container(box.in_engine(), force=True)
     assert handle.wait(DEADLINE_S) == Exit("lost", None)
 
 
-def test_looking_at_a_container_while_it_is_removed_ends_with_its_being_lost(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine
-) -> None:
+def test_looking_at_a_container_while_it_is_removed_ends_with_its_being_lost(box: Box) -> None:
     for number in range(3):
-        handle = docker_sandbox.run(spec(image, "import time\nprint('x' * 10**6)\ntime.sleep(600)", f"of-{number}"))
+        handle = box.run("import time\nprint('x' * 10**6)\ntime.sleep(600)", f"of-{number}")
         removal = threading.Thread(
-            target=engine.client.api.remove_container, args=(in_engine(docker_sandbox, f"of-{number}"),),
+            target=box.api.remove_container, args=(box.in_engine(f"of-{number}"),),
             kwargs={"force": True},
         )  # fmt: skip
         removal.start()
@@ -308,10 +267,6 @@ def test_looking_at_a_container_while_it_is_removed_ends_with_its_being_lost(
             handle.logs()
         removal.join()
         assert ended.reason in ("lost", "killed")
-
-
-def _faked(found: Any) -> Any:
-    return lambda *_: found
 
 
 class Wire:
@@ -371,103 +326,71 @@ def wired(engine: ContainerEngine, wire: Wire, tmp_path: Path) -> Iterator[Conta
 
 
 def test_an_engine_that_goes_away_is_one_line_and_nothing_is_concluded(
-    docker_sandbox: DockerSandbox, image: Image, wire: Wire, wired: ContainerEngine, root: Path
+    box: Box, wire: Wire, wired: ContainerEngine
 ) -> None:
-    assert docker_sandbox.run(spec(image, "pass", "quiet")).wait(DEADLINE_S) == Exit("finished", 0)
-    handle = DockerSandbox(root, wired).run(spec(image, SLEEPER))
+    assert box.run("pass", "quiet").wait(DEADLINE_S) == Exit("finished", 0)
+    handle = DockerSandbox(box.root, wired).run(box.spec(SLEEPER))
     assert handle.poll() is None
     wire.silent = True
-    with pytest.raises(SandboxError, match=r"expected an answer of the engine at unix:///the/wire.*nothing was concl"):
+    with pytest.raises(SandboxError, match=r"answer.*unix:///the/wire.*nothing was concl"):
         handle.poll()
     wire.cut()
-    for look in (handle.poll, handle.stop, handle.logs, lambda: DockerSandbox(root, wired).reap({})):
-        with pytest.raises(SandboxError, match="expected an answer of the engine") as told:
+    for look in (handle.poll, handle.stop, handle.logs, lambda: DockerSandbox(box.root, wired).reap({})):
+        with pytest.raises(SandboxError, match="expected an answer") as told:
             look()
         assert "\n" not in str(told.value)
-    with pytest.raises(SandboxError, match="expected an answer of the engine"):
-        DockerSandbox(root, wired).run(spec(image, SLEEPER, "two"))
-    assert not (root / "one" / "exit.json").exists()
-    again = docker_sandbox.adopt("one")
-    assert again is not None
+    with pytest.raises(SandboxError, match="expected an answer"):
+        DockerSandbox(box.root, wired).run(box.spec(SLEEPER, "two"))
+    assert not (box.root / "one" / "exit.json").exists()
+    again = box.adopt()
     assert again.poll() is None
     assert again.stop(grace_s=0.1).reason == "stopped"
     assert handle.poll() == again.poll(), "what is in the folder needs no engine"
-    quiet = DockerSandbox(root, wired).adopt("quiet")
+    quiet = DockerSandbox(box.root, wired).adopt("quiet")
     assert quiet is not None
     assert quiet.logs() == "", "nor does an output of nothing"
 
 
-def test_another_engine_than_the_one_that_started_it_does_not_make_it_lost(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
-) -> None:
-    handle = docker_sandbox.run(spec(image, SLEEPER))
-    engine.client.api.remove_container(in_engine(docker_sandbox), force=True)
-    record = root / "one" / "started.json"
+def test_another_engine_than_the_one_that_started_it_does_not_make_it_lost(box: Box) -> None:
+    handle = box.run(SLEEPER)
+    box.api.remove_container(box.in_engine(), force=True)
+    record = box.root / "one" / "started.json"
     record.write_text(json.dumps({**json.loads(record.read_text()), "engine": "another"}))
-    with pytest.raises(SandboxError, match="started in another engine"):
+    with pytest.raises(SandboxError, match="another engine"):
         handle.poll()
-    assert not (root / "one" / "exit.json").exists()
+    assert not (box.root / "one" / "exit.json").exists()
 
 
-def test_an_image_that_is_absent_or_no_client_image_is_refused_with_what_to_do(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine
-) -> None:
-    with pytest.raises(SandboxError, match=r"found none\. Make it: `ajet sandbox build`"):
-        docker_sandbox.run(replace(spec(image, ""), image="sha256:" + "0" * 64))
-    with pytest.raises(SandboxError, match=r"expected a client image .*ajet sandbox build --base"):
-        docker_sandbox.run(replace(spec(image, ""), image=image.base))
-    assert held(engine, docker_sandbox) == []
-    assert docker_sandbox.adopt("one") is None
+def test_an_image_that_is_absent_or_no_client_image_is_refused_with_what_to_do(box: Box) -> None:
+    with pytest.raises(SandboxError, match="Make it: `ajet sandbox build`"):
+        box.sandbox.run(replace(box.spec(""), image="sha256:" + "0" * 64))
+    with pytest.raises(SandboxError, match="ajet sandbox build --base"):
+        box.sandbox.run(replace(box.spec(""), image=box.image.base))
+    assert box.held == []
+    assert box.sandbox.adopt("one") is None
 
 
-def test_an_image_with_a_volume_is_refused_for_nothing_bounds_it(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine
-) -> None:
-    tag = f"ajet-test-volume:{docker_sandbox.installation}"
-    made = engine.client.api.create_container(image.id, ["/nothing"], volumes=["/data"])["Id"]
-    try:
-        engine.client.api.commit(made, *tag.split(":"))
-        with pytest.raises(SandboxError, match=r"expected an image without volumes.*declares /data"):
-            docker_sandbox.run(replace(spec(image, ""), image=tag))
-    finally:
-        engine.client.api.remove_container(made, v=True, force=True)
-        engine.client.api.remove_image(tag, force=True)
-
-
-def test_a_start_that_the_engine_refuses_leaves_nothing_and_may_be_tried_again(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine, root: Path
-) -> None:
+def test_a_start_that_the_engine_refuses_leaves_nothing_and_may_be_tried_again(box: Box) -> None:
     """An exchange folder that is gone between the making and the starting."""
-    refused = spec(image, "pass", exchange=root / "no-such-folder")
+    refused = box.spec("pass", exchange=box.root / "no-such-folder")
     with pytest.raises(SandboxError, match=r"refused: .*no-such-folder"):
-        docker_sandbox.run(refused)
-    assert held(engine, docker_sandbox) == []
-    assert docker_sandbox.run(spec(image, "pass")).wait(DEADLINE_S) == Exit("finished", 0)
+        box.sandbox.run(refused)
+    assert box.held == []
+    assert box.run("pass").wait(DEADLINE_S) == Exit("finished", 0)
 
 
-def test_a_container_of_that_name_that_is_not_ours_is_left_alone(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine
-) -> None:
-    name = in_engine(docker_sandbox)
-    engine.client.api.create_container(image.id, ["/nothing"], name=name)
+def test_a_container_of_that_name_that_is_not_ours_is_left_alone(box: Box) -> None:
+    name = box.in_engine()
+    box.api.create_container(box.image.id, ["/nothing"], name=name)
     try:
         with pytest.raises(SandboxError, match=f"docker rm -f {name}"):
-            docker_sandbox.run(spec(image, "pass"))
-        assert engine.client.api.inspect_container(name)["State"]["Status"] == "created"
+            box.run("pass")
+        assert box.state() == "created"
     finally:
-        engine.client.api.remove_container(name, force=True)
+        box.api.remove_container(name, force=True)
 
 
-def test_an_archive_that_is_refused_leaves_nothing(
-    docker_sandbox: DockerSandbox, image: Image, engine: ContainerEngine
-) -> None:
-    with pytest.raises(SandboxError, match="plain tar"):
-        docker_sandbox.run(spec(image, "pass", archive=b"\x1f\x8b" + os.urandom(1000)))
-    assert held(engine, docker_sandbox) == []
-    assert docker_sandbox.adopt("one") is None
-
-
-def test_an_unwritable_root_is_one_clear_error(engine: ContainerEngine, image: Image, tmp_path: Path) -> None:
+def test_an_unwritable_root_is_one_clear_error(box: Box, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SandboxError, match="cannot launch sandbox one"):
-        DockerSandbox(tmp_path / "file", engine).run(spec(image, "pass"))
+    with pytest.raises(SandboxError, match="cannot launch"):
+        DockerSandbox(tmp_path / "file", box.engine).run(box.spec("pass"))
