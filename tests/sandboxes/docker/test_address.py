@@ -55,24 +55,24 @@ def test_a_contexts_tls_files_are_used(tmp_path: Path) -> None:
 
 def test_a_context_that_verifies_nothing_is_refused(tmp_path: Path) -> None:
     environ = docker_context(tmp_path, "lab", {"Host": "tcp://10.0.0.7:2376", "SkipTLSVerify": True}, files=True)
-    with pytest.raises(NoEngine, match="SkipTLSVerify, with which anybody could pass for the engine"):
+    with pytest.raises(NoEngine, match="SkipTLSVerify"):
         find(environ)
 
 
 def test_a_context_that_is_not_there_is_named_with_where_it_was_looked_for(tmp_path: Path) -> None:
-    with pytest.raises(NoEngine, match=r"docker context 'lab' in .*contexts; found none"):
+    with pytest.raises(NoEngine, match="context 'lab'"):
         find({"HOME": str(tmp_path), "DOCKER_CONTEXT": "lab"})
 
 
 def test_a_context_without_an_address_is_said_to_have_none(tmp_path: Path) -> None:
-    with pytest.raises(NoEngine, match="found no 'Host' there"):
+    with pytest.raises(NoEngine, match="'Host'"):
         find(docker_context(tmp_path, "lab", {}))
 
 
 def test_an_unreadable_configuration_is_named(tmp_path: Path) -> None:
     (tmp_path / ".docker").mkdir()
     (tmp_path / ".docker" / "config.json").write_text("{")
-    with pytest.raises(NoEngine, match=r"expected JSON in .*config\.json"):
+    with pytest.raises(NoEngine, match=r"config\.json"):
         find({"HOME": str(tmp_path)})
 
 
@@ -92,7 +92,7 @@ def test_tls_files_that_are_missing_are_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("host", ["tcp://10.0.0.7:2375", "tcp://build.example:2375", "tcp://[2001:db8::1]:2375"])
 def test_plain_tcp_to_another_machine_is_refused(host: str) -> None:
-    with pytest.raises(NoEngine, match="found plain TCP, by which anybody on the way becomes root there"):
+    with pytest.raises(NoEngine, match="plain TCP"):
         find({"DOCKER_HOST": host})
 
 

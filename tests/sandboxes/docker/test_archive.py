@@ -11,7 +11,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from sandboxes.docker.archive import check, pack, pack_folder
@@ -38,7 +38,6 @@ def member(name: str, kind: bytes = tarfile.REGTYPE, link: str = "", size: int =
 
 
 @given(FILES)
-@settings(max_examples=60, deadline=None)
 def test_what_is_packed_is_what_is_found(files: dict[str, bytes]) -> None:
     assume(not any(path.startswith(f"{other}/") for path in files for other in files))
     tar = pack(files)
@@ -46,22 +45,12 @@ def test_what_is_packed_is_what_is_found(files: dict[str, bytes]) -> None:
     assert pack(dict(reversed(files.items()))) == tar, "the same files give the same bytes"
 
 
-@pytest.mark.parametrize(
-    ("name", "what"),
-    [
-        ("/etc/passwd", "an absolute path"),
-        ("../outside", r"a path with \.\."),
-        ("inside/../../outside", r"a path with \.\."),
-        ("a//b", "an empty part"),
-        ("a/./b", "an empty part"),
-        ("a\nb", "a control character"),
-        ("a\x7f", "a control character"),
-        ("n" * 300, "a part too long"),
-        ("/".join(["part"] * 200), "a path too long"),
-        ("BZh91", "looks like a compressed file"),
-        ("\udcff", "not UTF-8"),
-    ],
-)
+@pytest.mark.parametrize(("name", "what"), [
+    ("/etc/passwd", "an absolute path"), ("../outside", r"a path with \.\."), ("inside/../../outside", r"with \.\."),
+    ("a//b", "an empty part"), ("a/./b", "an empty part"), ("a\nb", "a control character"),
+    ("a\x7f", "a control character"), ("n" * 300, "a part too long"), ("/".join(["part"] * 200), "a path too long"),
+    ("BZh91", "a compressed file"), ("\udcff", "not UTF-8"),
+])  # fmt: skip
 def test_a_path_that_is_not_plain_is_refused_with_what_it_is(name: str, what: str) -> None:
     tar = tar_of(member(name), form=tarfile.GNU_FORMAT)
     with pytest.raises(SandboxError, match=what):
@@ -70,20 +59,13 @@ def test_a_path_that_is_not_plain_is_refused_with_what_it_is(name: str, what: st
         pack({name: b""})
 
 
-@pytest.mark.parametrize(
-    ("kind", "what"),
-    [
-        (tarfile.SYMTYPE, "a symbolic link"),
-        (tarfile.LNKTYPE, "a hard link"),
-        (tarfile.CHRTYPE, "a device"),
-        (tarfile.BLKTYPE, "a device"),
-        (tarfile.FIFOTYPE, "a named pipe"),
-        (tarfile.CONTTYPE, "something else"),
-        (b"Z", "something else"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "what"), [
+    (tarfile.SYMTYPE, "a symbolic link"), (tarfile.LNKTYPE, "a hard link"), (tarfile.CHRTYPE, "a device"),
+    (tarfile.BLKTYPE, "a device"), (tarfile.FIFOTYPE, "a named pipe"), (tarfile.CONTTYPE, "something else"),
+    (b"Z", "something else"),
+])  # fmt: skip
 def test_what_is_no_file_or_folder_is_refused_with_what_it_is(kind: bytes, what: str) -> None:
-    with pytest.raises(SandboxError, match=f"files and folders only; found 'innocent', {what}"):
+    with pytest.raises(SandboxError, match=f"'innocent', {what}"):
         check(tar_of(member("innocent", kind, "/etc/passwd")))
 
 
@@ -96,7 +78,7 @@ def test_a_folder_may_lie_nowhere_else_either() -> None:
 def test_a_path_that_comes_twice_or_is_file_and_folder_is_refused() -> None:
     with pytest.raises(SandboxError, match="'a' twice"):
         check(tar_of(member("a"), member("./a")))
-    with pytest.raises(SandboxError, match="'a' to be a file or a folder"):
+    with pytest.raises(SandboxError, match="'a' to be"):
         check(tar_of(member("a"), member("a/b")))
 
 
@@ -107,7 +89,6 @@ def test_a_compressed_archive_is_refused_unread(compress: type) -> None:
 
 
 @given(st.binary(max_size=3000))
-@settings(max_examples=60, deadline=None)
 def test_noise_is_refused_or_empty(noise: bytes) -> None:
     try:
         assert check(noise) == {}
@@ -116,7 +97,6 @@ def test_noise_is_refused_or_empty(noise: bytes) -> None:
 
 
 @given(st.integers(0, 511), st.binary(min_size=1, max_size=40))
-@settings(max_examples=80, deadline=None)
 def test_a_damaged_header_is_refused_or_harmless(at: int, damage: bytes) -> None:
     tar = bytearray(pack({"folder/a": b"content"}))
     tar[at : at + len(damage)] = damage
@@ -128,7 +108,7 @@ def test_a_damaged_header_is_refused_or_harmless(at: int, damage: bytes) -> None
 
 
 def test_limits_of_size_and_number_name_themselves() -> None:
-    with pytest.raises(SandboxError, match="at most 10 bytes of files"):
+    with pytest.raises(SandboxError, match="at most 10 bytes"):
         check(pack({"a": b"123456", "b": b"123456"}), most_bytes=10)
     with pytest.raises(SandboxError, match="at most 2 files"):
         check(pack(dict.fromkeys("abc", b"")), most_files=2)
@@ -153,7 +133,7 @@ def test_a_sparse_file_that_would_grow_is_refused(size: int) -> None:
 
 
 def test_a_folder_with_a_content_is_refused() -> None:
-    with pytest.raises(SandboxError, match="expected the size of 'folder' to be one; found 512"):
+    with pytest.raises(SandboxError, match=r"'folder'.*512"):
         check(tar_of(member("folder", tarfile.DIRTYPE, size=512)))
 
 
@@ -167,14 +147,14 @@ def test_a_chain_of_headers_without_end_is_refused() -> None:
 def test_a_name_of_a_size_beyond_any_machine_is_refused() -> None:
     header = tarfile.TarInfo("h")
     header.type, header.size = tarfile.GNUTYPE_LONGNAME, 1 << 80
-    with pytest.raises(SandboxError, match="expected a plain tar"):
+    with pytest.raises(SandboxError, match="plain tar"):
         check(header.tobuf(tarfile.GNU_FORMAT) + b"\0" * 1024)
 
 
 def test_a_negative_size_is_refused() -> None:
     info = member("a")
     info.pax_headers = {"size": "-512"}
-    with pytest.raises(SandboxError, match="expected the size of 'a' to be one; found -512"):
+    with pytest.raises(SandboxError, match=r"'a'.*-512"):
         check(tar_of(info, member("b")))
 
 

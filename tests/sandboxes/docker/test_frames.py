@@ -7,10 +7,13 @@ import hashlib
 import json
 from typing import Any
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.docker.frames import LINE_BYTES, NOT_COLLECTED, TROUBLE_BYTES, Ending, read
+from sandboxes.docker.frames import LINE_BYTES, NOT_COLLECTED, TROUBLE_BYTES, Ending, FrameReport, read
+from sandboxes.docker.settling import verdict
+from sandboxes.spec import Exit
 
 
 def lines(*frames: dict[str, Any]) -> bytes:
@@ -78,7 +81,6 @@ def test_what_is_no_frame_is_kept_as_trouble_within_bounds() -> None:
 ), st.none() | st.integers() | st.sampled_from(["a", "error", "MTIz"]) | st.lists(st.integers())), max_size=6).map(
     lambda frames: lines(*frames)
 ))  # fmt: skip
-@settings(max_examples=200, deadline=None)
 def test_no_log_whatsoever_breaks_the_reader(log: bytes) -> None:
     report = read(log, {"a": 3})
     assert report.results.keys() | report.refused.keys() == {"a"}
@@ -86,3 +88,41 @@ def test_no_log_whatsoever_breaks_the_reader(log: bytes) -> None:
 
 def test_a_line_nested_beyond_reason_is_trouble() -> None:
     assert read(b"[" * 16_000 + b"\n" + lines(END), {}).ending == Ending("error", 3, 5, 1)
+
+
+ASKED = {"asked_at": 1.0}
+OVERDUE = {"asked_at": 1.0, "overdue": True}
+
+
+def word(reason: str, code: int = 0, oom_kills: int = 0) -> FrameReport:
+    return FrameReport(Ending(reason, code, 0, oom_kills))
+
+
+@pytest.mark.parametrize(
+    ("report", "code", "oom", "asked", "ended"),
+    [
+        (word("finished"), 0, False, None, Exit("finished", 0)),
+        (word("finished"), 0, True, None, Exit("finished", 0)),
+        (word("finished"), 0, False, ASKED, Exit("finished", 0)),
+        (word("error", 3), 3, False, None, Exit("error", 3)),
+        (word("error", -9), 137, True, None, Exit("out_of_memory", -9)),
+        (word("error", -9, oom_kills=1), 137, False, None, Exit("out_of_memory", -9)),
+        (word("error", 3), 3, False, ASKED, Exit("error", 3)),
+        (word("timeout", -15), 143, False, ASKED, Exit("timeout", -15)),
+        (word("timeout", -15), 143, True, None, Exit("timeout", -15)),
+        (word("stopped", -15), 143, False, ASKED, Exit("stopped", -15)),
+        (word("stopped", -15), 143, False, None, Exit("killed", -15)),
+        (FrameReport(), 137, False, None, Exit("killed", 137)),
+        (FrameReport(), 137, True, None, Exit("out_of_memory", 137)),
+        (FrameReport(), 137, True, ASKED, Exit("out_of_memory", 137)),
+        (FrameReport(), 137, False, ASKED, Exit("stopped", 137)),
+        (FrameReport(), 137, False, OVERDUE, Exit("timeout", 137)),
+        (FrameReport(), 0, False, None, Exit("killed", 0)),
+        (FrameReport(), 127, False, None, Exit("error", 127)),
+        (FrameReport(), 128, False, None, Exit("killed", 128)),
+        (FrameReport(), 255, False, None, Exit("killed", 255)),
+        (FrameReport(trouble="Traceback"), 1, False, None, Exit("error", 1)),
+    ],
+)
+def test_every_end_is_told_apart(report: FrameReport, code: int, oom: bool, asked: dict[str, Any], ended: Exit) -> None:
+    assert verdict({"ExitCode": code, "OOMKilled": oom}, report, asked) == ended

@@ -10,24 +10,17 @@ from typing import Any
 
 import pytest
 
-from sandboxes.docker import options
+from sandboxes.docker import launching, options
+from sandboxes.docker.engine import ContainerEngine
 from sandboxes.inside.output import SHORT_LINE, TAIL_BYTES
 from sandboxes.inside.results import CHUNK_BYTES
 from sandboxes.spec import Limits, SandboxError, SandboxSpec
 
 SPEC = SandboxSpec(
-    "one",
-    ("python3", "agent.py"),
-    Path("/"),
-    {"OF": "the spec"},
-    {"study": "s"},
-    60.0,
-    image="sha256:1",
-    results={"report.json": 1000},
-    exchange=Path("/exchange"),
-    ports={8000: "server.sock"},
+    "one", ("python3", "agent.py"), Path("/"), {"OF": "the spec"}, {"study": "s"}, 60.0, image="sha256:1",
+    results={"report.json": 1000}, exchange=Path("/exchange"), ports={8000: "server.sock"},
     limits=Limits(memory_bytes=100 << 20, cpus=0.5, processes=50, open_files=60, file_bytes=70, workspace_bytes=80),
-)
+)  # fmt: skip
 
 
 def table(spec: SandboxSpec = SPEC, *, local: bool = True, volume: str | None = "volume") -> dict[str, Any]:
@@ -162,8 +155,8 @@ def test_the_order_tells_pid_1_all_it_needs() -> None:
 def test_gpus_are_asked_for_by_uuid_and_only_if_wanted() -> None:
     assert table()["device_requests"] is None
     [request] = table(replace(SPEC, gpus=("GPU-1-2",)))["device_requests"]
-    assert request["DeviceIDs"] == ["GPU-1-2"]
-    assert request["Count"] == 0
+    assert (request["DeviceIDs"], request["Count"]) == (["GPU-1-2"], 0)
+    assert "gpu" in request["Capabilities"][0]
 
 
 def test_labels_say_whose_it_is_and_the_specs_own_cannot_stand_in_for_ours() -> None:
@@ -204,3 +197,17 @@ def test_a_spec_that_no_container_can_be_made_of_is_refused_in_a_line(change: di
     with pytest.raises(SandboxError, match=said) as told:
         options.check(replace(SPEC, **change))
     assert "\n" not in str(told.value)
+
+
+@pytest.mark.parametrize(("engine", "spec", "said"), [
+    ({}, {"gpus": ("GPU-8f1c",)}, "GPU-8f1c.*nvidia runtime"),
+    ({"lacks": ("a limit of processes: delegate",)}, {}, "lacks a limit of processes: delegate"),
+], ids=["GPUs of an engine that has none", "untrusted code on one that lacks what isolates"])  # fmt: skip
+def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(
+    tmp_path: Path, engine: dict[str, Any], spec: dict[str, Any], said: str
+) -> None:
+    weak: Any = ContainerEngine(None, "unix:///engine", local=True, version="27.1.0", **engine)  # type: ignore[arg-type]
+    with pytest.raises(SandboxError, match=said):
+        launching.make(weak, "installation", replace(SPEC, **spec), tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    launching.check_engine(replace(weak, gpus=True), replace(SPEC, **spec, trusted=True))

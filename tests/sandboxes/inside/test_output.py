@@ -6,7 +6,7 @@ import os
 import threading
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.inside import output as module
@@ -23,7 +23,6 @@ def taken(pieces: list[bytes], most_bytes: int) -> tuple[bytes, Output]:
 
 
 @given(st.lists(st.binary(max_size=300), max_size=8), st.integers(0, 1000))
-@settings(max_examples=100, deadline=None)
 def test_output_is_kept_from_its_beginning_and_every_other_byte_is_accounted_for(
     pieces: list[bytes], most_bytes: int
 ) -> None:

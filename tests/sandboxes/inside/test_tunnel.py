@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxes.inside import tunnel
@@ -113,7 +113,6 @@ def pair() -> Iterator[Pair]:
 
 
 @given(st.lists(st.tuples(st.integers(1, 300_000), st.integers(1, 300_000)), min_size=1, max_size=6))
-@settings(max_examples=20, deadline=None)
 def test_every_byte_of_every_connection_arrives_in_order_and_an_end_of_sending_arrives_as_one(
     sizes: list[tuple[int, int]],
 ) -> None:
