@@ -40,7 +40,7 @@ def test_what_was_written_once_is_on_the_disk_by_its_name(tmp_path: Path, monkey
 
 def test_a_lock_is_one_owners_and_who_waits_too_long_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folders, "LOCK_WAIT_S", 0.01)
-    held = pytest.raises(SandboxError, match=r"another process has held .*lock for 0 s")
+    held = pytest.raises(SandboxError, match=r"lock for 0 s")
     with locked(tmp_path), held, locked(tmp_path):
         pytest.fail("two owners")
     with locked(tmp_path):
@@ -50,7 +50,7 @@ def test_a_lock_is_one_owners_and_who_waits_too_long_is_told(tmp_path: Path, mon
 def test_a_record_that_is_no_json_is_one_line(tmp_path: Path) -> None:
     assert read(tmp_path / "a") is None
     (tmp_path / "a").write_text("{")
-    with pytest.raises(SandboxError, match=r"expected JSON in .*/a; .*\. Restore it, or remove the sandbox's folder"):
+    with pytest.raises(SandboxError, match=r"JSON in .*/a; .*Restore it"):
         read(tmp_path / "a")
 
 

@@ -96,7 +96,7 @@ def test_what_a_package_needs_is_judged_for_the_image_s_platform(monkeypatch: py
 
 
 def test_a_package_of_the_client_that_is_not_here_is_one_line() -> None:
-    with pytest.raises(SandboxError, match="expected package no-such-package here"):
+    with pytest.raises(SandboxError, match="no-such-package"):
         closure(["no-such-package"], MARKERS)
 
 
@@ -221,7 +221,7 @@ def bare_base(engine: ContainerEngine) -> Iterator[str]:
 
 
 def test_a_base_without_python_is_one_line(engine: ContainerEngine, bare_base: str, tmp_path: Path) -> None:
-    with pytest.raises(SandboxError, match=r"expected `python3` in base image ajet-test-bare:latest; found none"):
+    with pytest.raises(SandboxError, match=r"`python3`.*ajet-test-bare:latest"):
         inspect(engine, bare_base, tmp_path)
     assert list(tmp_path.iterdir()) == [], "what failed is asked again"
 
@@ -237,7 +237,7 @@ def test_a_base_with_volumes_which_nothing_would_bound_is_one_line(engine: Conta
 
 
 def test_a_base_that_is_not_there_is_one_line(engine: ContainerEngine, tmp_path: Path) -> None:
-    with pytest.raises(SandboxError, match=r"expected a base image ajet-none:1; the engine .* has none"):
+    with pytest.raises(SandboxError, match="ajet-none:1"):
         inspect(engine, "ajet-none:1", tmp_path)
 
 
@@ -300,18 +300,13 @@ def test_a_requirements_txt_adds_its_packages_and_leaves_the_client_s_own(
         engine.client.images.remove(made.tag)
 
 
-@pytest.mark.parametrize(
-    ("requirements", "complaint"),
-    [
-        ("idna==0.1", r"pip could not bring the packages.*(conflict|constraint)"),
-        ("sourced", r"pip could not bring the packages.*sourced"),
-        ("no-such-package-of-ours", r"pip could not bring the packages.*no-such-package-of-ours"),
-    ],
-)
+@pytest.mark.parametrize(("requirements", "complaint"), [
+    ("idna==0.1", "(conflict|constraint)"), ("sourced", "sourced"), ("none-such-of-ours", "none-such-of-ours"),
+])  # fmt: skip
 def test_what_pip_cannot_bring_built_and_in_agreement_is_one_line(
     image: Image, engine: ContainerEngine, index: Path, tmp_path: Path, requirements: str, complaint: str
 ) -> None:
-    with pytest.raises(SandboxError, match=complaint) as refused:
+    with pytest.raises(SandboxError, match=f"pip could not.*{complaint}") as refused:
         derived_image(engine, image, requirements, tmp_path, note=silent)
     assert "\n" not in str(refused.value)
 
@@ -320,21 +315,11 @@ def test_no_requirement_is_the_client_image_itself(image: Image, engine: Contain
     assert derived_image(engine, image, "\n# nothing\n", tmp_path, note=never) == image
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
-        "-e .",
-        "--index-url https://x",
-        "-r other.txt",
-        "./folder",
-        "git+https://x/y",
-        "a @ https://x/y.whl",
-        "a b",
-        "a=1",
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "-e .", "--index-url https://x", "-r other.txt", "./folder", "git+https://x/y", "a @ https://x/y.whl", "a b", "a=1",
+])  # fmt: skip
 def test_a_line_that_is_no_plain_requirement_is_refused_with_its_number(line: str) -> None:
-    with pytest.raises(SandboxError, match=r"line 3 of the requirements: expected a name with versions"):
+    with pytest.raises(SandboxError, match="line 3"):
         parse(f"numpy>=2\n# comment\n{line}\n")
 
 

@@ -35,7 +35,7 @@ def test_a_sender_lost_for_want_of_room_does_not_pose_as_the_engine(attackers: A
 
 @pytest.mark.parametrize("name", ["LD_PRELOAD", "LD_LIBRARY_PATH", "GLIBC_TUNABLES", "PATH"])
 def test_no_variable_brings_code_into_pid_1(attackers: Attackers, name: str) -> None:
-    with pytest.raises(SandboxError, match=f"not the loader's; found '{name}'"):
+    with pytest.raises(SandboxError, match=f"loader.*'{name}'"):
         attackers.run("pid1.py", "forge", environment={name: "/input"})
 
 

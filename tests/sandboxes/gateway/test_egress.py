@@ -36,6 +36,7 @@ from tests.sandboxes.proxies import (
     speaking,
 )
 
+UNLISTED = "not on the list"
 SMUGGLED = "GET /smuggled HTTP/1.1\r\n\r\n"
 
 
@@ -171,8 +172,8 @@ async def test_what_no_entry_covers_is_refused_and_written_down(tmp_path: Path, 
         for target in (f"127.0.0.1:{port}", "example.com:443", "169.254.169.254:80", "[::1]:80"):
             status, body = await out.connect(target)
             assert (status, error_of(body)["code"]) == (403, "forbidden")
-        assert out.counts == {"egress refused: not on the list": 4}
-        assert [(line["verdict"], line["reason"]) for line in out.log] == [("refused", "not on the list")] * 4
+        assert out.counts == {f"egress refused: {UNLISTED}": 4}
+        assert [(line["verdict"], line["reason"]) for line in out.log] == [("refused", UNLISTED)] * 4
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ async def test_a_name_that_stands_for_an_address_of_our_own_leads_nowhere(tmp_pa
         status, _ = await out.connect(f"rebound.example.com:{port}")
         assert status == 403
         assert out.log[0]["verdict"] == "refused"
-        assert out.log[0]["reason"] != "not on the list"
+        assert out.log[0]["reason"] != UNLISTED
         assert out.log[0]["host"] == "rebound.example.com"
 
 
@@ -468,10 +469,10 @@ async def test_what_was_refused_is_told_apart_from_what_failed(tmp_path: Path) -
                 async with raw(out.folder / "exchange" / PORTS[8000]) as agent:
                     await agent.ask(f"GET /{path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert out.counts == {
-                "egress allowed": 2, "egress lost": 1, "egress failed": 1, "egress refused: not on the list": 1,
+                "egress allowed": 2, "egress lost": 1, "egress failed": 1, f"egress refused: {UNLISTED}": 1,
                 "lost": 1, "refused: no": 1,
             }  # fmt: skip
-            assert out.gateway.refused == {"egress refused: not on the list": 1, "refused: no": 1}
+            assert out.gateway.refused == {f"egress refused: {UNLISTED}": 1, "refused: no": 1}
 
 
 async def test_a_real_name_is_resolved_on_our_side(tmp_path: Path) -> None:
