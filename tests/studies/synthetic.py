@@ -73,8 +73,10 @@ def base_job(**changes: Any) -> dict[str, Any]:
 
 def design(hypotheses: tuple[Hypothesis, ...] | None = None, seeds: int = 5, **changes: Any) -> Design:
     claims = hypotheses or (hypothesis(),)
-    values = [claims[0].control, *(claim.treatment for claim in claims)]
-    arms = tuple(Arm(name=f"group_size={value}", overrides={"group_size": value}) for value in dict.fromkeys(values))
+    arms: tuple[Arm, ...] = changes.pop("arms", ())
+    if not arms:
+        values = dict.fromkeys([claims[0].control, *(claim.treatment for claim in claims)])
+        arms = tuple(Arm(name=f"group_size={value}", overrides={"group_size": value}) for value in values)
     given: dict[str, Any] = {
         "question": TOPIC,
         "environment": "guess",
@@ -220,9 +222,7 @@ class Synthetic:
     def judge(self) -> None:
         state = self.state()
         for claim in self.design.hypotheses:
-            self.append(
-                EventType.VERDICT_COMPUTED, **judge_hypothesis(state, claim.id, look=1).model_dump(mode="json")
-            )
+            self.append(EventType.VERDICT_COMPUTED, **judge_hypothesis(state, claim.id, look=1).model_dump(mode="json"))
 
     def give_up(self, spec: RunSpec, code: str, reason: str = "made up for a test") -> Event:
         return self.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code=code, reason=reason)

@@ -3,32 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from studies import EventType
-from studies.log.lock_file import LOCK_FILE, write_lock
+from studies.log.lock_file import LOCK_FILE
 from studies.records.design import Design
 from studies.records.design_parts import Look
 from studies.records.errors import ReportError
-from studies.report import build_report
+from studies.report.build import render_report
 from studies.report.parts.parts import Table
 from studies.report.sections import exploratory, stages
 from studies.report.sections.deviations import deviation_table
 from studies.verdicts.judge import judge_hypothesis
+from tests.golden import assert_golden
+from tests.lazily import lazy
+from tests.studies.report.pages import missing, pages, section
 from tests.studies.synthetic import Synthetic, design
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+stats = lazy("scipy.stats")
 LOOKED = design(test="pooled", looks=(Look(seeds=3, alpha=0.014), Look(seeds=5, alpha=0.045)))
+RUNS = st.lists(st.integers(0, 20).map(float), min_size=1, max_size=7)
 
 
-@pytest.fixture
-def study(tmp_path: Path) -> Synthetic:
-    return Synthetic(tmp_path)
-
-
-def text(table: Table | None) -> str:
-    assert table is not None
+def text(table: Table) -> str:
     return "\n".join(" | ".join(cell.text for cell in row) for row in table.rows)
 
 
@@ -37,24 +38,27 @@ def look(study: Synthetic, number: int, act: str | None = None) -> str:
     verdict = judge_hypothesis(study.state(), "h1", look=number)
     study.append(EventType.VERDICT_COMPUTED, **verdict.model_dump(mode="json"))
     action = act or ("continue" if not verdict.final and verdict.verdict == "inconclusive" else "settle")
-    reason = f"look {number}"
-    study.append(
-        EventType.DECISION_TAKEN, rule="look-again", action=action, reason=reason, hypothesis="h1", look=number
-    )
+    decided = {"rule": "look-again", "action": action, "reason": f"look {number}"}
+    study.append(EventType.DECISION_TAKEN, **decided, hypothesis="h1", look=number)
     return verdict.verdict
 
 
-def looked(study: Synthetic, chosen: Design = LOOKED, *, treatment: float = 0.53, sd: float = 0.03) -> None:
+def begin(study: Synthetic, chosen: Design, seeds: int) -> None:
+    """Write the runs of the first seeds."""
+    for seed in chosen.seeds[len(study.state().runs) // 2 : seeds]:
+        for spec in [study.spec(arm.name, seed) for arm in chosen.arms]:
+            study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+            study.run(spec)
+
+
+def looked(study: Synthetic) -> None:
     """Write a study that looks twice."""
-    study.means["group_size=16"], study.sd = treatment, sd
+    study.means["group_size=16"] = 0.53
     study.create()
-    study.lock(chosen)
-    specs = [study.spec(arm.name, seed) for seed in chosen.seeds for arm in chosen.arms]
-    for spec in specs:
-        study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-        study.run(spec)
-        if specs.index(spec) == 5:
-            look(study, 1)
+    study.lock(LOOKED)
+    begin(study, LOOKED, 3)
+    look(study, 1)
+    begin(study, LOOKED, 5)
     look(study, 2)
 
 
@@ -63,30 +67,24 @@ def test_each_look_stands_in_the_report_with_its_level_and_what_followed(study: 
     state = study.conclude()
     lines = text(stages.looks_taken(state)).splitlines()
     assert [line.split(" | ")[1:3] for line in lines] == [["1", "3 + 3"], ["2", "5 + 5"]]
-    assert "(98.6 %)" in lines[0]
-    assert "continue (look-again)" in lines[0]
-    report = build_report(state, study.folder).markdown.read_text()
-    assert "Look by look" in report
-    assert "look 2 of 2" in report
-
-
-def test_one_look_needs_no_list_of_looks(study: Synthetic) -> None:
-    assert stages.looks_taken(study.whole()) is None
+    markdown, page = pages(study)
+    assert_golden(section(markdown, "Look by look"))
+    assert "look 2 of 2" in markdown
+    assert missing(markdown, page) == []
+    (verdict,) = state.verdicts
+    with pytest.raises(ReportError, match="does not follow"):
+        render_report(replace(state, verdicts=(verdict.model_copy(update={"verdict": "refuted"}),)), study.folder)
 
 
 def test_a_study_that_goes_on_says_so_beside_its_verdict(study: Synthetic) -> None:
-    chosen = LOOKED
     study.means["group_size=16"] = 0.53
     study.create()
-    study.lock(chosen)
-    specs = [study.spec(arm.name, seed) for seed in chosen.seeds[:3] for arm in chosen.arms]
-    for spec in specs:
-        study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-        study.run(spec)
+    study.lock(LOOKED)
+    begin(study, LOOKED, 3)
     assert look(study, 1, "continue") == "inconclusive"
-    report = build_report(study.state(), study.folder).markdown.read_text()
-    assert "This is look 1; the study goes on." in report
-    assert "Partial report" in report
+    markdown, _ = pages(study)
+    assert "This is look 1" in markdown
+    assert "Partial report" in markdown
 
 
 def test_amendments_and_vetoes_stand_in_the_report_in_their_order(study: Synthetic) -> None:
@@ -97,29 +95,20 @@ def test_amendments_and_vetoes_stand_in_the_report_in_their_order(study: Synthet
     study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="answered elsewhere")
     budget = {"kind": "budget", "target": "", "value": 3600.0, "reason": "more time"}
     study.append(EventType.DESIGN_AMENDED, amendment=budget)
-    lines = text(deviation_table(study.state())).splitlines()
-    assert [line.split(" | ")[2] for line in lines] == [
-        "note",
-        "veto of h1: no more runs for it",
-        "budget of 1 h 00 min",
-    ]
-    assert "the machine was moved | before any result" in lines[0]
-    report = build_report(study.state(), study.folder)
-    assert "Deviations from the lock" in report.markdown.read_text()
-    assert "answered elsewhere" in report.html.read_text()
+    markdown, page = pages(study)
+    assert_golden(section(markdown, "Deviations from the lock"))
+    assert "answered elsewhere" in page.text
 
 
-def test_a_study_as_it_was_locked_lists_no_deviation(study: Synthetic) -> None:
-    assert deviation_table(study.whole()) is None
-
-
-def test_what_was_not_in_the_lock_is_called_exploratory(study: Synthetic) -> None:
+def test_what_was_not_in_the_lock_is_called_exploratory_and_what_was_locked_is_no_deviation(study: Synthetic) -> None:
     state = study.whole()
+    assert stages.looks_taken(state) is None
+    assert deviation_table(state) is None
     row = text(exploratory.table_of(state)).split(" | ")
     assert row[0] == "h1"
     assert float(row[1].replace("−", "-")) > 0, "the synthetic treatment is better"
     assert row[3] == "0 of 5 (0.00 to 0.43)", "Wilson's interval of no collapse in five runs"
-    assert "No claim rests on these numbers" in build_report(state, study.folder).markdown.read_text()
+    assert_golden(section(pages(study)[0], "Exploratory"))
 
 
 def test_runs_that_end_below_their_start_have_collapsed(study: Synthetic) -> None:
@@ -129,24 +118,19 @@ def test_runs_that_end_below_their_start_have_collapsed(study: Synthetic) -> Non
     assert row[4].startswith("0 of 5")
 
 
-def test_no_report_is_built_on_a_verdict_that_no_look_gives(study: Synthetic) -> None:
-    looked(study)
-    state = study.state()
-    (verdict,) = state.verdicts
-    broken = replace(state, verdicts=(verdict.model_copy(update={"verdict": "refuted"}),))
-    with pytest.raises(ReportError, match="does not follow"):
-        build_report(broken, study.folder)
+@given(RUNS, RUNS)
+def test_that_a_treatment_run_beats_a_control_run_is_the_share_of_mann_whitneys_u(
+    a: list[float], b: list[float]
+) -> None:
+    u = stats.mannwhitneyu(b, a).statistic if len(set(a + b)) > 1 else len(a) * len(b) / 2
+    assert exploratory.beats(a, b) == pytest.approx(u / (len(a) * len(b)))
+    assert exploratory.beats([], b) is exploratory.beats(a, []) is None
 
 
 def test_a_lock_file_that_was_edited_is_told(study: Synthetic) -> None:
     study.create()
-    write_lock(study.folder, study.design)
-    study.append(
-        EventType.DESIGN_LOCKED, design=study.design.model_dump(mode="json"), hash=study.design.hash(), file=LOCK_FILE
-    )
-    whole = build_report(study.state(), study.folder).markdown.read_text()
-    assert "was changed" not in whole
+    study.lock()
+    assert "was changed" not in pages(study)[0]
     path = study.folder / LOCK_FILE
     path.write_text(path.read_text().replace("group_size", "group-size"))
-    edited = build_report(study.state(), study.folder).markdown.read_text()
-    assert "**Did not hold.** The lock design.lock was changed" in edited
+    assert "**Did not hold.** The lock design.lock" in pages(study)[0]

@@ -1,0 +1,11 @@
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave figures empty where only the text of a report is tested: drawing them takes most of its time."""
+    from studies.report.figures import drawing
+
+    monkeypatch.setattr(drawing, "drawn_once", lambda *_: '<svg xmlns="http://www.w3.org/2000/svg"></svg>')
