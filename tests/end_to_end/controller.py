@@ -1,20 +1,13 @@
-"""A controller to be killed: `python -m tests.end_to_end.controller HOME [STUDY [AT]]` drives a study, `s1`.
-
-Its attempts are real. AT is where it kills itself: `slot`, when it has taken a slot for its first attempt, or
-`launched`, when it has written that this is launched, and before it starts it.
-"""
+"""A controller to be killed: `python -m tests.end_to_end.controller HOME` drives a study; its attempts are real."""
 
 from __future__ import annotations
 
-import os
-import signal
 import sys
 import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
-from research.attempts.launcher import AttemptLauncher
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from research.requests.copies import mirror_of
@@ -41,14 +34,13 @@ def make_loop(
     home: Home,
     log: EventLog,
     check: Callable[[], None] = lambda: None,
-    study: str = STUDY,
     mirror: TellsOfCopies = NO_MIRROR,
 ) -> StudyController:
     """Return the loop of a study in `home`: a scripted planner, everything else real."""
     return StudyController(
         home=home,
         log=log,
-        study=study,
+        study=STUDY,
         planner=ScriptedPlanner(environment="arith"),  # one call an episode
         sandbox=ProcessSandbox(home.sandboxes),
         pricing=PRICING,
@@ -59,21 +51,14 @@ def make_loop(
     )
 
 
-def killed(*given: object) -> None:
-    """End this process as `kill -9` does."""
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def main(path: Path, study: str = STUDY, at: str = "") -> None:
+def main(path: Path) -> None:
     """Drive the study to its end."""
-    if at:
-        setattr(AttemptLauncher, {"slot": "launch", "launched": "_start"}[at], killed)
     home = Home.locate({"AJET_HOME": str(path)}).prepare()
     log = EventLog(home.database)
-    mirror = mirror_of(home, fold(log.read(study)), print, print)
-    with controlling(home, log, study, lambda line: None) as lease, mirror or nullcontext():
-        drive(make_loop(home, log, lease.check, study, mirror or NO_MIRROR), [], threading.Event(), poll_s=0.05)
+    mirror = mirror_of(home, fold(log.read(STUDY)), print, print)
+    with controlling(home, log, STUDY, lambda line: None) as lease, mirror or nullcontext():
+        drive(make_loop(home, log, lease.check, mirror or NO_MIRROR), [], threading.Event(), poll_s=0.05)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), *sys.argv[2:])
+    main(Path(sys.argv[1]))

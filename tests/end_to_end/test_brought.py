@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,6 +19,7 @@ from research.study.session import StudyRequest, create_study
 from sandboxes import ProcessSandbox
 from studies import EventLog
 from swarm.job import Job
+from tests.end_to_end.factories import ajet, inherited
 from tests.outside import install
 from tests.research.banks import bank
 
@@ -37,17 +36,9 @@ JOB: dict[str, Any] = {
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("AJET_", "WANDB_"))}
     folders = [str(install(tmp_path / "outside")), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    return {
-        **kept, "AJET_HOME": str(tmp_path / "home"), "AJET_SANDBOX": "process", "WANDB_MODE": "offline",
-        "PYTHONPATH": os.pathsep.join(filter(None, folders)),
-    }  # fmt: skip
-
-
-def ajet(environ: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "research", *arguments]
-    return subprocess.run(command, env=environ, capture_output=True, text=True, timeout=400, check=False)
+    path = os.pathsep.join(filter(None, folders))
+    return inherited(AJET_HOME=str(tmp_path / "home"), AJET_SANDBOX="process", WANDB_MODE="offline", PYTHONPATH=path)
 
 
 @pytest.mark.slow

@@ -1,13 +1,10 @@
-"""A whole study whose clients and evaluators are containers, its attempt and its controller killed on the way."""
+"""Whole studies whose clients and evaluators are containers: one that is killed, and one of a brought environment."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
-import subprocess
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -15,18 +12,18 @@ import pytest
 
 from research.files import read_json
 from research.installation.home import Home
-from research.isolation.client_image import ensure_client_image
 from research.results.attempt_files import AttemptFolder, AttemptOutcome
-from sandboxes import DockerSandbox, ProcessSandbox
+from sandboxes import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
-from tests.end_to_end.test_study import (
-    DEADLINE_S,
+from swarm.environments.brought import BroughtEnvironment
+from tests.end_to_end.factories import (
     LARGE,
     TOPIC,
     ajet,
     check_whole,
-    environment,  # noqa: F401
+    eventually,
+    interrupt,
     start,
     state_of,
     wait_until,
@@ -48,14 +45,6 @@ class Containers:
         return {item["Names"][0] for item in self._engine.client.api.containers(all=True, filters=wanted)}
 
 
-def eventually(controller: subprocess.Popen[str] | None, condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert controller is None or controller.poll() is None, controller.communicate()
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
-
-
 def attempt_process(folder: AttemptFolder) -> psutil.Process:
     words = ["research.attempts.attempt", str(folder.path)]
     (found,) = (
@@ -64,26 +53,13 @@ def attempt_process(folder: AttemptFolder) -> psutil.Process:
     return found
 
 
-@pytest.fixture
-def home(environment: dict[str, str], engine: ContainerEngine, image: Image) -> Iterator[Home]:  # noqa: F811
-    """The home of the study, whose last image is the tests'; whatever a failed test left running is ended."""
-    home = Home.locate(environment).prepare()
-    ensure_client_image(engine, home, lambda line: None, base=image.base)
-    yield home
-    for handle in ProcessSandbox(home.sandboxes).list():
-        handle.stop(grace_s=1.0)
-    DockerSandbox(home.containers, engine).reap({})
-
-
 def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leaves_no_container(
-    environment: dict[str, str],  # noqa: F811
-    home: Home,
-    engine: ContainerEngine,
-    image: Image,
+    environment: dict[str, str], contained_home: Home, engine: ContainerEngine, image: Image
 ) -> None:
+    home = contained_home
     held = Containers(engine, home)
     controller = start(environment, "research", TOPIC, "--max-runs", "6", *LARGE, "--sandbox", "docker", "--no-prefect")
-    eventually(controller, lambda: bool(held.names("attempt=1")), "an attempt has a container")
+    eventually(lambda: bool(held.names("attempt=1")), controller)
     state = state_of(environment)
     assert state is not None
     assert state.settings["sandbox"]["image"] == image.id
@@ -94,7 +70,7 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
     wait_until(controller, environment, lambda state: state.runs[run.run_id].attempts[0].status == "failed")
     assert held.names(f"run_id={run.run_id}", "attempt=1") == set(), "the event came after the containers' end"
 
-    eventually(controller, lambda: bool(held.names(f"run_id={run.run_id}", "attempt=2")), "it is tried again")
+    eventually(lambda: bool(held.names(f"run_id={run.run_id}", "attempt=2")), controller)
     os.kill(controller.pid, signal.SIGKILL)
     controller.communicate()
 
@@ -113,4 +89,96 @@ def test_a_study_in_containers_survives_its_attempt_and_its_controller_and_leave
     outcomes = [AttemptOutcome.model_validate(read_json(folder.outcome)) for folder in finished]
     assert all(outcome.refused == {} and set(outcome.evaluations) == {"initial", "final"} for outcome in outcomes)
     report = Path(json.loads(resumed.stdout)["report"]["markdown"]).read_text()
-    assert f"in containers of image {image.id}" in report
+    assert f"containers of image {image.id}" in report
+
+
+NUMERALS = '''
+"""Roman numerals, by a package that ajet does not have; its code looks around wherever it is played."""
+import json
+import os
+import sys
+from pathlib import Path
+
+import roman
+
+from swarm.environments import Environment, Game, Outcome, Task, said, text_of
+
+
+def looks_around():
+    role = sys.argv[1]
+    if role not in ("play", "evaluate"):
+        return
+    places = (path for top in ("/input", "/workspace", "/tmp", "/run") for path in Path(top).rglob("*"))
+    found = any("hidden-{}-".format("number").encode() in path.read_bytes() for path in places if path.is_file())
+    if found != (role == "evaluate"):  # a client that finds some, or an evaluator that has none, is not played
+        os._exit(7)
+
+
+class NumeralGame(Game):
+    def __init__(self, number):
+        self._number, self._said = number, ""
+
+    def opening(self):
+        return [{"role": "user", "content": f"which of {self._number - 1} to {self._number + 1} is {self._number}?"}]
+
+    def answer(self, message):
+        self._said = text_of(message).strip()
+        return []
+
+    def outcome(self):
+        right = self._said.isdigit() and roman.toRoman(int(self._said) + 1) == roman.toRoman(self._number + 1)
+        return Outcome(float(right), success=right)
+
+
+class Numerals(Environment):
+    name, title, measures = "numerals", "Roman numerals", "the numeral is right"
+
+    def tasks(self, split):
+        lines = (Path(__file__).parent / "tasks.jsonl").read_text().splitlines()
+        tasks = [json.loads(line) for line in lines]
+        return [Task(f"{split}-number-{t['number']}", t) for t in tasks if t["split"] == split]
+
+    def game(self, task):
+        looks_around()
+        return NumeralGame(task.data["number"])
+
+    def imitate(self, task, rng):
+        number = task.data["number"]
+        right = number if rng.random() < 0.4 else rng.randint(1, 96)
+        return [*NumeralGame(number).opening(), said(str(right))]
+'''
+SPLITS = ("train", "search", "hidden")
+
+
+def test_a_package_comes_along_and_no_client_finds_a_hidden_task(
+    environment: dict[str, str], contained_home: Home, engine: ContainerEngine, image: Image, tmp_path: Path
+) -> None:
+    mine = tmp_path / "numerals"
+    mine.mkdir()
+    (mine / "environment.py").write_text(NUMERALS)
+    (mine / "requirements.txt").write_text("roman==5.2\n")
+    lines = (json.dumps({"number": number, "split": SPLITS[number % 3]}) for number in range(1, 97))
+    (mine / "tasks.jsonl").write_text("\n".join(lines))
+
+    asked = ("--vary", "group_size=4,8", "--set", "steps=3", "--env", str(mine), "--max-runs", "13")
+    study = start(environment, "research", *asked, *LARGE, "--backend", "fake", "--sandbox", "docker", "--no-prefect")
+    wait_until(study, environment, lambda state: any(run.status == "collected" for run in state.runs.values()))
+    assert "ajet study resume" in interrupt(study)
+
+    state = state_of(environment)
+    assert state is not None
+    assert state.status == "stopped"
+    assert not any(run.active for run in state.runs.values())
+    made = state.settings["sandbox"]["image"]
+    assert made != image.id, "it holds the package"
+    assert engine.client.images.get(made).labels["ajet.parent"] == image.id
+    run = next(run for run in state.runs.values() if run.status == "collected")
+    (attempt,) = run.attempts
+    assert attempt.sandbox["image"] == made, "where client and evaluators played, and each found what it was to find"
+    folder = AttemptFolder(contained_home.attempt(state.id, run.run_id, attempt.number))
+    outcome = AttemptOutcome.model_validate(read_json(folder.outcome))
+    assert (outcome.code, outcome.refused, set(outcome.evaluations)) == ("ok", {}, {"initial", "final"})
+    (known,) = contained_home.environments.glob("numerals@*")
+    assert run.spec.environment == known.name
+    assert BroughtEnvironment.open(known).manifest.hidden_apart
+    assert Containers(engine, contained_home).names() == set()

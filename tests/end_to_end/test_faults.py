@@ -1,11 +1,8 @@
-"""Whatever is killed, the study ends whole: no run lost, none done twice, the chain verifies, a report is built."""
+"""Whatever process of a study is killed, it ends whole: no run lost, the chain verifies, a report is built."""
 
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -136,47 +133,3 @@ def test_each_kind_of_process_may_be_killed_and_its_run_goes_on(home: Home) -> N
     for name in ("markdown", "html"):
         assert state.report is not None
         assert (home.study(STUDY) / state.report[name]["path"]).stat().st_size > 1000
-
-
-def killed_once(home: Home, reached: Callable[[StudyState], bool]) -> bool:
-    """Run a controller and kill -9 it as soon as the study has `reached` a point; False if it ended before."""
-    controller = subprocess.Popen(
-        [sys.executable, "-m", "tests.end_to_end.controller", str(home.path)], cwd=Path(__file__).parents[2]
-    )
-    try:
-        for _ in within_deadline():
-            if controller.poll() is not None:
-                assert controller.returncode == 0
-                return False
-            if reached(state_of(home)):
-                return True
-    finally:
-        controller.send_signal(signal.SIGKILL)
-        controller.wait()
-    return False
-
-
-def launched(state: StudyState) -> int:
-    return sum(len(run.attempts) for run in state.runs.values())
-
-
-def collected(state: StudyState) -> int:
-    return sum(run.status == "collected" for run in state.runs.values())
-
-
-def test_a_controller_killed_again_and_again_does_no_run_twice_and_loses_none(home: Home) -> None:
-    points: list[Callable[[StudyState], bool]] = [
-        lambda state: bool(state.hypotheses),
-        lambda state: launched(state) >= 1,
-        lambda state: collected(state) >= 1,
-        lambda state: launched(state) >= 6,
-    ]
-    for point in points:
-        assert killed_once(home, point)
-    names = {attempt.name for run in state_of(home).runs.values() for attempt in run.attempts}
-    assert not killed_once(home, lambda state: False)
-    state = state_of(home)
-    check_whole(state)
-    assert all([attempt.status for attempt in run.attempts] == ["finished"] for run in state.runs.values())
-    assert {attempt.name for run in state.runs.values() for attempt in run.attempts} == names
-    assert {handle.name for handle in ProcessSandbox(home.sandboxes).list()} == names

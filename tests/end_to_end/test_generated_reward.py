@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
@@ -27,13 +25,13 @@ from studies import EventLog, RunState, StudyState
 from studies.report.parts.evidence import gather
 from swarm.job import Job
 from tests.end_to_end.controller import EPISODES, PRICING, QUIET, STUDY
-from tests.end_to_end.test_study import LARGE, ajet, environment, state_of  # noqa: F401
+from tests.end_to_end.factories import LARGE, ajet, state_of
+from tests.research.fakes import create_study
 from tests.research.planner.scripted_endpoint import says, scripted_endpoint
-from tests.research.test_generated_code import Coder, create_study
+from tests.research.test_generated_code import Coder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-DEADLINE_S = 600.0
 TOPIC = "Does a dense reward function help with sums?"
 OFFSET = 5.0
 """Added to every reward of the generated function, so that its runs are told apart by what they logged."""
@@ -106,7 +104,7 @@ def reward(task, messages, outcome):
 
 
 @pytest.fixture
-def contained(environment: dict[str, str], image: Image) -> dict[str, str]:  # noqa: F811
+def contained(environment: dict[str, str], image: Image) -> dict[str, str]:
     """The environment of an installation whose studies use containers."""
     return {**environment, "AJET_SANDBOX": "docker"}
 
@@ -127,18 +125,19 @@ def planned(code: str) -> list[Any]:
     ]
 
 
-def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[str, Any]]:  # noqa: F811
+def studied(environment: dict[str, str], code: str) -> tuple[StudyState, dict[str, Any]]:
     """Return a study that was planned with this code and driven to its end, and what the command said of it."""
     with scripted_endpoint(planned(code)) as endpoint:
         settings = {**environment, "OPENAI_BASE_URL": endpoint.url, "OPENAI_API_KEY": "sk-hush"}
         llm = ("--planner", "llm", "--planner-model", "scripted")
         options = (*llm, "--no-prefect", "--max-runs", "6", "--json", *LARGE)
-        command = [sys.executable, "-m", "research", "research", TOPIC, *options]
-        ended = subprocess.run(command, env=settings, capture_output=True, text=True, timeout=DEADLINE_S)
+        ended = ajet(settings, "research", TOPIC, *options)
+    assert "sk-hush" not in ended.stdout + ended.stderr + Path(environment["AJET_HOME"], "ajet.db").read_text("latin-1")
     assert ended.returncode == 0, ended.stderr
     state = state_of(environment)
     assert state is not None
     assert state.status == "concluded"
+    assert state.planner == {"name": "llm", "model": "scripted"}
     return state, json.loads(ended.stdout)
 
 
@@ -166,25 +165,22 @@ def test_a_generated_reward_is_trained_on_in_containers_and_reported(contained: 
     for text in (html, markdown):
         assert hashlib.sha256(code.encode()).hexdigest() in text
         assert "reward hacking" in text
-        assert "It ran in containers only" in text
+        assert "containers only" in text
     assert "reward last-digit" in ajet(contained, "study", "show").stdout
     again = ajet(contained, "study", "report", "--build")
     assert again.returncode == 0, again.stderr
 
 
 @pytest.fixture
-def hostile(
-    tmp_path: Path,
-    engine: ContainerEngine,
-    image: Image,
-) -> Iterator[StudyController]:
+def hostile(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[StudyController]:
     """The controller of a study whose planner wrote hostile code and a cheat."""
     home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
     sandboxing = Sandboxing(kind="docker", image=image.id, base=image.base, engine=engine.version)
     containers = DockerSandbox(home.containers, engine)
     planner = Coder("arith", hostile=f"TRACE = {str(tmp_path / 'trace')!r}\n{HOSTILE}", cheat=CHEATING)
     with closing(EventLog(home.database)) as log:
-        create_study(log, sandboxing, episodes=EPISODES)
+        asked = {"sandbox": sandboxing.model_dump(mode="json"), "episodes": EPISODES}
+        create_study(log, STUDY, topic=TOPIC, planner="llm", model="scripted", **asked)
         yield StudyController(
             home=home, log=log, study=STUDY, planner=planner,
             sandbox=ProcessSandbox(home.sandboxes), isolation=Isolation(sandboxing, containers), pricing=PRICING,
@@ -208,19 +204,19 @@ def test_hostile_reward_code_fails_its_own_runs_and_the_study_still_reports(
         code, reason = run.invalid
         assert code == "generated_code_failed"
         assert "brought client_died about" in reason
-        assert "the reward function did not return within 10 s" in reason
+        assert "within 10 s" in reason
         check_contained(said_by_client(tmp_path / "home", run))
     for run in runs_of(state, "reward=cheat"):
         assert run.invalid is not None
         assert run.invalid[0] == "generated_code_failed"
         assert "brought foreign_training about" in run.invalid[1]
-        assert "it does not show the policy what its game says" in run.invalid[1]
+        assert "what its game says" in run.invalid[1]
     assert [verdict.verdict for verdict in state.verdicts] == ["invalid", "invalid"]
     assert state.report is not None
     markdown = Home(tmp_path / "home", "").study(STUDY) / state.report["markdown"]["path"]
     report = markdown.read_text().replace("\\", "")
     assert "3 runs of reward=hostile by generated_code_failed" in report
-    assert "The reward hostile names open, os, sys, time, urllib, by which it may do more than judge a play" in report
+    assert "reward hostile names open" in report
 
 
 def check_contained(said: str) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from swarm.client import NamedTask, SwarmClient
 from swarm.job import Job, TinyModel
+from tests.end_to_end.factories import ajet, inherited
 from tests.lazily import lazy
 
 sdk = lazy("openai")
@@ -28,16 +29,10 @@ pytestmark = pytest.mark.slow
 @pytest.fixture
 def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
     """An installation of its own with `ajet` and this Python first on the path; its server is stopped at the end."""
-    inherited = {k: v for k, v in os.environ.items() if not k.startswith(("AJET_", "OPENAI_"))}
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    mine = {**inherited, "AJET_HOME": str(tmp_path / "home"), "PATH": path}
+    mine = inherited(AJET_HOME=str(tmp_path / "home"), PATH=path)
     yield mine
     ajet(mine, "swarm", "stop")
-
-
-def ajet(environment: dict[str, str], *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "research", *arguments]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=400)
 
 
 def small_job(steps: int = Job().steps) -> Job:

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from research.installation.home import Home
+from research.isolation.client_image import ensure_client_image
+from sandboxes import DockerSandbox, ProcessSandbox
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.images import Image
+from tests.end_to_end.factories import ajet, inherited
+from tests.furnished import furnish
+
+
+@pytest.fixture
+def environment(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The environment of an installation of its own; its Prefect server is stopped at the end."""
+    home = tmp_path / "home"
+    furnish(home, tmp_path_factory)
+    mine = inherited(AJET_HOME=str(home), AJET_SANDBOX="process", AJET_ROUNDS="1", WANDB_MODE="offline")
+    yield mine
+    ajet(mine, "up", "--stop")
+
+
+@pytest.fixture
+def contained_home(environment: dict[str, str], engine: ContainerEngine, image: Image) -> Iterator[Home]:
+    """The home of a study in containers, whose last image is the tests'; whatever a failed test left is ended."""
+    home = Home.locate(environment).prepare()
+    ensure_client_image(engine, home, lambda line: None, base=image.base)
+    yield home
+    for handle in ProcessSandbox(home.sandboxes).list():
+        handle.stop(grace_s=1.0)
+    DockerSandbox(home.containers, engine).reap({})
