@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,60 +14,58 @@ import pytest
 from research.attempts.episode_audit import Replayed, frames_of, replay
 from swarm.backends.fake.backend import Script, number_script
 from swarm.client import Agent, AsyncSwarmClient, Episode
-from swarm.environments.base import Environment, Outcome, Split, said
+from swarm.environments.base import Outcome, Split, said
 from swarm.environments.playing.play import agent_of
 from swarm.environments.registry import get_environment
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.swarm.server.support import eventually, job, serving
 
 
+@contextlib.asynccontextmanager
+async def served(path: Path, name: str, script: Script = number_script, **fields: Any) -> AsyncIterator[Any]:
+    """Serve a job on an environment; yield the server, a client of it, and 48 hidden tasks."""
+    environment = get_environment(name)
+    wanted = job(environment=name, episodes_per_step=16, **fields)
+    async with (
+        serving(path, wanted, script=script) as server,
+        AsyncSwarmClient(server.url, server.server.keys.role("admin")) as client,
+    ):
+        yield server, client, environment.tasks("hidden")[:48]
+
+
 async def found(
-    path: Path, environment: Environment, agent: Agent, script: Script = number_script, split: Split = "train"
+    path: Path, name: str, agent: Agent | None = None, script: Script = number_script, split: Split = "train"
 ) -> Replayed:
     """Evaluate with the environment's own agent, train with `agent`, and look at what was played."""
-    wanted = job(environment=environment.name, episodes_per_step=16, max_context=1024, max_tokens=128)
-    async with (
-        serving(path, wanted, script=script) as served,
-        AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
-    ):
-        hidden = environment.tasks("hidden")[:48]
+    environment = get_environment(name)
+    async with served(path, name, script, max_context=1024, max_tokens=128) as (_, client, hidden):
         await client.evaluate(agent_of(environment), hidden, concurrency=8)
-        await client.rollout(agent, environment.tasks(split), concurrency=8)
+        await client.rollout(agent or agent_of(environment), environment.tasks(split), concurrency=8)
         return await replay(client, environment, random.Random(1))
 
 
 @pytest.mark.parametrize("name", ["guess", "arith", "market"])
 async def test_honest_training_passes(name: str, tmp_path: Path) -> None:
-    environment = get_environment(name)
-    result = await found(tmp_path, environment, agent_of(environment))
-    assert result.looked_at == 32
-    assert result.complaint() is None
+    result = await found(tmp_path, name)
+    assert (result.looked_at, result.complaint()) == (32, None)
 
 
 @pytest.mark.parametrize("name", ["guess", "arith"])
 async def test_honest_training_passes_when_its_server_was_killed_and_gone_on_from(name: str, tmp_path: Path) -> None:
     environment = get_environment(name)
-    wanted, agent = job(environment=name, episodes_per_step=16), agent_of(environment)
-    hidden = environment.tasks("hidden")[:48]
-    async with (
-        serving(tmp_path, wanted) as served,
-        AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
-    ):
+    agent, tasks = agent_of(environment), environment.tasks("train")
+    async with served(tmp_path, name) as (server, client, hidden):
         await client.evaluate(agent, hidden, concurrency=8)
-        begun = asyncio.create_task(client.rollout(agent, environment.tasks("train"), concurrency=8))
-        await served.until(step=1, state="ROLLING")
+        begun = asyncio.create_task(client.rollout(agent, tasks, concurrency=8))
+        await server.until(step=1, state="ROLLING")
         begun.cancel()
         await asyncio.gather(begun, return_exceptions=True)
         cut_short = await client.begin(hidden[0], kind="eval")
         await cut_short.chat(environment.game(hidden[0]).opening())
-    async with (
-        serving(tmp_path, wanted) as served,
-        AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
-    ):
-        await client.rollout(agent, environment.tasks("train"), concurrency=8)
+    async with served(tmp_path, name) as (_, client, _):
+        await client.rollout(agent, tasks, concurrency=8)
         result = await replay(client, environment, random.Random(1))
-    assert result.looked_at == 32
-    assert result.complaint() is None
+    assert (result.looked_at, result.complaint()) == (32, None)
 
 
 async def test_honest_training_whose_answers_are_cut_short_as_none_of_the_evaluators_passes(tmp_path: Path) -> None:
@@ -78,21 +78,17 @@ async def test_honest_training_whose_answers_are_cut_short_as_none_of_the_evalua
     def script(prompt: str, rng: random.Random) -> str:
         return number_script(prompt, rng) + " " * (99 if training.is_set() else 0)
 
-    result = await found(tmp_path, environment, agent, script)
+    result = await found(tmp_path, "guess", agent, script)
     assert (result.looked_at, result.foreign) == (32, {})
 
 
 async def test_training_whose_tokens_are_gone_with_a_checkpoint_is_judged_by_what_is_left(tmp_path: Path) -> None:
     environment = get_environment("arith")
-    wanted = job(environment="arith", episodes_per_step=16, steps=4, checkpoint_every=1, checkpoints_kept=1)
-    async with (
-        serving(tmp_path, wanted) as served,
-        AsyncSwarmClient(served.url, served.server.keys.role("admin")) as client,
-    ):
+    async with served(tmp_path, "arith", steps=4, checkpoint_every=1, checkpoints_kept=1) as (_, client, hidden):
         await client.rollout(agent_of(environment), environment.tasks("train"), concurrency=8)
-        await client.evaluate(agent_of(environment), environment.tasks("hidden")[:48], concurrency=8)
+        await client.evaluate(agent_of(environment), hidden, concurrency=8)
         (first, *_) = [entry for entry in (await client.episodes(1000)).episodes if entry.step == 1]
-        await eventually(lambda: client.episode(first.id), lambda found: not found.record)
+        await eventually(lambda: client.episode(first.id), lambda kept: not kept.record)
         result = await replay(client, environment, random.Random(1))
     assert result.looked_at < 64
     assert result.foreign == {}
@@ -150,23 +146,21 @@ async def a_turn_too_many(episode: Episode[Any]) -> Outcome:
 @pytest.mark.parametrize(
     ("agent", "why"),
     [
-        (hidden_content, "does not show the policy what its game says"),
-        (more_than_the_game, "shows the policy more than its game says"),
-        (two_conversations, "more than one conversation"),
-        (a_turn_too_many, "goes on after its game is over"),
+        (hidden_content, "not show"), (more_than_the_game, "more than its game"),
+        (two_conversations, "conversation"), (a_turn_too_many, "goes on after"),
     ],
-)
+)  # fmt: skip
 async def test_what_is_no_play_of_its_task_is_found(agent: Agent, why: str, tmp_path: Path) -> None:
-    result = await found(tmp_path, get_environment("arith"), agent)
+    result = await found(tmp_path, "arith", agent)
     assert result.looked_at == len(result.foreign) == 32
-    assert "32 of 32 training episodes" in str(result.complaint())
+    assert "32 of 32" in str(result.complaint())
     assert all(why in said for said in result.foreign.values())
 
 
 async def test_training_on_hidden_tasks_by_their_name_is_found(tmp_path: Path) -> None:
-    environment = get_environment("arith")
-    result = await found(tmp_path, environment, agent_of(environment), split="hidden")
-    assert set(result.foreign.values()) == {"its task is not for training"}
+    result = await found(tmp_path, "arith", split="hidden")
+    assert len(result.foreign) == 32
+    assert all("not for training" in said for said in result.foreign.values())
 
 
 async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_found(
@@ -182,10 +176,10 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
             raise ValueError("given up")
         return await agent_of(environment)(episode)  # type: ignore[return-value]
 
-    result = await found(tmp_path, environment, flooding)
-    assert "given up crowd what was trained out" in str(result.complaint())
+    result = await found(tmp_path, "arith", flooding)
+    assert "given up" in str(result.complaint())
     monkeypatch.setattr("research.attempts.episode_audit._LISTED", 1000)
-    honest = await found(tmp_path / "other", environment, flooding)
+    honest = await found(tmp_path / "other", "arith", flooding)
     assert honest.complaint() is None, "where all are listed, those given up hide nothing"
 
 
@@ -194,9 +188,9 @@ async def test_a_play_that_ends_before_its_game_is_found(tmp_path: Path) -> None
         await episode.chat(get_environment("guess").game(episode.task).opening())
         return Outcome(1.0, True)
 
-    result = await found(tmp_path, get_environment("guess"), impatient)
+    result = await found(tmp_path, "guess", impatient)
     assert result.complaint()
-    assert set(result.foreign.values()) == {"it ends before its game does"}
+    assert all("ends before" in said for said in result.foreign.values())
 
 
 @pytest.mark.parametrize(

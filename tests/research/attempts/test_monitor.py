@@ -68,7 +68,7 @@ def test_a_limit_that_log_and_server_show_broken_stops_the_training() -> None:
     heard(watching, CALM, BLOWN, BLOWN, BLOWN)
     assert watching.alarm is not None
     assert (watching.alarm.code, watching.alarm.step) == ("kl_blow_up", 4)
-    asyncio.run(asyncio.wait_for(watching.stops(), 1.0))
+    asyncio.run(asyncio.wait_for(watching.stops(), 60.0))
 
 
 @pytest.mark.parametrize("log", [Log(CALM, BLOWN, CALM, BLOWN), Log()])
@@ -102,7 +102,7 @@ def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypat
         clock.now += seconds
 
     monkeypatch.setattr("research.attempts.monitor.asyncio.sleep", sleep)
-    with pytest.raises(AttemptFailed, match="expected 4 steps of earlier attempts in the tracker's log; found 1"):
+    with pytest.raises(AttemptFailed, match=r"expected 4 steps .*found 1"):
         asyncio.run(watch(log, clock).recall(5))
     assert log.reads > 100
 

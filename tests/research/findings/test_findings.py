@@ -19,10 +19,13 @@ from research.findings.reading import findings_of
 from research.findings.search import contradictions, find
 from research.installation.home import Home
 from studies import EventLog
+from tests.golden import assert_golden
 from tests.research.calibrated import Came, write_study
+from tests.research.factories import make_home
 from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic
 
+TOPIC = "Does a larger group size help on guess?"
 HERE = FindingConditions(
     environment="guess", model="tiny", model_key="m1", metric="hidden:hidden/success", metric_name="hidden success",
     job="j1", fields={},
@@ -41,7 +44,7 @@ def known(**changes: Any) -> KnownFinding:
 
 @pytest.fixture
 def home(tmp_path: Path) -> Home:
-    return Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    return make_home(tmp_path / "home")
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def log(home: Home) -> Iterator[EventLog]:
 def test_each_round_of_a_study_is_a_finding_with_its_conditions(tmp_path: Path) -> None:
     first, second = findings_of(InRounds(tmp_path).two_rounds(epochs=2), tmp_path)
     assert (first.name, second.name) == ("s-synthetic/1/h1", "s-synthetic/2/r2h1")
-    assert first.claim == "Whether group_size = 16 raises the hidden success, compared with group_size = 4, in guess."
+    assert_golden(first.claim)
     assert (first.verdict, first.n_control, first.n_treatment, first.conditions.environment) == (
         "supported", 5, 5, "guess",
     )  # fmt: skip
@@ -84,7 +87,7 @@ def test_a_verdict_whose_files_changed_is_named_and_has_no_numbers(tmp_path: Pat
     first, second = findings_of(state, tmp_path)
     assert first.verdict == "supported"
     assert (second.verdict, second.estimate, second.low, second.level) == ("does not follow", None, None, None)
-    assert "cannot be read" in second.doubt
+    assert "cannot be" in second.doubt
 
 
 def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,17 +129,15 @@ def test_a_log_that_cannot_be_read_is_named_and_hides_no_other(home: Home) -> No
 
 
 @pytest.mark.parametrize(
-    "words",
-    [(), ("group",), ("group_size",), ("GROUP", "size"), ("supp",), ("guess", "tiny"), ("16",), ("hidden success",),
-     ("s/1/h1",), ("rollouts per prompt",)],
+    ("words", "named"),
+    [
+        *((words, True) for words in ("", "group", "group_size", "GROUP size", "supp", "guess tiny", "16",
+                                      "hidden success", "s/1/h1", "rollouts per prompt")),
+        *((words, False) for words in ("roup", "refuted", "group arith", "6", "learning rate")),
+    ],
 )  # fmt: skip
-def test_words_name_what_has_all_of_them(words: tuple[str, ...]) -> None:
-    assert find([FOUND], words) == (FOUND,)
-
-
-@pytest.mark.parametrize("words", [("roup",), ("refuted",), ("group", "arith"), ("6",), ("learning rate",)])
-def test_words_of_something_else_name_nothing(words: tuple[str, ...]) -> None:
-    assert find([FOUND], words) == ()
+def test_words_name_what_has_all_of_them(words: str, named: bool) -> None:
+    assert find([FOUND], tuple(words.split())) == ((FOUND,) if named else ())
 
 
 def test_a_contradiction_is_flagged_with_the_conditions_in_which_its_sides_differ() -> None:
@@ -145,11 +146,12 @@ def test_a_contradiction_is_flagged_with_the_conditions_in_which_its_sides_diffe
     )
     (found,) = contradictions([FOUND, lower])
     assert (found.one, found.other) == ((FOUND,), (lower,))
-    assert found.differ == ("environment: guess against arith", "epochs: usual against 2")
+    assert [part.split(":")[0] for part in found.differ] == ["environment", "epochs"]
+    assert_golden("\n".join(found.differ))
     (found,) = contradictions([FOUND, known(verdict="refuted", estimate=-0.1, low=-0.2, high=-0.05)])
     assert found.differ == ()
     (found,) = contradictions([FOUND, known(verdict="refuted", estimate=-0.1, model_key="m2")])
-    assert found.differ == ("model or backend: m1 against m2",)
+    assert_golden("\n".join(found.differ))
 
 
 def test_the_same_found_from_the_other_side_is_no_contradiction() -> None:
@@ -191,13 +193,14 @@ def test_many_findings_on_one_question_are_one_contradiction() -> None:
     many += [known(study=f"t{number}", verdict="refuted", estimate=-0.1) for number in range(3000)]
     assert len(find(many, ("group", "refuted"))) == 3000
     (found,) = contradictions(many)
-    assert found.differ == ("environment: " + " or ".join(f"e{number}" for number in range(7)) + " against guess",)
+    (differ,) = found.differ
+    assert all(f"e{number}" in differ for number in range(7))
 
 
 def test_a_planner_finds_what_other_studies_found_and_not_its_own(home: Home, log: EventLog) -> None:
     InRounds.of(home, "one").two_rounds()
     InRounds.of(home, "two").two_rounds()
-    found = HomeFindings(home, log, "two").find("Does a larger group size help on guess?", 8)
+    found = HomeFindings(home, log, "two").find(TOPIC, 8)
     assert {entry.id.split("/")[0] for entry in found} == {"one"}
     assert any("supported" in entry.text and "group_size = 16" in entry.text for entry in found)
     assert HomeFindings(home, log, "two").find("xylophone", 8) == ()

@@ -38,15 +38,9 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
     def made(said: str) -> Fetchable:
         make_wheel(index, "a-model", "1.0", {"a_model/weights.gguf": said.encode()})
         return replace(
-            SMOLLM2_135M,
-            name="small",
-            package="a-model",
-            version="1.0",
-            file="a_model/weights.gguf",
-            sha256=hashlib.sha256(said.encode()).hexdigest(),
-            download_bytes=1,
-            model_bytes=1,
-        )
+            SMOLLM2_135M, name="small", package="a-model", version="1.0", file="a_model/weights.gguf",
+            sha256=hashlib.sha256(said.encode()).hexdigest(), download_bytes=1, model_bytes=1,
+        )  # fmt: skip
 
     return made
 
@@ -78,7 +72,7 @@ def test_a_model_is_there_whole_with_a_record_and_is_not_fetched_twice(offer: Of
     assert record is not None
     assert record.weights_sha256 == hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
     assert (record.folder_hash, record.requirement) == (folder_hash(folder), "a-model==1.0")
-    assert "reading the weights" in said
+    assert said.count("reading the weights") == 1
     shutil.rmtree(tmp_path / "index")
     assert fetch(offer("gone"), tmp_path / "models", said.append) == (folder, True)
 
@@ -107,8 +101,7 @@ def failure(model: Fetchable, tmp_path: Path) -> str:
 
 
 def test_what_the_index_does_not_have_is_told_and_leaves_nothing(offer: Offer, tmp_path: Path) -> None:
-    words = "pip could not download a-model==2.0: No matching"
-    assert words in failure(replace(offer("fine"), version="2.0"), tmp_path)
+    assert "a-model==2.0: No matching" in failure(replace(offer("fine"), version="2.0"), tmp_path)
     assert left(tmp_path / "models") == []
 
 
@@ -131,7 +124,7 @@ def test_a_package_that_is_not_as_pinned_is_told_and_leaves_nothing(
 def test_an_index_without_the_converter_s_package_is_told(offer: Offer, tmp_path: Path) -> None:
     model = offer("fine")
     next((tmp_path / "index").glob("gguf-*")).unlink()
-    assert "pip could not install gguf==0.19.0 into a temporary folder" in failure(model, tmp_path)
+    assert "gguf==0.19.0" in failure(model, tmp_path)
 
 
 def test_an_interpreter_without_pip_is_told(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +138,7 @@ def test_a_disk_that_is_full_is_told(offer: Offer, tmp_path: Path, monkeypatch: 
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(fetching, "take", full)
-    assert "the disk is full" in failure(offer("fine"), tmp_path)
+    assert "disk is full" in failure(offer("fine"), tmp_path)
     assert left(tmp_path / "models") == []
 
 
@@ -175,14 +168,14 @@ def test_a_model_that_was_changed_since_is_damaged(
     assert [(each.state, each.problem) for each in shelf.shelf(models)] == [("fetched", None)]
     (folder / "chat_template.jinja").write_text("another")
     found = shelf.shelf(models)[0]
-    assert (found.state, "is not what was fetched" in str(found.problem)) == ("damaged", True)
-    assert "is not what was fetched" in failure(model, tmp_path)
+    assert (found.state, "not what was" in str(found.problem)) == ("damaged", True)
+    assert "not what was" in failure(model, tmp_path)
     (folder / RECORD).write_text("{")
-    assert "no ajet-model.json that can be read" in failure(model, tmp_path)
+    assert "no ajet-model.json" in failure(model, tmp_path)
 
 
 def test_an_unknown_name_is_answered_with_those_that_are_known() -> None:
-    with pytest.raises(UnknownModel, match=r"smollm2-135m.*found 'smollm-135m'.*did you mean smollm2-135m"):
+    with pytest.raises(UnknownModel, match=r"'smollm-135m'.*mean smollm2-135m"):
         fetchable("smollm-135m")
     assert all(fetchable(name).name == name for name in FETCHABLE)
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from statistics import fmean
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from research.screening import Trial, due, next_candidate, select, steps_in_all
@@ -124,7 +124,6 @@ def test_a_screen_locked_before_bounds_were_asks_by_expected_improvement_and_kee
     assert asked[0] != asked[1]
 
 
-@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**32 - 1), st.integers(4, 16), st.integers(1, 3))
 def test_what_the_upper_bound_asks_are_jobs_on_the_ladders_none_twice_and_the_same_each_time(
     seed: int, candidates: int, at_once: int
@@ -164,7 +163,6 @@ def halvings(draw: st.DrawFn) -> tuple[int, tuple[int, ...]]:
     return candidates, tuple(keeps)
 
 
-@settings(deadline=None, max_examples=30)
 @given(halvings(), st.sampled_from(["grid", "random", "surface", "bound"]), st.integers(1, 3))
 def test_every_rung_runs_whom_the_rung_before_kept_and_no_more(
     shape: tuple[int, tuple[int, ...]], sampler: str, at_once: int
@@ -179,7 +177,6 @@ def test_every_rung_runs_whom_the_rung_before_kept_and_no_more(
     assert steps == steps_in_all(screen)
 
 
-@settings(deadline=None, max_examples=20)
 @given(
     st.dictionaries(st.integers(0, 22), st.floats(-1, 1), min_size=23, max_size=23), st.sampled_from(["grid", "random"])
 )
@@ -224,7 +221,7 @@ def test_a_failed_run_counts_as_the_worst_and_never_goes_on(sampler: str) -> Non
 
 def test_a_screen_of_failures_alone_selects_nobody() -> None:
     asked = [Arm(name="x", overrides={"a": 2, "b": 0.2, "c": True})]
-    with pytest.raises(ValueError, match="measured at the screen's last rung; found none"):
+    with pytest.raises(ValueError, match="last rung"):
         select(a_screen("surface", 1, (1,)), asked, {("x", 0): None})
 
 

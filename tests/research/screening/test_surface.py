@@ -4,7 +4,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from research.screening.surface import Ladders, Surface
@@ -17,7 +17,6 @@ def truth(top: tuple[int, int], switch: float, point: tuple[int, ...]) -> float:
     return -0.05 * (point[0] - top[0]) ** 2 - 0.05 * (point[1] - top[1]) ** 2 + switch * point[2]
 
 
-@settings(deadline=None, max_examples=20)
 @given(st.tuples(st.integers(0, 4), st.integers(0, 3)), st.sampled_from([-0.1, 0.1]), st.integers(0, 2**32 - 1))
 def test_a_planted_optimum_is_recovered_from_half_the_grid(top: tuple[int, int], switch: float, seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -74,7 +73,6 @@ def test_a_longer_rung_is_told_something_by_a_shorter_one() -> None:
     assert low > 0.2  # on the longer rung's level, though it was never run there
 
 
-@settings(deadline=None, max_examples=20)
 @given(st.integers(0, 2**32 - 1))
 def test_the_metrics_scale_and_a_cliff_in_it_change_nothing(seed: int) -> None:
     random = np.random.default_rng(seed)
@@ -86,7 +84,6 @@ def test_the_metrics_scale_and_a_cliff_in_it_change_nothing(seed: int) -> None:
     assert plain.sd == pytest.approx(steep.sd)
 
 
-@settings(deadline=None, max_examples=50)
 @given(st.lists(st.floats(-1, 1), min_size=1, max_size=12), st.lists(st.floats(-4, 4), min_size=2, max_size=8))
 def test_beliefs_on_the_metrics_scale_keep_their_order(scores: list[float], normal: list[float]) -> None:
     surface = Surface(LADDERS, GRID[: len(scores)], [0] * len(scores), scores)
