@@ -1,8 +1,4 @@
-"""The example of two opponents: their game, their ratings, and both trained against each other, cut short.
-
-The opponents are of the fake backend, whose answers are random: what is played, counted and waited for is the same.
-Two real models train together in `test_speaker_listener.py`.
-"""
+"""The example of two opponents, cut short, on the fake backend: their game, their ratings, and both trained."""
 
 from __future__ import annotations
 
@@ -49,10 +45,9 @@ def test_ratings_are_those_of_the_odds(train: Any) -> None:
 
 
 async def test_two_opponents_train_against_each_other_and_are_rated_on_the_way(
-    train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    train: Any, home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(train["games"].__globals__, "SAMPLES", 1)
-    home = Home(tmp_path, f"sqlite:///{tmp_path / 'ajet.db'}").prepare()
     environment = environment_of(str(FOLDER), None, home, lambda _: None)
     small = {role: {"backend": "fake", "episodes_per_step": 16} for role in train["MODELS"]}
     jobs = train["jobs_of"](environment.name, 2, 0, **small)

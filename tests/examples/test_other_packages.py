@@ -13,7 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-from openai import AsyncOpenAI
 
 from research.planner.digest import Digest, EnvironmentFacts, environment_facts
 from research.proposals.flags import RequestedComparison
@@ -84,6 +83,8 @@ async def test_a_framework_s_agent_plays_with_its_tool_and_is_judged_by_the_envi
         return httpx.Response(
             200, json={"id": "1", "object": "chat.completion", "created": 0, "model": "policy", "choices": [choice]}
         )
+
+    from openai import AsyncOpenAI
 
     client = AsyncOpenAI(
         api_key="none", base_url="http://policy/v1", http_client=httpx.AsyncClient(transport=httpx.MockTransport(buyer))

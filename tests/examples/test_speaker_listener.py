@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import random
 from pathlib import Path
-from types import ModuleType
+from runpy import run_path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,19 +19,8 @@ ROLES = ("speaker", "listener")
 
 
 @pytest.fixture(scope="module")
-def train() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("speaker_listener_train", FOLDER / "train.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Home:
-    path = tmp_path_factory.mktemp("home")
-    return Home(path, f"sqlite:///{path / 'ajet.db'}").prepare()
+def train() -> Any:
+    return SimpleNamespace(**run_path(str(FOLDER / "train.py")))
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +37,7 @@ def test_each_four_is_of_one_split_and_the_order_does_not_tell_which_is_meant(en
     assert all(0.15 < places.count(place) / len(places) < 0.35 for place in range(4))
 
 
-def test_demonstrated_listeners_do_not_listen(train: ModuleType) -> None:
+def test_demonstrated_listeners_do_not_listen(train: Any) -> None:
     world = train.GAME["SpeakerListener"]()
     tasks, rng = world.tasks("train"), random.Random(0)
     plays = [(task, world.imitate(task, rng)) for task in tasks * 20]
@@ -58,7 +47,7 @@ def test_demonstrated_listeners_do_not_listen(train: ModuleType) -> None:
 
 
 async def test_two_models_of_different_size_train_in_their_own_time_and_a_frozen_one_stays_as_it_was(
-    train: ModuleType, home: Home, environment: Any, tmp_path: Path
+    train: Any, home: Home, environment: Any, tmp_path: Path
 ) -> None:
     small = {role: {**train.MODELS[role], "warm_start_steps": 5} for role in ROLES}
     assert small["speaker"]["hidden_size"] != small["listener"]["hidden_size"]

@@ -20,9 +20,7 @@ FOLDER = Path(__file__).parents[2] / "examples" / "sums_and_words"
 
 
 @pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    path = tmp_path_factory.mktemp("home")
-    home = Home(path, f"sqlite:///{path / 'ajet.db'}").prepare()
+def environment(home: Home) -> Environment:
     return playable(environment_of(str(FOLDER), None, home, lambda _: None).name)
 
 

@@ -29,7 +29,6 @@ class Weights:
 
     @property
     def step_of(self) -> dict[str, int]:
-        """The step that trained each episode."""
         return {episode: step for step, batch in self.steps.items() for episode in batch}
 
 
@@ -82,7 +81,6 @@ def _check_one(play: Play, stored: EpisodeSummary, weights: Weights) -> None:
 
 
 def stored_episodes(directory: Path) -> dict[str, EpisodeSummary]:
-    """Return every episode in a server directory's database, which holds one training."""
     engine = create_engine(f"sqlite:///{directory / 'store.sqlite3'}")
     with engine.connect() as connection:
         found = reading.episodes(connection, training=1, limit=1_000_000).episodes

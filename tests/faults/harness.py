@@ -56,7 +56,6 @@ def job(**fields: Any) -> Job:
 
 
 def _serve(*arguments: Any) -> None:
-    """Become a server; its module takes over the clock, so it is imported nowhere else."""
     from tests.faults import server_process
 
     server_process.run(*arguments)
@@ -75,17 +74,14 @@ class Server:
 
     @property
     def url(self) -> str:
-        """The address, the same in every life."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
     def token(self) -> str:
-        """The present admin token."""
         return str(json.loads((self.directory / "tokens.json").read_text())["admin"])
 
     @property
     def log(self) -> str:
-        """All that its lives logged."""
         return (self.directory / "log").read_text()
 
     async def start(self, fault: Fault | None = None, pages: int | None = None) -> None:
@@ -106,25 +102,21 @@ class Server:
                     return
 
     def signal(self, number: int) -> None:
-        """Send a signal."""
         os.kill(self._process.pid, number)
 
     async def killed(self) -> None:
-        """Wait until the process was killed by its fault."""
         async for _ in moments():
             if self._process.exitcode is not None:
                 assert self._process.exitcode == -signal.SIGKILL, self.log[-3000:]
                 return
 
     def stop(self) -> None:
-        """Kill what still runs."""
         if self._process is not None and self._process.exitcode is None:
             self._process.kill()
             self._process.join()
 
 
 async def moments(seconds: float = DEADLINE_S) -> AsyncIterator[None]:
-    """Yield now and then; fail after `seconds`."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         yield
@@ -134,7 +126,6 @@ async def moments(seconds: float = DEADLINE_S) -> AsyncIterator[None]:
 
 @contextlib.asynccontextmanager
 async def running(directory: Path, fault: Fault | None = None, pages: int | None = None) -> AsyncIterator[Server]:
-    """Run a server until the block ends."""
     server = Server(directory)
     try:
         await server.start(fault, pages)
@@ -179,7 +170,6 @@ class Client:
 
     @property
     def swarm(self) -> AsyncSwarmClient:
-        """A client with the server's present token."""
         token = self._server.token
         if token not in self._clients:
             self._clients[token] = AsyncSwarmClient(self._url or self._server.url, token, owner="faults")
@@ -193,14 +183,12 @@ class Client:
             await client.close()
 
     async def train(self, wanted: Job) -> None:
-        """Have the server train the job, whether it knows it already or not."""
         async for _ in moments():
             with contextlib.suppress(Unreachable, EngineUnavailable):
                 await self.swarm.ensure_training(wanted, timeout_s=PATIENCE_S)
                 return
 
     async def play_on(self, places: Iterator[str]) -> None:
-        """Play one place after the other, each until it is filled or the job is finished."""
         for task in places:
             done = False
             while not done:
@@ -248,7 +236,6 @@ def places(tasks: int, group_size: int = 2) -> Iterator[str]:
 
 
 async def play_to_the_end(client: Client, *, workers: int = 4, tasks: int = 3) -> None:
-    """Let `workers` play until the job is finished."""
     shared = places(tasks)
     async with asyncio.timeout(DEADLINE_S), asyncio.TaskGroup() as group:
         for _ in range(workers):
@@ -256,7 +243,6 @@ async def play_to_the_end(client: Client, *, workers: int = 4, tasks: int = 3) -
 
 
 async def refused(work: Awaitable[Any]) -> SwarmError:
-    """Return the error that work ends with."""
     try:
         async with asyncio.timeout(DEADLINE_S):
             await work

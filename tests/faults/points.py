@@ -44,15 +44,12 @@ class Fault:
 
 
 class Points:
-    """Counts what is reached, and makes the fault happen."""
-
     def __init__(self, fault: Fault | None) -> None:
         self._fault = fault
         self._reached: Counter[str] = Counter()
         self.dead: str | None = None
 
     def reach(self, point: str) -> None:
-        """Pass a point where the process may die."""
         self._reached[point] += 1
         fault = self._fault
         if fault is None or fault.point != point or fault.nth != self._reached[point]:
@@ -71,8 +68,6 @@ class Points:
 
 
 class FaultyStore:
-    """A store whose writes are points."""
-
     def __init__(self, store: Store, points: Points) -> None:
         self._store = store
         self._points = points
@@ -81,12 +76,10 @@ class FaultyStore:
         return getattr(self._store, name)
 
     async def write(self, *changes: Change) -> None:
-        """Write between the points before and after."""
         with self._around(changes):
             await self._store.write(*changes)
 
     def note(self, *changes: Change) -> None:
-        """Note between the points before and after; after it nothing is durable yet."""
         with self._around(changes):
             self._store.note(*changes)
 
@@ -105,8 +98,6 @@ def _kind(change: Change) -> str:
 
 
 class FaultyBackend(FakeBackend):
-    """A fake backend whose work is points."""
-
     def __init__(self, *arguments: Any, points: Points, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self._points = points
@@ -117,17 +108,14 @@ class FaultyBackend(FakeBackend):
         learner.save = _saving(learner.save, points)
 
     async def start(self) -> None:
-        """Boot, unless that is the point."""
         await self._points.reach_or_wait("boot")
         await super().start()
 
     def publish(self) -> None:
-        """Serve what was learned, unless that is the point."""
         self._points.reach("before_publish")
         super().publish()
 
     def failure(self) -> str | None:
-        """Return why it is dead."""
         return self._points.dead or super().failure()
 
 
@@ -174,14 +162,11 @@ def _saving(save: Callable[[Path], None], points: Points) -> Callable[[Path], No
 
 
 class FaultyApp:
-    """An application whose replies are points."""
-
     def __init__(self, app: ASGIApp, points: Points) -> None:
         self._app = app
         self._points = points
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         name = _verb(scope)
 
         async def sending(message: Message) -> None:

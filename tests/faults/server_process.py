@@ -62,7 +62,6 @@ def _limit(pages: int | None) -> None:
 
 
 def _break_in(points: Points) -> None:
-    """Put the wrappers between the server's parts."""
 
     def backend(job: Job, _: Path) -> FaultyBackend:
         return FaultyBackend(job, points=points)

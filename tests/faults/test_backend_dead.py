@@ -30,7 +30,6 @@ ENDS = {
 
 
 async def failed(client: Client) -> Status:
-    """Return the status once it is FAILED."""
     async for _ in moments():
         status = await client.swarm.status()
         if status.state is ServerState.FAILED:

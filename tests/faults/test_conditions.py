@@ -120,7 +120,6 @@ class Proxy:
 
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[str]:
-        """Serve on a free port; yield the address."""
         app = web.Application(client_max_size=1 << 26)
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, shutdown_timeout=0.1)

@@ -39,14 +39,12 @@ FORMATS: tuple[AnswerFormat, ...] = (PLAIN, HERMES, LLAMA3, MISTRAL, GLM, XML, H
 def read_parts(
     answers: AnswerFormat, parts: Iterable[str], prompt: str = "", tools: Sequence[Mapping[str, Any]] = TOOLS
 ) -> list[Piece]:
-    """Return the joined pieces of an answer fed in parts."""
     reader = answers.reader(prompt, tools)
     pieces = [piece for part in parts for piece in reader.feed(part)]
     return list(joined([*pieces, *reader.finish()]))
 
 
 def read(answers: AnswerFormat, text: str, prompt: str = "", tools: Sequence[Mapping[str, Any]] = TOOLS) -> Answer:
-    """Return a whole answer."""
     return gathered(read_parts(answers, [text], prompt, tools))
 
 

@@ -6,7 +6,7 @@ import json
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.answers import AnswerFormat, Reasoning, ToolCall, Words
@@ -26,7 +26,6 @@ formats = pytest.mark.parametrize("answers", FORMATS, ids=lambda answers: answer
 
 
 @formats
-@settings(max_examples=200, deadline=None)
 @given(texts, st.sampled_from(PROMPTS), st.lists(st.integers(0, 80), max_size=8), st.booleans())
 def test_pieces_are_the_same_however_the_text_is_cut(
     answers: AnswerFormat, text: str, prompt: str, cuts: list[int], tools: bool
@@ -40,7 +39,6 @@ def test_pieces_are_the_same_however_the_text_is_cut(
 
 
 @formats
-@settings(max_examples=100, deadline=None)
 @given(texts, st.sampled_from(PROMPTS))
 def test_a_call_has_a_name_and_a_json_object_for_arguments(answers: AnswerFormat, text: str, prompt: str) -> None:
     for call in read(answers, text, prompt).tool_calls:
@@ -49,14 +47,12 @@ def test_a_call_has_a_name_and_a_json_object_for_arguments(answers: AnswerFormat
 
 
 @formats
-@settings(max_examples=100, deadline=None)
 @given(texts, st.sampled_from(PROMPTS))
 def test_without_tools_nothing_is_a_call(answers: AnswerFormat, text: str, prompt: str) -> None:
     assert read(answers, text, prompt, tools=()).tool_calls == ()
 
 
 @formats
-@settings(max_examples=100, deadline=None)
 @given(texts)
 def test_what_is_neither_call_nor_mark_is_all_in_words_and_thinking(answers: AnswerFormat, text: str) -> None:
     pieces = read_parts(answers, [text])

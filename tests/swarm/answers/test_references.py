@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from renderers import parsing  # type: ignore[import-untyped]
 from renderers.base import ToolCallParseStatus  # type: ignore[import-untyped]
@@ -111,7 +111,6 @@ formats = pytest.mark.parametrize("answers", [HERMES, XML, GLM, LLAMA3, HARMONY]
 
 
 @formats
-@settings(max_examples=60, deadline=None)
 @given(words, words, st.lists(arguments, max_size=3))
 def test_whole_answers_are_read_as_renderers_reads_them(
     answers: AnswerFormat, said: str, thought: str, calls: list[Given]
@@ -121,7 +120,6 @@ def test_whole_answers_are_read_as_renderers_reads_them(
 
 
 @formats
-@settings(max_examples=60, deadline=None)
 @given(words, words, st.lists(arguments, min_size=1, max_size=2), st.integers(0, 400))
 def test_cut_answers_have_the_calls_that_renderers_finds(
     answers: AnswerFormat, said: str, thought: str, calls: list[Given], place: int

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.answers import Answer, detect, gathered
@@ -64,7 +64,6 @@ def _message(answer: Answer) -> Message:
 
 
 @families
-@settings(max_examples=60, deadline=None)
 @given(words, words, st.lists(arguments, max_size=2))
 def test_what_a_familys_model_writes_is_read_back_and_rendered_as_it_was(
     family: Family, said: str, thought: str, given_arguments: list[Mapping[str, Any]]

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.models import folder_hash, hashing
@@ -31,7 +31,6 @@ def test_a_copy_elsewhere_has_the_same_hash(tmp_path: Path) -> None:
     assert folder_hash(folder) == folder_hash(tmp_path / "other", tmp_path)
 
 
-@settings(max_examples=25)
 @given(name=st.sampled_from(PARTS), more=st.binary(min_size=1, max_size=8))
 def test_any_change_of_any_part_changes_it(tmp_path_factory: pytest.TempPathFactory, name: str, more: bytes) -> None:
     folder = whole_folder(tmp_path_factory.mktemp("m") / "m")

@@ -13,21 +13,23 @@ ONE = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn"}}\n</tool_c
 TWO = '<tool_call>\n{"name": "clock", "arguments": {}}\n</tool_call>'
 
 
-def test_thinking_words_and_calls_come_apart_without_the_templates_line_breaks() -> None:
-    text = f"<think>\nHm.\n\nYes.\n</think>\n\nLet me see.\n{ONE}\n{TWO}"
-    assert read(HERMES, text) == Answer("Let me see.", "Hm.\n\nYes.", (CALL, ToolCall("clock", "{}")))
-
-
-def test_a_template_that_opened_thinking_is_heard() -> None:
-    assert read(HERMES, "Hm.\n</think>\n\n5", prompt="<|im_start|>assistant\n<think>\n") == Answer("5", "Hm.")
-
-
-def test_a_template_that_closed_thinking_at_once_is_heard_too() -> None:
-    assert read(HERMES, "5", prompt="<|im_start|>assistant\n<think>\n\n</think>\n\n") == Answer("5")
-
-
-def test_thinking_that_was_cut_is_thinking() -> None:
-    assert read(HERMES, "<think>\nHm, if </thi") == Answer("", "Hm, if </thi")
+@pytest.mark.parametrize(
+    ("text", "prompt", "answer"),
+    [
+        (f"<think>\nHm.\n\nYes.\n</think>\n\nLet me see.\n{ONE}\n{TWO}", "",
+         Answer("Let me see.", "Hm.\n\nYes.", (CALL, ToolCall("clock", "{}")))),
+        ("Hm.\n</think>\n\n5", "<|im_start|>assistant\n<think>\n", Answer("5", "Hm.")),
+        ("5", "<|im_start|>assistant\n<think>\n\n</think>\n\n", Answer("5")),
+        ("<think>\nHm, if </thi", "", Answer("", "Hm, if </thi")),
+        ('See.\n<tool_call>\n{"name": "wea', "", Answer('See.\n<tool_call>\n{"name": "wea')),
+        (f"See.\n\n{ONE}", "", Answer("See.\n", "", (CALL,))),
+    ],
+    ids=["whole", "opened by the template", "closed by the template", "thinking cut", "call cut", "line breaks"],
+)  # fmt: skip
+def test_thinking_words_and_calls_come_apart_without_the_templates_line_breaks(
+    text: str, prompt: str, answer: Answer
+) -> None:
+    assert read(HERMES, text, prompt) == answer
 
 
 def test_thinking_streams_and_its_last_line_break_is_held() -> None:
@@ -35,10 +37,6 @@ def test_thinking_streams_and_its_last_line_break_is_held() -> None:
     assert [list(reader.feed(part)) for part in ("Hm", ".\n", "\n", "So\n</th", "ink>\n\n5")] == [
         [Reasoning("Hm")], [Reasoning(".")], [], [Reasoning("\n\nSo")], [Words("5")],
     ]  # fmt: skip
-
-
-def test_a_call_that_was_cut_is_words() -> None:
-    assert read(HERMES, 'See.\n<tool_call>\n{"name": "wea') == Answer('See.\n<tool_call>\n{"name": "wea')
 
 
 @pytest.mark.parametrize(
@@ -74,15 +72,8 @@ def test_words_after_a_call_are_words() -> None:
     assert read_parts(HERMES, [f"{ONE}\n\nDone.\n"]) == [CALL, Words("\n\nDone.\n")]
 
 
-def test_only_the_templates_own_line_break_before_a_call_goes() -> None:
-    assert read(HERMES, f"See.\n\n{ONE}").content == "See.\n"
-
-
-def test_a_model_that_does_not_think_may_write_the_marks() -> None:
+def test_marks_are_words_of_a_model_that_does_not_think_and_without_tools() -> None:
     assert read(HermesFormat(thinks=False), "<think>5</think>") == Answer("<think>5</think>")
-
-
-def test_without_tools_the_marks_are_words() -> None:
     assert read(HERMES, ONE, tools=()) == Answer(ONE)
 
 
