@@ -30,9 +30,15 @@ if TYPE_CHECKING:
 
 REPORT = "report.json"
 SU = "/usr/bin/su"
-WAIT_S = 60.0
+WAIT_S = 120.0
 SECRET = "sk-proj-Zq8Lr2TnVb6YxWc0KdHs4GmJ9PfUaE1R"
 """Of the form of a real key, and of no use anywhere."""
+
+
+SPEC = SandboxSpec(
+    "attack", ("true",), Path("/"), time_limit_s=60.0, results={REPORT: 1 << 20},
+    limits=Limits(memory_bytes=256 << 20, workspace_bytes=16 << 20),
+)  # fmt: skip
 
 
 @dataclass
@@ -65,27 +71,15 @@ class Attackers:
     engine: ContainerEngine
     image: Image
     facts: Mapping[str, Any] = field(default_factory=dict)
-    spec: SandboxSpec = field(
-        default=SandboxSpec(
-            name="attack",
-            command=("true",),
-            directory=Path("/"),
-            time_limit_s=60.0,
-            limits=Limits(memory_bytes=256 << 20, workspace_bytes=16 << 20),
-            results={REPORT: 1 << 20},
-        )
-    )
+    spec: SandboxSpec = SPEC
 
     def run(self, *command: str, **fields: Any) -> Attack:
         """Start `python3 /input/COMMAND...` with the production's options; `fields` are changes of the spec."""
         files = hostile_files() | {"facts.json": json.dumps(dict(self.facts)).encode()}
         spec = replace(
-            self.spec,
-            name=f"attack-{uuid.uuid4().hex[:12]}",
+            self.spec, name=f"attack-{uuid.uuid4().hex[:12]}", image=self.image.id, archive=pack(files),
             command=("python3", f"/input/{command[0]}", *command[1:]),
-            image=self.image.id,
-            archive=pack(files),
-        )
+        )  # fmt: skip
         spec = replace(spec, **fields)
         return Attack(self.sandbox.run(spec), spec)
 
@@ -136,13 +130,9 @@ class Weak:
         host = api.create_host_config(binds=bound, tmpfs={"/workspace": "mode=0777"}, **options)
         host |= {"MaskedPaths": [], "ReadonlyPaths": []}
         made = api.create_container(
-            self.image.id,
-            [f"/input/{command[0]}", *command[1:]],
-            entrypoint=["python3"],
-            user=user,
-            labels={"ajet.test": "weak"},
-            host_config=host,
-        )
+            self.image.id, [f"/input/{command[0]}", *command[1:]], entrypoint=["python3"], user=user,
+            labels={"ajet.test": "weak"}, host_config=host,
+        )  # fmt: skip
         container = self.engine.client.containers.get(made["Id"])
         self.started.append(container)
         container.put_archive("/usr/bin", _setuid(b"".join(container.get_archive(SU)[0])))
@@ -202,6 +192,16 @@ def unix_socket(address: str) -> Callable[[], socket.socket]:
     return make
 
 
+@contextlib.contextmanager
+def door(folder: Path, backlog: int = 4) -> Iterator[tuple[socket.socket, dict[str, Any]]]:
+    """Listen where port 8000 of a container leads; yield the socket, and the fields of the container's spec."""
+    (folder / "exchange").mkdir()
+    with unix_socket(str(folder / "exchange" / "server.sock"))() as listener:
+        (folder / "exchange" / "server.sock").chmod(0o666)
+        listener.listen(backlog)
+        yield listener, {"exchange": folder / "exchange", "ports": {8000: "server.sock"}}
+
+
 def any_address() -> socket.socket:
     """Return a socket at a free port of every address of this machine, IPv4 and IPv6."""
     return socket.create_server(("::", 0), family=socket.AF_INET6, dualstack_ipv6=True)
@@ -214,4 +214,4 @@ def own_addresses() -> list[str]:
     return ["172.17.0.1", "host.docker.internal", *found]
 
 
-__all__ = ["REPORT", "SECRET", "Attack", "Attackers", "Weak", "any_address", "own_addresses", "served"]
+__all__ = ["REPORT", "SECRET", "Attack", "Attackers", "Weak", "any_address", "door", "own_addresses", "served"]

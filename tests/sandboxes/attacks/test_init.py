@@ -10,14 +10,14 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 
 from sandboxes.docker.containers import DockerSandbox
+from sandboxes.folders import until
 from sandboxes.spec import Exit, SandboxError
-from tests.sandboxes.attacks.conftest import Attackers, unix_socket
+from tests.sandboxes.attacks.conftest import WAIT_S, Attackers, door
 
 
 @pytest.mark.parametrize("limit", ["RLIMIT_NOFILE", "RLIMIT_CPU", "RLIMIT_AS", "RLIMIT_SIGPENDING"])
@@ -49,8 +49,7 @@ def test_forged_words_stay_output(attackers: Attackers) -> None:
 
 def test_deaf_processes_end_when_they_are_stopped(attackers: Attackers) -> None:
     attack = attackers.run("pid1.py", "survive")
-    while "deaf" not in attack.handle.logs():
-        time.sleep(0.05)
+    assert until(lambda: "deaf" in attack.handle.logs(), WAIT_S)
     assert attack.handle.stop(grace_s=0.3).reason == "stopped"
 
 
@@ -72,7 +71,7 @@ os.kill(os.getpid(), signal.SIGKILL)
     assert killed.returncode == -signal.SIGKILL
     successor = DockerSandbox(attackers.root, attackers.engine).adopt(attack.spec.name)
     assert successor is not None
-    ended = successor.wait(40.0)
+    ended = successor.wait(WAIT_S)
     assert ended is not None
     assert ended.reason == "timeout"
 
@@ -82,29 +81,23 @@ def test_the_next_controller_reaps_what_is_left_of_an_attempt(attackers: Attacke
     successor = DockerSandbox(attackers.root, attackers.engine)
     assert successor.reap({"attempt": "another"}) == []
     assert successor.reap({"attempt": "a7"}) == [attack.spec.name]
-    assert attack.ended(1.0).reason == "stopped"
+    assert attack.ended().reason == "stopped"
 
 
 def test_output_left_with_somebody_outside_does_not_keep_the_container(attackers: Attackers, tmp_path: Path) -> None:
     """A descriptor travels through a Unix socket: whoever takes it, or never reads it, holds the output open."""
-    (tmp_path / "exchange").mkdir()
-    with unix_socket(str(tmp_path / "exchange" / "server.sock"))() as listener:
-        os.chmod(tmp_path / "exchange" / "server.sock", 0o666)
-        listener.listen(4)
-        attack = attackers.run("pid1.py", "leave_output", exchange=tmp_path / "exchange", ports={8000: "server.sock"})
+    with door(tmp_path) as (listener, fields):
+        attack = attackers.run("pid1.py", "leave_output", **fields)
         held, _ = listener.accept()
         with held:
-            assert attack.ended(30.0) == Exit("error", 7)
+            assert attack.ended() == Exit("error", 7)
 
 
 def test_descriptors_that_come_through_a_door_are_of_the_container_alone(attackers: Attackers, tmp_path: Path) -> None:
     """What the gateway reads with recv() drops descriptors; were it to take them, they would be of no file outside."""
     taken: list[str] = []
-    (tmp_path / "exchange").mkdir()
-    with unix_socket(str(tmp_path / "exchange" / "server.sock"))() as listener:
-        os.chmod(tmp_path / "exchange" / "server.sock", 0o666)
-        listener.listen(4)
-        listener.settimeout(30.0)
+    with door(tmp_path) as (listener, fields):
+        listener.settimeout(WAIT_S)
 
         def take() -> None:
             connection, _ = listener.accept()
@@ -116,20 +109,14 @@ def test_descriptors_that_come_through_a_door_are_of_the_container_alone(attacke
 
         thread = threading.Thread(target=take)
         thread.start()
-        attack = attackers.run("pid1.py", "leave_output", exchange=tmp_path / "exchange", ports={8000: "server.sock"})
-        attack.ended(30.0)
+        attackers.run("pid1.py", "leave_output", **fields).ended()
         thread.join()
     assert taken
     assert all(name.startswith("pipe:") for name in taken)
 
 
 def test_all_connections_of_the_relay_taken_do_not_keep_the_container(attackers: Attackers, tmp_path: Path) -> None:
-    (tmp_path / "exchange").mkdir()
-    with unix_socket(str(tmp_path / "exchange" / "server.sock"))() as listener:
-        os.chmod(tmp_path / "exchange" / "server.sock", 0o666)
-        listener.listen(2000)
-        attack = attackers.run(
-            "pid1.py", "hold", "[8000]", "900", exchange=tmp_path / "exchange", ports={8000: "server.sock"}
-        )
+    with door(tmp_path, 2000) as (_, fields):
+        attack = attackers.run("pid1.py", "hold", "[8000]", "900", **fields)
         assert attack.ended() == Exit("error", 7)
     assert int(json.loads(attack.handle.logs())) > 300

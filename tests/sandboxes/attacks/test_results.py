@@ -8,11 +8,8 @@ from sandboxes.spec import Exit
 from tests.sandboxes.attacks.conftest import Attackers
 
 TRICKS = {
-    "link": "a symbolic link",
-    "link-to-pid-1": "a symbolic link",
-    "loop": "a symbolic link",
-    "pipe": "not a regular file",
-    "folder": "not a regular file",
+    **dict.fromkeys(("link", "link-to-pid-1", "loop"), "a symbolic link"),
+    **dict.fromkeys(("pipe", "folder"), "not a regular file"),
     "second-name": "has a second name (a hard link)",
     "huge": "too large: 5000 bytes; at most 4096",
     "sparse": "too large: 8388608 bytes; at most 4096",

@@ -155,18 +155,7 @@ def one_at_a_time(names):
 def fill_the_disk():
     """Write wherever one can until nothing more is taken."""
     filled = {}
-    for place in (
-        "/workspace",
-        "/tmp",
-        "/dev/shm",
-        "/input",
-        "/run/ajet",
-        "/",
-        "/var/tmp",
-        "/opt/ajet",
-        "/dev",
-        "/etc",
-    ):
+    for place in (*WRITABLE, "/input", "/run/ajet", "/", "/var/tmp", "/opt/ajet", "/dev", "/etc"):
         filled[place] = _fill(place)
     for place in WRITABLE:
         for name in os.listdir(place):
