@@ -245,7 +245,7 @@ def show(figures: Mapping[str, Any]) -> None:
     for column in (*columns, "token ratio", "wall ratio"):
         table.add_column(column, justify="left" if column in ("workload", "layout") else "right")
     for row in figures.get("updates", ()):
-        cells = [row[name] for name in (*columns, "token ratio", "wall ratio")]
+        cells = [row.get(name, "-") for name in (*columns, "token ratio", "wall ratio")]
         table.add_row(*(f"{cell:,}" if isinstance(cell, int) else str(cell) for cell in cells))
     console.print(table)
     speeds = Table(title="sampled tokens per second")

@@ -85,6 +85,14 @@ def gpu(figures: Figures) -> Iterator[str]:
         "An id of a tree takes about twice as long as one of a row there, so that `merging: auto` takes rows on a GPU "
         "until trees have 2.2 times fewer ids."
     )
+    for row in figures.get("generation", ()):
+        ours, others = row["tokens per second"]["ours"], ("continuous", "padded")
+        continuous, padded = (ours / row["tokens per second"][name] for name in others)
+        yield (
+            f"Generation, {row['requests']} requests at once: {ours:,} tokens per second, {continuous:.1f} times "
+            f"transformers' continuous batching and {padded:.1f} times its padded `generate`; log-probs are at most "
+            f"{row['off a plain forward']['ours']:g} off a plain forward's."
+        )
     if note := figures.get("note"):
         yield f"Of these figures: {note}."
 
