@@ -8,6 +8,7 @@ import itertools
 import json
 import resource
 import shutil
+import socket
 import ssl
 import tempfile
 from collections.abc import AsyncIterator, Callable
@@ -23,6 +24,7 @@ from hypothesis import strategies as st
 
 from sandboxes.gateway import forwarding
 from sandboxes.gateway.gateway import DESCRIPTORS, PLACEHOLDER, PORTS, Gateway, Request, Upstream
+from sandboxes.gateway.listening import listening, name_of
 from sandboxes.gateway.proxy import agent, connections
 from sandboxes.spec import SandboxError
 from tests.sandboxes.far_engine import certify
@@ -749,3 +751,18 @@ async def test_a_sandbox_sends_so_much_at_once_and_more_once_it_is_answered(
         assert await first == 200
         assert await both.post("/v1/chat/completions", b"x" * 600) == 200
         assert both.counts == {"forwarded": 2, "too_much_at_once": 1}
+
+
+# At paths longer than kernels take
+
+
+def test_who_listens_at_a_long_path_is_reached_there(tmp_path: Path) -> None:
+    folder = tmp_path / ("d" * 100)
+    folder.mkdir()
+    with (
+        listening(folder / "a.sock") as listener,
+        socket.socket(socket.AF_UNIX) as caller,
+        name_of(folder / "a.sock") as name,
+    ):
+        caller.connect(name)
+        listener.accept()[0].close()

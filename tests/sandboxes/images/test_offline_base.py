@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
 from sandboxes import SandboxError
-from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import offline_base
 from sandboxes.images.offline_base import Mirror, find_mirror, strip
-from sandboxes.images.trees import tar_of
 
 RELEASE = 'PRETTY_NAME="Some Debian"\nVERSION_CODENAME=trixie\n'
 
@@ -94,50 +96,47 @@ def test_what_no_container_reads_is_stripped_and_licences_stay(tmp_path: Path) -
 
 
 @pytest.fixture
-def unknown_suite(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A suite of which the engine has no base."""
-    monkeypatch.setattr(offline_base, "find_mirror", lambda root: Mirror("file:/nowhere", "ajet-test-suite"))
+def base(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
+    """Return what makes the base of a suite in an engine that has these."""
+    monkeypatch.setattr(offline_base, "find_mirror", lambda root: Mirror("file:/nowhere", "test"))
+    monkeypatch.setattr("os.geteuid", lambda: 0)
+
+    def make(*held: str, note: Callable[[str], None] = lambda line: None) -> str:
+        engine: Any = SimpleNamespace(client=MagicMock())
+        engine.client.images.list = lambda name: [name] if name in held else []
+        return offline_base.offline_base(engine, note)
+
+    return make
 
 
-@pytest.mark.usefixtures("unknown_suite")
 def test_without_root_it_is_refused_in_a_line_before_anything_is_done(
-    engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch
+    base: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     notes: list[str] = []
     with pytest.raises(SandboxError, match=r"needs root.*--offline-base.*--base IMAGE"):
-        offline_base.offline_base(engine, notes.append)
+        base(note=notes.append)
     assert notes == []
 
 
-@pytest.mark.usefixtures("unknown_suite")
-def test_without_debootstrap_it_is_refused_in_a_line(engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.geteuid", lambda: 0)
+def test_without_debootstrap_it_is_refused_in_a_line(base: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline_base, "_path", lambda: "/nonexistent")
     with pytest.raises(SandboxError, match="apt-get install debootstrap"):
-        offline_base.offline_base(engine, lambda line: None)
+        base()
 
 
-@pytest.mark.usefixtures("unknown_suite")
 def test_what_debootstrap_said_last_is_the_reason(
-    engine: ContainerEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    base: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     tool = tmp_path / "debootstrap"
     tool.write_text("#!/bin/sh\necho working\necho 'E: no such suite' >&2\nexit 1\n")
     tool.chmod(0o755)
-    monkeypatch.setattr("os.geteuid", lambda: 0)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     with pytest.raises(SandboxError, match="E: no such suite"):
-        offline_base.offline_base(engine, lambda line: None)
+        base()
     assert not list(tmp_path.glob("ajet-base-*")), "nothing is left behind"
 
 
-@pytest.mark.usefixtures("unknown_suite")
-def test_a_base_that_is_there_is_not_made_again(engine: ContainerEngine) -> None:
-    data = tar_of({"etc/nothing": b""})
-    engine.client.api.import_image_from_data(data, repository="ajet-base", tag="ajet-test-suite")
-    try:
-        assert offline_base.offline_base(engine, lambda line: None) == "ajet-base:ajet-test-suite"
-    finally:
-        engine.client.images.remove("ajet-base:ajet-test-suite")
+def test_a_base_that_is_there_is_not_made_again(base: Callable[..., str]) -> None:
+    assert base("ajet-base:test") == "ajet-base:test"

@@ -8,6 +8,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from contextlib import suppress
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from sandboxes.inside import init
+from sandboxes.inside.tie import GONE_S, LOOK_S, Tie, served
 
 INIT = Path(init.__file__)
 NEW_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"]
@@ -248,3 +250,42 @@ def test_it_ends_with_whoever_holds_its_door(workspace: Path) -> None:
     process = in_namespace(workspace, code, before, tied=str(workspace / "door"))
     end, _, _ = ended(process)
     assert (end["exit"], end["code"]) == ("stopped", -signal.SIGTERM)
+
+
+# Its tie to whoever holds its door
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def listening(path: Path) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(path))
+    listener.listen(0)
+    return listener
+
+
+def test_a_door_that_takes_nobody_just_now_is_served_and_one_whose_holder_is_gone_is_not(tmp_path: Path) -> None:
+    path = tmp_path / "door"
+    assert not served(str(path))
+    with listening(path):
+        assert all(served(str(path)) for _ in range(20)), "its queue is full, and its holder may be stopped"
+    assert not served(str(path))
+
+
+def test_a_tie_breaks_only_where_nobody_came_back_in_time(tmp_path: Path) -> None:
+    path, clock = tmp_path / "door", Clock()
+    tie = Tie(str(path), clock)
+    for _ in range(3):
+        clock.now += GONE_S - LOOK_S
+        assert not tie.broken()
+        with listening(path):
+            clock.now += LOOK_S
+            assert not tie.broken()
+        path.unlink()
+    clock.now += GONE_S
+    assert tie.broken()
