@@ -33,8 +33,6 @@ sys.stdin.read()
 
 
 class Released:
-    """What a server was told."""
-
     def __init__(self, refusal: SwarmError | None = None) -> None:
         self.names: list[str] = []
         self._refusal = refusal
@@ -54,14 +52,24 @@ def holder(folder: Path, url: str = URL) -> tuple[subprocess.Popen[str], str]:
     return process, process.stdout.readline().strip().rpartition(":")[2]
 
 
+def dead(folder: Path, url: str = URL) -> str:
+    """Start a client process and kill it; return its fingerprint."""
+    process, name = holder(folder, url)
+    process.kill()
+    process.wait()
+    return name
+
+
 def records(folder: Path) -> list[Path]:
     return list(folder.iterdir())
 
 
-async def take_over(folder: Path, released: Released, url: str = URL) -> None:
-    mine = Succession(url, "mine", folder)
+async def take_over(folder: Path, refusal: SwarmError | None = None) -> list[str]:
+    """Enter and leave; return whom the server was told of."""
+    mine, released = Succession(URL, "mine", folder), Released(refusal)
     await mine.enter(released)
     mine.leave()
+    return released.names
 
 
 async def test_a_record_for_which_the_disk_had_no_room_is_made_with_the_next_episode(tmp_path: Path) -> None:
@@ -81,18 +89,12 @@ async def test_a_record_for_which_the_disk_had_no_room_is_made_with_the_next_epi
 async def test_only_the_dead_are_taken_over_from_and_once(tmp_path: Path) -> None:
     alive, _ = holder(tmp_path)
     doomed, name = holder(tmp_path)
-    elsewhere, _ = holder(tmp_path, "http://127.0.0.1:8")
-    elsewhere.kill()
-    elsewhere.wait()
+    dead(tmp_path, "http://127.0.0.1:8")
     alive.send_signal(signal.SIGSTOP)  # it is not heard of, and lives
-    released = Released()
-    await take_over(tmp_path, released)
-    assert released.names == []
+    assert await take_over(tmp_path) == []
     doomed.kill()
     doomed.wait()
-    for _ in range(2):
-        await take_over(tmp_path, released)
-    assert released.names == [name]
+    assert [await take_over(tmp_path) for _ in range(2)] == [[name], []]
     alive.kill()
     alive.wait()
 
@@ -116,29 +118,21 @@ async def test_clients_of_one_process_and_name_leave_each_other_alone(tmp_path: 
 async def test_a_server_that_cannot_be_told_now_is_told_by_the_next_client(
     tmp_path: Path, refusal: SwarmError, again: bool
 ) -> None:
-    doomed, name = holder(tmp_path)
-    doomed.kill()
-    doomed.wait()
-    await take_over(tmp_path, Released(refusal))
-    released = Released()
-    await take_over(tmp_path, released)
-    assert released.names == ([name] if again else [])
+    name = dead(tmp_path)
+    await take_over(tmp_path, refusal)
+    assert await take_over(tmp_path) == ([name] if again else [])
 
 
 async def test_a_record_of_another_boot_or_machine_is_left_alone(tmp_path: Path) -> None:
-    doomed, _ = holder(tmp_path)
-    doomed.kill()
-    doomed.wait()
+    dead(tmp_path)
     (record,) = records(tmp_path)
     record.write_text(json.dumps({**json.loads(record.read_text()), "boot": "another"}))
-    released = Released()
-    await take_over(tmp_path, released)
-    assert released.names == []
+    assert await take_over(tmp_path) == []
 
 
 async def test_a_folder_that_others_may_write_to_is_not_used(tmp_path: Path) -> None:
     os.chmod(tmp_path, 0o777)
-    await take_over(tmp_path, Released())
+    await take_over(tmp_path)
     assert records(tmp_path) == []
 
 

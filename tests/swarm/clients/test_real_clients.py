@@ -19,7 +19,7 @@ from tests.swarm.clients.packages import COMMAND_LINES, HERE, SWE_AGENT
 from tests.swarm.conformance.support import THOUGHT, assert_trained_once, calls, roomy, saying
 from tests.swarm.server.support import MODEL, Served, serving
 
-_SECONDS = 120.0
+_SECONDS = 300.0
 MAKES = "echo made > made.txt"
 SUBMITS = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
 
@@ -36,23 +36,12 @@ async def run(folder: Path, *command: str | Path, **variables: str) -> str:
     work, home = folder / "work", folder / "home"
     work.mkdir()
     home.mkdir()
-    environment = {
-        "PATH": os.environ["PATH"],
-        "HOME": str(home),
-        "HTTPS_PROXY": "http://127.0.0.1:9",
-        "HTTP_PROXY": "http://127.0.0.1:9",
-        "NO_PROXY": "127.0.0.1",
-        "DO_NOT_TRACK": "1",
-        **variables,
-    }
+    nowhere = dict.fromkeys(("HTTPS_PROXY", "HTTP_PROXY"), "http://127.0.0.1:9")
+    own = {"PATH": os.environ["PATH"], "HOME": str(home), "NO_PROXY": "127.0.0.1", "DO_NOT_TRACK": "1"}
     process = await asyncio.create_subprocess_exec(
-        *map(str, command),
-        cwd=work,
-        env=environment,
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.STDOUT,
-    )
+        *map(str, command), cwd=work, env={**nowhere, **own, **variables}, stdin=asyncio.subprocess.DEVNULL,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
     try:
         said, _ = await asyncio.wait_for(process.communicate(), _SECONDS)
     finally:
@@ -64,11 +53,7 @@ async def run(folder: Path, *command: str | Path, **variables: str) -> str:
 
 
 def python(packages: Path) -> Mapping[str, str]:
-    return {
-        "PYTHONPATH": str(packages),
-        "LITELLM_LOCAL_MODEL_COST_MAP": "True",
-        "MSWEA_SILENT_STARTUP": "1",
-    }
+    return {"PYTHONPATH": str(packages), "LITELLM_LOCAL_MODEL_COST_MAP": "True", "MSWEA_SILENT_STARTUP": "1"}
 
 
 @pytest.mark.parametrize("thought", ["", THOUGHT], ids=["plain", "thinking"])
