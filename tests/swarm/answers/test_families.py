@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -9,7 +10,6 @@ import pytest
 from swarm.answers import Answer, AnswerFormat, ToolCall, Words
 from tests.swarm.answers.support import (
     CALL,
-    CLOCK,
     GLM,
     HARMONY,
     JSON,
@@ -18,7 +18,6 @@ from tests.swarm.answers.support import (
     PYTHON,
     THINK,
     TOOLS,
-    WEATHER,
     XML,
     read,
     read_parts,
@@ -27,14 +26,61 @@ from tests.swarm.answers.support import (
 NOW = ToolCall("clock", "{}")
 
 
-def test_llama_calls_are_the_whole_answer() -> None:
-    one, two = '{"name": "weather", "parameters": {"city": "Bonn"}}', '{"name": "clock", "parameters": {}}'
-    assert read(LLAMA3, one).tool_calls == (CALL,)
-    assert read(LLAMA3, f"<|python_tag|>{one}; {two}").tool_calls == (CALL, NOW)
-    assert read(LLAMA3, f'{{"type": "function", {one[1:]}').tool_calls == (CALL,)
-    assert read(LLAMA3, f"{one} is my answer") == Answer(f"{one} is my answer")
-    assert read(LLAMA3, f"See: {one}") == Answer(f"See: {one}")
-    assert read(LLAMA3, one[:-1]) == Answer(one[:-1])
+ONE, OTHER = '{"name": "weather", "parameters": {"city": "Bonn"}}', '{"name": "clock", "parameters": {}}'
+MARK = '{"city": "[TOOL_CALLS]"}'
+CUT = '[TOOL_CALLS]clock[ARGS]{"a'
+START = "<|start|>assistant"
+OPENED = "<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>"
+SPOKEN = (
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>Let me see.<|end|>"
+    '<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Bonn"}'
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "prompt", "text", "expected"),
+    [
+        (LLAMA3, "", ONE, Answer("", "", (CALL,))),
+        (LLAMA3, "", f"<|python_tag|>{ONE}; {OTHER}", Answer("", "", (CALL, NOW))),
+        (LLAMA3, "", f'{{"type": "function", {ONE[1:]}', Answer("", "", (CALL,))),
+        *((LLAMA3, "", text, Answer(text)) for text in (f"{ONE} is my answer", f"See: {ONE}", ONE[:-1])),
+        (MISTRAL, "", f'[TOOL_CALLS]weather[ARGS]{{"city": "Bonn"}}{CUT}', Answer(CUT, "", (CALL,))),
+        (MISTRAL, "", '[TOOL_CALLS][{"name": "clock"', Answer('[TOOL_CALLS][{"name": "clock"')),
+        (MISTRAL, "", f"[TOOL_CALLS]weather[ARGS]{MARK}", Answer("", "", (ToolCall("weather", MARK),))),
+        (MISTRAL, "", f'[TOOL_CALLS][{{"name": "weather", "arguments": {MARK}}}]',
+         Answer("", "", (ToolCall("weather", MARK),))),
+        *((GLM, "", f"<tool_call>{body}</tool_call>", Answer(f"<tool_call>{body}</tool_call>")) for body in (
+            "", "  ", "weather stray", "weather<arg_key>a</arg_key>", "weather<arg_value>2</arg_value>",
+        )),
+        (GLM, "", "\nHello", Answer("Hello")),
+        (GLM, "", "\n<think></think>\nHello", Answer("Hello")),
+        *((HARMONY, START, SPOKEN + end, Answer("Let me see.", "Hm.", (CALL,))) for end in ("<|call|>", "")),
+        (HARMONY, START, "<|channel|>final<|message|>5<|return|>", Answer("5")),
+        (HARMONY, START, ' to=functions.weather<|channel|>commentary json<|message|>{"city": "Bonn"}',
+         Answer("", "", (CALL,))),
+        (HARMONY, f"{OPENED}analysis<|message|>", "Hm.<|end|>", Answer("", "Hm.")),
+        (HARMONY, f"{OPENED}final<|message|>", "5", Answer("5")),
+        *((HARMONY, START, text, Answer(text)) for text in (
+            '<|channel|>commentary to=functions.weather<|message|>{"city": "Bo',
+            "<|channel|>commentary to=python<|message|>print(1)", "<|channel|>fin", "<|channel|>" + "x" * 400,
+        )),
+        (PYTHON, "", 'See.\n```tool_code\nweather(city="Bonn")\n```', Answer("See.", "", (CALL,))),
+        (PYTHON, "", '```tool_code\n[weather(city="Bonn"), clock()]\n```', Answer("", "", (CALL, NOW))),
+        (PYTHON, "", '```tool_code\nweather(city="a ``` b")\n```',
+         Answer("", "", (ToolCall("weather", '{"city": "a ``` b"}'),))),
+        (JSON, "", '```json\n{"name": "weather", "parameters": {"city": "Bonn"}}\n```', Answer("", "", (CALL,))),
+        *((PYTHON, "", text, Answer(text)) for text in map("```tool_code\n{}\n```".format, (
+            "weather('Bonn')", "weather(city=open('x'))", "x = 1", "weather(**a)", "weather(", "f(a=1e999)",
+            "f(a='\\ud800')", "f(a={1, 2})", "f(a=" + "[" * 300,
+        ))),
+        (THINK, "", "<think>\nHm.\n</think>\n\n5", Answer("5", "Hm.")),
+        (THINK, "<|Assistant|><think>\n", "Hm.\n</think>\n\n5", Answer("5", "Hm.")),
+    ],
+)  # fmt: skip
+def test_calls_thinking_and_what_is_broken_or_cut_are_read_as_the_family_writes_them(
+    answers: AnswerFormat, prompt: str, text: str, expected: Answer
+) -> None:
+    assert read(answers, text, prompt) == expected
 
 
 def test_llama_json_that_is_no_call_streams() -> None:
@@ -58,19 +104,6 @@ def test_mistral_calls_of_every_version_are_read(text: str) -> None:
     assert read(MISTRAL, f"[THINK]Hm.[/THINK]{text}") == Answer("", "Hm.", (CALL, NOW))
 
 
-def test_a_mistral_call_that_was_cut_is_words_but_those_before_it_are_calls() -> None:
-    cut = '[TOOL_CALLS]clock[ARGS]{"a'
-    assert read(MISTRAL, f'[TOOL_CALLS]weather[ARGS]{{"city": "Bonn"}}{cut}') == Answer(cut, "", (CALL,))
-    assert read(MISTRAL, '[TOOL_CALLS][{"name": "clock"').content == '[TOOL_CALLS][{"name": "clock"'
-
-
-def test_a_mistral_argument_may_hold_the_mark() -> None:
-    given = '{"city": "[TOOL_CALLS]"}'
-    assert read(MISTRAL, f"[TOOL_CALLS]weather[ARGS]{given}").tool_calls == (ToolCall("weather", given),)
-    old = f'[TOOL_CALLS][{{"name": "weather", "arguments": {given}}}]'
-    assert read(MISTRAL, old).tool_calls == (ToolCall("weather", given),)
-
-
 GLM_CALL = (
     "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>{}</arg_value>\n"
     "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>"
@@ -84,14 +117,7 @@ XML_CALL = (
 @pytest.mark.parametrize(("answers", "call"), [(GLM, GLM_CALL), (XML, XML_CALL)])
 @pytest.mark.parametrize(
     ("city", "as_json"),
-    [
-        ("Bonn", '"Bonn"'),
-        ("5", '"5"'),
-        ("true", '"true"'),
-        ('"q"', '"\\"q\\""'),
-        ("</tool_call>", '"</tool_call>"'),
-        ("é", '"é"'),
-    ],
+    [(text, json.dumps(text, ensure_ascii=False)) for text in ("Bonn", "5", "true", '"q"', "</tool_call>", "é")],
 )
 def test_values_without_quotes_are_read_by_the_tools_schema(
     answers: AnswerFormat, call: str, city: str, as_json: str
@@ -115,13 +141,6 @@ def test_values_of_no_known_type_are_json_if_they_can_be() -> None:
         assert read(GLM, text.format(value)).tool_calls == (ToolCall("other", f'{{"a": {as_json}}}'),)
 
 
-@pytest.mark.parametrize(
-    "body", ["", "  ", "weather stray", "weather<arg_key>a</arg_key>", "weather<arg_value>2</arg_value>"]
-)
-def test_glm_calls_that_cannot_be_read_stay_words(body: str) -> None:
-    assert read(GLM, f"<tool_call>{body}</tool_call>") == Answer(f"<tool_call>{body}</tool_call>")
-
-
 def test_a_schema_that_says_nothing_of_an_argument_is_no_obstacle() -> None:
     vaguely: tuple[Any, ...] = (None, {"a": True}, {"a": {}})
     for given_properties in vaguely:
@@ -131,63 +150,5 @@ def test_a_schema_that_says_nothing_of_an_argument_is_no_obstacle() -> None:
         assert GLM.grammar([vague])
 
 
-def test_glm_words_lose_the_line_break_their_template_writes() -> None:
-    assert read(GLM, "\nHello") == Answer("Hello")
-    assert read(GLM, "\n<think></think>\nHello") == Answer("Hello")
-
-
-def test_harmony_channels_are_thinking_words_and_calls() -> None:
-    text = (
-        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>Let me see.<|end|>"
-        '<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Bonn"}'
-    )
-    for end in ("<|call|>", ""):
-        assert read(HARMONY, text + end, "<|start|>assistant") == Answer("Let me see.", "Hm.", (CALL,))
-    assert read(HARMONY, "<|channel|>final<|message|>5<|return|>", "<|start|>assistant") == Answer("5")
-
-
-def test_a_harmony_recipient_may_stand_in_the_role() -> None:
-    text = ' to=functions.weather<|channel|>commentary json<|message|>{"city": "Bonn"}'
-    assert read(HARMONY, text, "<|start|>assistant").tool_calls == (CALL,)
-
-
-def test_a_harmony_channel_may_be_opened_by_the_prompt() -> None:
-    prompt = "<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>"
-    assert read(HARMONY, "Hm.<|end|>", f"{prompt}analysis<|message|>") == Answer("", "Hm.")
-    assert read(HARMONY, "5", f"{prompt}final<|message|>") == Answer("5")
-
-
-def test_harmony_messages_for_nobody_here_and_cut_calls_are_words() -> None:
-    for text in (
-        '<|channel|>commentary to=functions.weather<|message|>{"city": "Bo',
-        "<|channel|>commentary to=python<|message|>print(1)",
-        "<|channel|>fin",
-        "<|channel|>" + "x" * 400,
-    ):
-        assert read(HARMONY, text, "<|start|>assistant") == Answer(text)
-
-
-def test_fenced_calls_are_python_or_json_and_nothing_is_run() -> None:
-    assert read(PYTHON, 'See.\n```tool_code\nweather(city="Bonn")\n```') == Answer("See.", "", (CALL,))
-    assert read(PYTHON, '```tool_code\n[weather(city="Bonn"), clock()]\n```').tool_calls == (CALL, NOW)
-    assert read(PYTHON, '```tool_code\nweather(city="a ``` b")\n```').tool_calls[0].arguments == '{"city": "a ``` b"}'
-    assert read(JSON, '```json\n{"name": "weather", "parameters": {"city": "Bonn"}}\n```').tool_calls == (CALL,)
-    for code in (
-        "weather('Bonn')",
-        "weather(city=open('x'))",
-        "x = 1",
-        "weather(**a)",
-        "weather(",
-        "f(a=1e999)",
-        "f(a='\\ud800')",
-        "f(a={1, 2})",
-        "f(a=" + "[" * 300,
-    ):
-        text = f"```tool_code\n{code}\n```"
-        assert read(PYTHON, text) == Answer(text)
-
-
-def test_thinking_without_tools_is_read() -> None:
-    assert read(THINK, "<think>\nHm.\n</think>\n\n5") == Answer("5", "Hm.")
-    assert read(THINK, "Hm.\n</think>\n\n5", "<|Assistant|><think>\n", tools=(WEATHER, CLOCK)) == Answer("5", "Hm.")
+def test_thinking_that_was_only_begun_says_nothing() -> None:
     assert read_parts(THINK, ["<think>", "\n\n"]) == []
