@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from research.installation.home import Home
+from research.proposals.actions import ProposedHypothesis
 from research.results.attempt_files import AttemptSpec
 from studies import EventLog
 from studies.metrics import Asked, kind_named
@@ -58,6 +60,17 @@ def with_schedule(order: AttemptSpec, every: int, episodes: int = 16) -> Attempt
     return with_run(order, metric=metric, job=evaluated(job, metric))
 
 
+def make_claim(
+    variable: str = "group_size", control: Any = 4, treatment: Any = 16, **changes: Any
+) -> ProposedHypothesis:
+    """Return a claim of a planner; `changes` are more of its fields."""
+    usual: dict[str, Any] = {
+        "mechanism": "Less noise.", "variable": variable, "control": control, "treatment": treatment,
+        "direction": "increase", "predicted_low": 0.0, "predicted_high": 0.2, "probability": 0.5,
+    }  # fmt: skip
+    return ProposedHypothesis(**(usual | changes))
+
+
 def make_verdict(hypothesis: str = "h1", verdict: str = "inconclusive", **changes: Any) -> Verdict:
     """Return a verdict on three runs an arm."""
     values: dict[str, Any] = {
@@ -74,3 +87,21 @@ def edit(path: Path, change: Callable[[Any], object]) -> None:
     value = json.loads(path.read_text())
     change(value)
     path.write_text(json.dumps(value))
+
+
+def make_wheel(folder: Path, name: str, version: str, files: Mapping[str, bytes]) -> Path:
+    """Write a wheel that pip takes, with these files in it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    stem = f"{name.replace('-', '_')}-{version}"
+    facts = {
+        "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "WHEEL": "Wheel-Version: 1.0\nGenerator: a test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        "RECORD": "",
+    }
+    path = folder / f"{stem}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for inside, data in files.items():
+            archive.writestr(inside, data)
+        for inside, text in facts.items():
+            archive.writestr(f"{stem}.dist-info/{inside}", text)
+    return path

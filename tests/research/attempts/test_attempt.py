@@ -87,14 +87,12 @@ async def leaves(attempt: FakeAttempt) -> int:
 @pytest.mark.parametrize(
     ("role", "play", "code", "said"),
     [
-        ("client", dies, "client_died", "its last words"),
-        ("client", leaves, "client_stopped", "step 0 of 8"),
-        ("initial", dies, "evaluator_died", "its last words"),
-        ("during", dies, "evaluator_died", "its last words"),
+        ("client", dies, "client_died", "its last words"), ("client", leaves, "client_stopped", "step 0 of 8"),
+        ("initial", dies, "evaluator_died", "its last words"), ("during", dies, "evaluator_died", "its last words"),
         ("final", dies, "evaluator_died", "its last words"),
         ("final", leaves, "evaluator_failed", "evaluation-final.json"),
     ],
-)
+)  # fmt: skip
 async def test_a_worker_that_ends_before_its_work_is_done_fails_the_attempt_by_its_name(
     folder: AttemptFolder, role: str, play: Play, code: str, said: str
 ) -> None:

@@ -25,6 +25,7 @@ from tests.research.bench import STUDY, Bench
 from tests.research.designs import base_job, design
 from tests.research.factories import edit
 from tests.research.fakes import REFUSED, FakeContainers, evaluation, read_fake_tracking, write_results
+from tests.research.model_folders import model_at
 
 IMAGE = "sha256:" + "ab" * 32
 DOCKER = Sandboxing(kind="docker", image=IMAGE, base="base", engine="20.10")
@@ -81,8 +82,10 @@ def test_an_attempt_is_told_where_the_packages_of_its_backend_are(
 ) -> None:
     monkeypatch.setenv("AJET_VERL_PYTHON", sys.executable)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "secret")
+    made = model_at(tmp_path / "made")
+    monkeypatch.setattr("research.installation.tiny_model._make", lambda *asked: made)
     small = {"kind": "tiny", "hidden_size": 16, "layers": 1, "warm_start_steps": 0}
-    bench = Bench(tmp_path, design=design(16, base_job={**base_job(), "backend": backend, "model": small}))
+    bench = Bench(tmp_path / "home", design=design(16, base_job={**base_job(), "backend": backend, "model": small}))
     bench.loop().tick()
     (given, *_) = bench.sandbox.variables.values()
     expected = {"AJET_VERL_PYTHON": sys.executable} if backend == "verl" else {}

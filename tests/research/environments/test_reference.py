@@ -87,10 +87,8 @@ def test_installed_packages_offer_environments_which_are_not_imported(
         ("tsaks.jsonl", None, "found 'tsaks.jsonl': no such file; did you mean tasks.jsonl?"),
         ("tsaks.jsonl", "judge.py", "found 'tsaks.jsonl': no such file; did you mean tasks.jsonl?"),
         ("tasks.jsonl", "juge.py", "found 'juge.py': no such file; did you mean judge.py?"),
-        ("~nobody-of-that-name/x", None, "found '~nobody-of-that-name/x'"),
-        ("x" * 5000, None, "found 'xxx"),
-        ("", None, "found ''"),
-        ("gues", None, "guess"),
+        ("~nobody-of-that-name/x", None, "found '~nobody-of-that-name/x'"), ("x" * 5000, None, "found 'xxx"),
+        ("", None, "found ''"), ("gues", None, "guess"),
         ("hugging-face:gsm8k", None, "addresses begin with reasoning-gym:, textarena:, gymnasium:"),
         ("https://example.org/x", None, "addresses begin with"),
         ("tasks.jsonl", None, "expected --reward FILE.py[:NAME] beside tasks.jsonl"),
@@ -102,7 +100,7 @@ def test_installed_packages_offer_environments_which_are_not_imported(
         ("tasks.jsonl", "shop", "expected --reward as FILE.py or FILE.py:NAME; found 'shop'"),
         ("tasks.jsonl", "~nobody-of-that-name/x.py", "expected --reward as FILE.py"),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_reference_is_refused_in_one_line(text: str, reward: str | None, expected: str) -> None:
     with pytest.raises(BadEnvironment) as refused:
         read_reference(text, reward)

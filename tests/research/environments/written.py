@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import zipfile
 from pathlib import Path
+
+from tests.research.factories import make_wheel
 
 SUMS = """
 import os, random, sys
@@ -65,16 +66,7 @@ def sums(
 
 def wheel_in(folder: Path, name: str) -> Path:
     """Make a folder with the wheel of a small package, whose VALUE is 7; return it."""
-    folder.mkdir()
-    info = f"{name}-1.0.dist-info"
-    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr(f"{name}.py", "VALUE = 7\n")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-    return folder
+    return make_wheel(folder, name, "1.0", {f"{name}.py": b"VALUE = 7\n"}).parent
 
 
 def line_of(folder: Path, what: str) -> int:

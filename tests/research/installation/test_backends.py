@@ -1,14 +1,15 @@
-"""Which Python runs a server of a backend, and what is said where none can."""
+"""Which Python runs a server of a backend, what is said where none can, and how many runs a machine carries."""
 
 from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from research.errors import BackendMissing
-from research.installation import backends
+from research.installation import backends, machine
 from research.installation.backends import VERL_PYTHON, python_of, require_backend
 
 
@@ -71,3 +72,21 @@ def test_either_engine_does(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(BackendMissing, match="an_engine_that_nobody_has or another"):
         require_backend("verl")
     backends._require_verl.cache_clear()
+
+
+@pytest.fixture
+def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30))
+
+
+@pytest.mark.usefixtures("eight_cores")
+@pytest.mark.parametrize(("parameters", "runs"), [(0, 8), (100_000, 8), (135_000_000, 3), (10**12, 1)])
+def test_a_larger_model_leaves_room_for_fewer_runs_and_always_for_one(parameters: int, runs: int) -> None:
+    assert machine.parallel(machine.run_bytes(parameters)) == runs
+
+
+@pytest.mark.usefixtures("eight_cores")
+def test_what_a_check_saw_of_a_models_memory_goes_before_its_size() -> None:
+    assert machine.parallel(machine.run_bytes(135_000_000, 1 << 30)) == 6
+    assert machine.parallel(machine.run_bytes(135_000_000, 6 << 30)) == 2

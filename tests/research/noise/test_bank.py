@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from research.noise.bank import BankFile, NoiseBank, model_key, read_bank, shipped_bank
-from research.noise.figures import LEAST_DF, LEAST_PAIRS, Observation, figures
+from research.noise.figures import LEAST_DF, LEAST_PAIRS, figures
 from research.noise.results_version import RESULTS_VERSION
 from studies import EventLog, EventType
 from studies.records.design import Metric, RunSpec
@@ -273,11 +273,6 @@ def test_a_corrupt_log_is_left_out_and_counted(log: EventLog, tmp_path: Path) ->
 def test_the_bank_of_a_home_holds_the_shipped_runs_too(log: EventLog) -> None:
     with closing(log):
         assert NoiseBank.of(log).observations == shipped_bank().observations
-
-
-def test_an_observation_survives_serialising() -> None:
-    (entry, _) = group(0.02, 2)
-    assert Observation.model_validate_json(entry.model_dump_json()) == entry
 
 
 def test_the_rate_of_collapse_is_of_all_runs_that_are_known() -> None:
