@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections import defaultdict
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from hypothesis import settings
 
 from research.decisions import DEFAULT_TABLE as SETTLING_TABLE
 from research.design.power import planned_looks
@@ -18,11 +20,12 @@ from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
 from research.noise.bank import NoiseBank
 from research.results.collect import ReadTracking
+from research.scheduling.steps import FAILURES
 from research.study.completion import BuildsReport
 from research.study.controller import StudyController, TickResult
 from research.study.stop import answer, open_question
 from research.tracking.mirror import NO_MIRROR, TellsOfCopies
-from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState
+from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.inquiry.ledger import Ledgers
 from studies.log.lock_file import lock_name, write_lock
 from studies.log.study_state import ApprovalAnswer
@@ -56,8 +59,8 @@ class Cut(BaseException):
 class CutLog(EventLog):
     """An event log whose writer is killed at a given append: before it is written, or right after."""
 
-    def __init__(self, url: str, clock: ManualClock, at: int | None = None, *, written: bool = True) -> None:
-        super().__init__(url, clock=clock)
+    def __init__(self, like: EventLog, at: int | None = None, *, written: bool = True) -> None:
+        self.__dict__.update(like.__dict__)  # the same engine: a new one compiles every statement anew
         self._left = at
         self._written = written
 
@@ -80,8 +83,10 @@ def fake_report(state: StudyState, folder: Path) -> Report:
 class Knows(NoiseBank):
     """Stands for a bank with twenty degrees of freedom about anything, so that no A/A runs are needed."""
 
+    sd = 0.01
+
     def find(self, environment: str, job: Job, metric: Metric) -> Noise:
-        return Noise(sd=0.01, df=20, episodes=metric.episodes, basis="made up")
+        return Noise(sd=self.sd, df=20, episodes=metric.episodes, basis="made up")
 
     def why_not(self, environment: str, job: Job, metric: Metric) -> None:
         return None
@@ -136,7 +141,6 @@ def in_round(design: Design, state: StudyState, rounds: int) -> Design:
     last = state.rounds_before[-1] if state.rounds_before else None
     ledgers = Ledgers.begin(rounds) if last is None else last.ledgers.after(last.outcome)
     place = ledgers.place("" if last is None else str(last.design_hash))
-    assert place is not None
     looks = planned_looks(len(design.seeds), 3, place.difference, place.equivalence / len(design.hypotheses))
     claims = tuple(
         claim.model_copy(update={"id": claim.id if state.round == 1 else f"r{state.round}{claim.id}"})
@@ -190,8 +194,8 @@ class Bench:
         self.tick_s = 1.0
         self.approves = False
         """Whether somebody approves whatever is asked while it is driven."""
-        with closing(EventLog(self.home.database, clock=self.clock)) as log:
-            create_study(log, study, **settings)
+        self.log = EventLog(self.home.database, clock=self.clock)
+        create_study(self.log, study, **settings)
 
     def loop(
         self,
@@ -205,7 +209,7 @@ class Bench:
 
         Its stopwatch is the bench's clock, unless `seconds` is one.
         """
-        log = log or CutLog(self.home.database, self.clock, at, written=written)
+        log = log or CutLog(self.log, at, written=written)
         folder = self.home.study(self.study)
         return StudyController(
             home=self.home,
@@ -237,6 +241,15 @@ class Bench:
         for handle in self.sandbox.handles.values():
             while handle.poll() is None:
                 pass
+
+    def until(self, reached: Callable[[StudyState], object], loop: StudyController | None = None) -> StudyState:
+        """Tick until the state is reached; return it."""
+        loop = loop or self.loop()
+        for _ in range(MOST_TICKS):
+            if reached(state := loop.tick().state):
+                return state
+            self.clock.advance(self.tick_s)
+        raise AssertionError(f"it never came to that: {state.status}")
 
     def drive(self, loop: StudyController) -> TickResult:
         for _ in range(MOST_TICKS):
@@ -274,18 +287,66 @@ class Bench:
 
     def answer(self, *, granted: bool = True) -> ApprovalAnswer:
         """Answer what is asked, as `ajet study approve` and `deny` do."""
-        with closing(EventLog(self.home.database, clock=self.clock)) as log:
-            record = StudyLog(log, STUDY)
-            return answer(record, open_question(record.state()).digest, "command", granted=granted)
+        record = StudyLog(self.log, STUDY)
+        return answer(record, open_question(record.state()).digest, "command", granted=granted)
 
     def append(self, type: EventType, **payload: Any) -> None:
         """Append what another process would."""
-        with closing(EventLog(self.home.database, clock=self.clock)) as log:
-            append(log, self.study, type, payload, actor="user")
+        append(self.log, self.study, type, payload, actor="user")
 
     def events(self) -> list[Event]:
-        with closing(EventLog(self.home.database)) as log:
-            return log.read(self.study)
+        return self.log.read(self.study)
+
+
+def check_whole(bench: Bench) -> StudyState:
+    """Whatever happened: every run is accounted for, every attempt was started once and had a cause, in its order."""
+    events = bench.events()
+    state = fold(events)
+    assert all(run.status in ("collected", "invalid") for run in state.runs.values())
+    assert bench.sandbox.most_at_once <= state.settings["parallel"]
+    for run in state.runs.values():
+        assert [attempt.number for attempt in run.attempts] == list(range(1, len(run.attempts) + 1))
+        assert all(attempt.status in FAILURES for attempt in run.attempts[:-1])
+    launched = {attempt.name for run in state.runs.values() for attempt in run.attempts}
+    assert bench.sandbox.starts == Counter(dict.fromkeys(launched, 1))
+    once = Counter(event.type for event in events)
+    assert {once[EventType(name)] for name in ("design.locked", "report.built")} <= {0, 1}
+    if state.design is not None and state.design.looks and state.design.shared_seeds:
+        order = {seed: index for index, seed in enumerate(state.design.seeds)}
+        for at, event in enumerate(events):
+            if event.type is EventType.RUN_PLANNED and event.payload["spec"].get("phase", "confirm") == "confirm":
+                seen = max((d.look for d in fold(events[:at]).decisions if d.action == "continue"), default=0)
+                assert order[event.payload["spec"]["seed"]] < state.design.looks[seen].seeds, "a run beyond the look"
+    return state
+
+
+def unapproved(events: Sequence[Event]) -> None:
+    """Fail where a run was planned or a candidate asked for before somebody had approved its stage."""
+    mode = events[0].payload["settings"]["approve"]
+    asked: dict[str, str] = {}
+    approved: set[str] = set()
+    for event in events:
+        match event.type:
+            case EventType.APPROVAL_ASKED:
+                asked[event.payload["digest"]] = event.payload["question"]["stage"]
+            case EventType.APPROVAL_GIVEN:
+                approved.add(asked[event.payload["digest"]])
+            case EventType.RUN_PLANNED | EventType.CANDIDATE_ASKED if mode != "none":
+                assert _stages(event, mode) & approved, f"nobody approved what event {event.seq} begins"
+
+
+def _stages(event: Event, mode: str) -> set[str]:
+    """Return the stages that an event may belong to: which look a seed is of is for the design to say."""
+    phase = "screen" if event.type is EventType.CANDIDATE_ASKED else event.payload["spec"].get("phase", "confirm")
+    if phase == "noise" or mode == "plan":
+        return {"noise" if phase == "noise" else "design"}
+    looks = {f"look {number}" for number in range(1, 10)}
+    return looks if phase == "confirm" else {"replication" if phase == "replicate" else phase}
+
+
+def most_examples(count: int) -> int:
+    """Return the profile's number of examples, `count` at most: a whole study takes seconds."""
+    return min(count, settings.default.max_examples)
 
 
 @contextmanager

@@ -50,3 +50,11 @@ def refusal(
     except DesignRefused as error:
         return error
     return None
+
+
+def assert_refused(action: Action, hypotheses: Sequence[Hypothesis], *names: str, **means: Any) -> DesignRefused:
+    """Expect a refusal in one line with these names in it; return it."""
+    found = refusal(action, hypotheses, **means)
+    assert [name for name in names if name not in found.message] == [], found.message
+    assert "\n" not in found.message
+    return found

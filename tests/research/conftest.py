@@ -1,11 +1,13 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from research.planner import Digest
+from tests.research.bench import scratch
 
 
 @pytest.fixture
@@ -16,3 +18,10 @@ def digest() -> Callable[..., Digest]:
         return Digest(**{"topic": topic, "seconds_left": 600.0, "seconds_per_run": 58.0, "parallel": 2, **facts})
 
     return make
+
+
+@pytest.fixture
+def fast_path() -> Iterator[Path]:
+    """A folder in memory."""
+    with scratch() as folder:
+        yield folder

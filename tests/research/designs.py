@@ -6,17 +6,7 @@ from typing import Any
 
 from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price, RunSpec
-from studies.records.design_parts import (
-    Knob,
-    Look,
-    Noise,
-    Prediction,
-    Promise,
-    Replication,
-    Rule,
-    Rung,
-    Screen,
-)
+from studies.records.design_parts import Knob, Look, Noise, Prediction, Promise, Replication, Rule, Rung, Screen
 from studies.records.noise_plan import NoisePlan
 from tests.research.fakes import BASE
 

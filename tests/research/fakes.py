@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ from studies.records.design import RunSpec
 from swarm.environments.playing.evaluate import rounds
 from swarm.environments.registry import environments
 from swarm.job import Job
+from tests.research.factories import make_claim
 from tests.studies.raw import append
 
 BASE = Job(steps=3, backend="fake")
@@ -51,26 +52,28 @@ class ManualClock:
         self.now += timedelta(seconds=seconds)
 
 
+LARGER_GROUP = make_claim(control=8, statement="A larger group helps.", predicted_high=0.6, probability=0.7)
+
+
 class ScriptedPlanner:
-    """Proposes that a larger group helps, in the wanted number of seeds."""
+    """Proposes its claims, in the wanted number of seeds; keeps what it is shown."""
 
     name = "scripted"
-    model = None
+    model: str | None = None
 
-    def __init__(self, seeds: int = 3, environment: str = "guess") -> None:
+    def __init__(self, seeds: int = 3, environment: str = "guess", *claims: ProposedHypothesis) -> None:
         self.asked: list[str] = []
+        self.shown: list[Digest] = []
         self._seeds = seeds
         self._environment = environment
+        self._claims = claims or (LARGER_GROUP,)
 
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         self.asked.append(digest.stage)
-        hypothesis = ProposedHypothesis(
-            statement="A larger group helps.", mechanism="Less noise.", variable="group_size", control=8, treatment=16,
-            direction="increase", predicted_low=0.0, predicted_high=0.6, probability=0.7,
-        )  # fmt: skip
+        self.shown.append(digest)
         match digest.stage:
             case "propose":
-                return PlannerTurn(Propose(hypotheses=(hypothesis,)))
+                return PlannerTurn(Propose(hypotheses=self._claims))
             case "design":
                 return PlannerTurn(ProposeDesign(environment=self._environment, seeds_per_arm=self._seeds))
             case "conclude":
@@ -87,19 +90,15 @@ def create_study(
     topic: str = "Does a larger group help?",
     planner: str = "scripted",
     model: str | None = None,
-    wanted: Mapping[str, Any] | None = None,
     approve: str = "none",
-    wandb: Mapping[str, Any] | None = None,
-    episodes: int | None = None,
+    **settings: Any,
 ) -> None:
     payload = {
         "topic": topic,
         "planner": {"name": planner, "model": model},
         "settings": {
             "budget_s": budget_s, "max_runs": max_runs, "parallel": parallel, "approve": approve,
-            **({} if wanted is None else {"wanted": wanted}),
-            **({} if wandb is None else {"wandb": wandb}),
-            **({} if episodes is None else {"episodes": episodes}),
+            **{name: value for name, value in settings.items() if value is not None},
         },
         "command": ["ajet", "research", "..."],
         "versions": {"python": "3"},
@@ -135,7 +134,6 @@ def evaluation(
 
 def during(spec: RunSpec, before: float, success: float) -> dict[str, Any]:
     """Return what is written by the evaluator during a training whose success grows by as much with each step."""
-    assert spec.metric.schedule is not None
     rise, count = (success - before) / spec.job["steps"], spec.metric.schedule.episodes
     made = [
         evaluation(spec, step, before + rise * step, count, spec.seed + step) for step in spec.job["evaluate_after"]
@@ -213,17 +211,7 @@ class FakeSandbox:
         self.variables[spec.name] = spec.environment
         if spec.name not in self.handles:
             self.starts[spec.name] += 1
-            self.handles[spec.name] = FakeHandle(
-                spec.name,
-                AttemptFolder(spec.directory),
-                self.script,
-                self.polls,
-                self.rate,
-                self.seconds,
-                self.clock,
-                self.begins,
-                self.now,
-            )
+            self.handles[spec.name] = FakeHandle(spec.name, AttemptFolder(spec.directory), self)
             self.most_at_once = max(self.most_at_once, sum(h.ended is None for h in self.handles.values()))
         return self.handles[spec.name]
 
@@ -293,58 +281,44 @@ class FakeOther:
 
 
 class FakeHandle:
-    """An attempt in a FakeSandbox."""
+    """An attempt in a FakeSandbox, as that was when it began."""
 
-    def __init__(
-        self,
-        name: str,
-        folder: AttemptFolder,
-        script: Script,
-        polls: int,
-        rate: Callable[[RunSpec], float],
-        seconds: float,
-        clock: Callable[[], datetime] | None = None,
-        begins: Callable[[RunSpec], float] = beginning,
-        now: Callable[[], datetime] = lambda: datetime(2026, 1, 1, tzinfo=UTC),
-    ) -> None:
-        self._begins = begins
-        self._now = now
-        self._began = now()
-        self._over: datetime | None = None
+    def __init__(self, name: str, folder: AttemptFolder, sandbox: FakeSandbox) -> None:
         self.name = name
         self.ended: Exit | None = None
         self.stops = 0
         self._folder = folder
         self._order = AttemptSpec.model_validate_json(folder.spec.read_text())
-        self._script = script
-        self._left = polls
-        self._rate = rate
-        self._seconds = seconds
+        self._sandbox = replace(sandbox)
+        self._left = sandbox.polls
         self.labels: Mapping[str, str] = self._order.labels()
-        self._clock = clock
-        self._seen = clock() if clock else None
+        self._began = sandbox.now()
+        self._over: datetime | None = None
+        self._seen = sandbox.clock() if sandbox.clock else None
 
     def ran(self) -> tuple[float, float | None]:
         if self.ended is not None:
-            self._over = self._over or self._now()
+            self._over = self._over or self._sandbox.now()
         return self._began.timestamp(), None if self._over is None else self._over.timestamp()
 
     def poll(self) -> Exit | None:
-        if self._clock and self._seen == self._clock():
+        clock = self._sandbox.clock
+        if clock and self._seen == clock():
             return self.ended
-        self._seen = self._clock() if self._clock else None
+        self._seen = clock() if clock else None
         if self.ended is None:
             if self._left > 0:
                 self._left -= 1
             else:
-                self.ended = self._end(self._script(self._order))
+                self.ended = self._end(self._sandbox.script(self._order))
         return self.ended
 
     def _end(self, how: str) -> Exit | None:
         match how:
             case "ok":
                 spec = self._order.spec
-                write_results(self._folder, self._order, self._rate(spec), self._seconds, self._begins(spec))
+                sandbox = self._sandbox
+                write_results(self._folder, self._order, sandbox.rate(spec), sandbox.seconds, sandbox.begins(spec))
                 return Exit("finished", 0)
             case "foreign":
                 write_results(self._folder, self._order.model_copy(update={"attempt": 99}), 1.0)
@@ -357,7 +331,7 @@ class FakeHandle:
                 self._folder.outcome.write_text('{"status": "fini')
                 return Exit("finished", 0)
             case "endless":
-                write_results(self._folder, self._order, self._rate(self._order.spec))
+                write_results(self._folder, self._order, self._sandbox.rate(self._order.spec))
                 said = json.loads(self._folder.outcome.read_text())
                 self._folder.outcome.write_text(json.dumps({**said, "seconds": 1e300}))
                 return Exit("finished", 0)

@@ -36,7 +36,6 @@ class InRounds(Synthetic):
         before = state.rounds_before[-1] if state.rounds_before else None
         ledgers = Ledgers.begin(MOST) if before is None else before.ledgers.after(before.outcome)
         place = ledgers.place("" if before is None else str(before.design_hash))
-        assert place is not None
         claim = hypothesis("h1" if state.round == 1 else f"r{state.round}h1", treatment, control=control)
         usual = design((claim,), seeds=seeds)
         shift = 1000 * (state.round - 1)

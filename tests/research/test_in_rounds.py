@@ -81,7 +81,7 @@ def test_runs_of_earlier_rounds_set_prices_for_other_studies_and_for_the_next_ro
         assert min(shares) <= found.times <= max(shares), (
             "what was priced before the round began is what it is locked by"
         )
-        assert "as this study's runs so far took" in found.basis
+        assert "this study's runs" in found.basis
     assert listed.after_noise(state).times == listed.after_noise(asked_on.state()).times
 
 

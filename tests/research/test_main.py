@@ -25,8 +25,6 @@ def test_an_unfit_python_gets_one_line_and_exit_code_2(
 
 def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     class Interrupted:
-        """Modules whose import is interrupted."""
-
         def find_spec(self, name: str, *rest: object) -> None:
             if name == "research.cli.app":
                 raise KeyboardInterrupt

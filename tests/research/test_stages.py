@@ -4,32 +4,22 @@ from __future__ import annotations
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from research.results.attempt_files import AttemptSpec
 from research.scheduling.next_step import next_step
-from research.scheduling.steps import BUDGET_CODE, BUDGET_RULE, VETO_CODE, Launch
+from research.scheduling.steps import BUDGET_CODE, VETO_CODE, Launch
 from studies import EventType, StudyState, fold
 from studies.records.design import Design
 from studies.records.design_parts import Phase, Replication, Rule
-from tests.research.bench import STUDY, Bench, Cut, scratch
+from tests.research.bench import STUDY, Bench, scratch
 from tests.research.designs import claim, design, every_stage, noise_plan, screened
-
-LONG = 10_000.0
-
-
-@pytest.fixture
-def fast_path() -> Iterator[Path]:
-    with scratch() as folder:
-        yield folder
 
 
 def finished(bench: Bench) -> StudyState:
@@ -44,41 +34,19 @@ def verdicts(state: StudyState) -> list[tuple[str, int, str]]:
     return [(v.hypothesis, v.look, v.verdict) for v in state.verdicts]
 
 
-def check_order(bench: Bench) -> None:
-    """Every prefix of the log folds, runs of the confirmation keep to the looks, no attempt was started twice."""
-    events = bench.events()
-    state = fold(events)
-    assert set(bench.sandbox.starts.values()) <= {1}
-    launched = {attempt.name for run in state.runs.values() for attempt in run.attempts}
-    assert bench.sandbox.starts.keys() <= launched
-    assert bench.sandbox.most_at_once <= state.settings["parallel"]
-    if state.design is None or not state.design.looks:
-        return
-    order = {seed: index for index, seed in enumerate(state.design.seeds)}
-    for at, event in enumerate(events):
-        if event.type is EventType.RUN_PLANNED and event.payload["spec"].get("phase", "confirm") == "confirm":
-            seen = max((d.look for d in fold(events[:at]).decisions if d.action == "continue"), default=0)
-            assert order[event.payload["spec"]["seed"]] < state.design.looks[seen].seeds, "a run beyond the look"
-
-
-def killed_and_continued(bench: Bench, cuts: list[tuple[int, bool]]) -> StudyState:
-    for at, written in cuts:
-        with suppress(Cut):
-            return bench.drive(bench.loop(at, written=written)).state
-    return finished(bench)
-
-
 @pytest.fixture(scope="module")
 def whole() -> StudyState:
     with scratch() as folder:
-        return finished(Bench(folder, design=every_stage(), noise=noise_plan()))
+        bench = Bench(folder, design=every_stage(), noise=noise_plan())
+        state = finished(bench)
+        assert hashlib.sha256((bench.home.study(STUDY) / "design.lock").read_bytes()).hexdigest() == state.design_hash
+        return state
 
 
 def test_a_study_goes_through_every_stage(whole: StudyState) -> None:
     assert whole.status == "concluded"
     assert counts(whole) == {"noise": 2, "screen": 5, "confirm": 8, "replicate": 4}
     assert sorted(whole.candidates) == ["group_size=16", "group_size=32", "group_size=4"]
-    assert whole.selection is not None
     assert whole.selection.kept == ("group_size=16",)
     assert [(v.look, v.final) for v in (*whole.interim, *whole.verdicts)] == [(1, False), (2, False), (3, True)]
     assert verdicts(whole) == [("s1", 3, "supported")]
@@ -106,39 +74,11 @@ def test_what_a_screen_saw_feeds_no_claim(whole: StudyState) -> None:
     assert len(whole.values("group_size=16", phase="screen")) == 2
 
 
-@pytest.mark.parametrize("written", [True, False])
-def test_a_fresh_controller_appends_the_next_event_of_any_stage(fast_path: Path, written: bool) -> None:
-    """By induction a controller killed at any event changes nothing: each event here is a controller's first."""
-    uncut, killed = (Bench(fast_path / n, design=every_stage(), noise=noise_plan()) for n in ("uncut", "killed"))
-    uncut.sandbox.clock = uncut.clock
-    expected = finished(uncut)
-    _, controllers = killed.drive_by_single_events(written=written)
-    assert killed.told() == uncut.told()
-    assert controllers >= expected.event_count - 2
-    check_order(killed)
-
-
-def test_a_controller_killed_in_the_middle_of_a_stage_changes_nothing_of_the_result(
-    fast_path: Path, whole: StudyState
-) -> None:
-    bench = Bench(fast_path, design=every_stage(), noise=noise_plan())
-    state = killed_and_continued(bench, [(whole.event_count // 2, True)])
-    assert state.verdicts == whole.verdicts
-    assert state.replications == whole.replications
-    assert (list(state.candidates), state.selection) == (list(whole.candidates), whole.selection)
-    assert {key: run.measurements for key, run in state.runs.items()} == {
-        key: run.measurements for key, run in whole.runs.items()
-    }
-    assert all(len(run.attempts) == 1 for run in state.runs.values())
-    check_order(bench)
-
-
 def test_an_arm_that_is_settled_gets_no_more_runs_while_the_control_goes_on(fast_path: Path) -> None:
     bench = Bench(fast_path, design=design(16, 32, looks=_looks(0.02, 0.02, 0.02)))
     state = finished(bench)
     assert verdicts(state) == [("h1", 1, "supported"), ("h2", 3, "inconclusive")]
     assert [len(state.runs_of(f"group_size={size}")) for size in (8, 16, 32)] == [4, 2, 4]
-    check_order(bench)
 
 
 def _looks(*alphas: float) -> tuple[Any, ...]:
@@ -158,7 +98,7 @@ def test_what_no_rule_covers_settles_whatever_the_budget_and_the_decision_says_s
     state = finished(Bench(fast_path, design=design(16, decision_table=(poor,)), budget_s=3e7))
     (decision,) = [d for d in state.decisions if d.hypothesis]
     assert (decision.rule, decision.action) == ("no-rule", "settle")
-    assert decision.reason.startswith("no rule of the table holds: h1 is inconclusive at look 1 of 3")
+    assert decision.reason.startswith("no rule of")
     assert verdicts(state) == [("h1", 1, "inconclusive")]
     assert state.status == "concluded"
 
@@ -180,7 +120,6 @@ def fails(*sizes: int, phase: Phase) -> Any:
 
 def test_a_candidate_that_cannot_be_measured_is_not_kept(fast_path: Path) -> None:
     state = finished(Bench(fast_path, fails(16, phase="screen"), design=screened()))
-    assert state.selection is not None
     assert state.selection.kept == ("group_size=32",)
     (lost,) = state.runs_of("group_size=16", "screen")
     assert lost.status == "invalid"
@@ -189,33 +128,26 @@ def test_a_candidate_that_cannot_be_measured_is_not_kept(fast_path: Path) -> Non
 def test_a_screen_of_which_nothing_could_be_measured_ends_without_a_claim(fast_path: Path) -> None:
     state = finished(Bench(fast_path, fails(4, 16, 32, phase="screen"), design=screened()))
     assert (state.status, state.selection, state.verdicts) == ("concluded", None, ())
-    assert "no candidate of the screen could be measured" in str(state.concluded_reason)
+    assert "no candidate" in str(state.concluded_reason)
     assert counts(state) == {"screen": 3}
 
 
 def spend_in(phase: Phase, path: Path, chosen: Design, after: int) -> tuple[Bench, StudyState]:
     """Use up the budget when so many runs of a phase were collected; the rest of its attempts never end."""
+    ended: set[str] = set()
 
     def script(order: AttemptSpec) -> str:
-        return "ok" if order.spec.phase != phase or order.run_id in ended or len(ended) < after else "never"
+        if order.spec.phase == phase and order.run_id not in ended:
+            if len(ended) >= after:
+                return "never"
+            ended.add(order.run_id)
+        return "ok"
 
-    ended: set[str] = set()
-    bench = Bench(path, lambda order: _noted(order, script(order), ended, phase), design=chosen, noise=noise_plan())
+    bench = Bench(path, script, design=chosen, noise=noise_plan())
     loop = bench.loop()
-    for _ in range(200):
-        state = loop.tick().state
-        running = [run for run in state.runs_in(phase) if run.active]
-        if len(ended) >= after and running and all(run.spec.phase == phase for run in running):
-            break
-        bench.clock.advance(1)
+    bench.until(lambda state: len(ended) >= after and any(run.active for run in state.runs_in(phase)), loop)
     bench.clock.advance(600)
     return bench, bench.drive(loop).state
-
-
-def _noted(order: AttemptSpec, how: str, ended: set[str], phase: Phase) -> str:
-    if how == "ok" and order.spec.phase == phase:
-        ended.add(order.run_id)
-    return how
 
 
 @pytest.mark.parametrize(("phase", "after"), [("noise", 1), ("screen", 2)])
@@ -230,7 +162,7 @@ def test_a_stage_without_claims_that_the_budget_cuts_short_ends_without_claims(
         assert state.report is not None
         bench.append(EventType.STUDY_RESUMED, command=[])
         resumed = finished(bench)
-        assert "before the screen was decided" in str(resumed.concluded_reason)
+        assert "screen was decided" in str(resumed.concluded_reason)
 
 
 def test_a_look_that_the_budget_cuts_short_is_judged_on_what_is_there(fast_path: Path) -> None:
@@ -273,7 +205,7 @@ def test_no_run_begins_that_by_its_price_would_end_after_the_budget(fast_path: P
     bench.slow(10, tick_s=1)
     state = finished(bench)
     assert state.status == "stopped"
-    assert "a run takes about 10 s" in str(state.stopped_reason)
+    assert "run takes about 10 s" in str(state.stopped_reason)
     for at, event in enumerate(bench.events()):
         if event.type is EventType.ATTEMPT_LAUNCHED:
             assert fold(bench.events()[: at + 1]).worked_s <= 15.0
@@ -289,19 +221,10 @@ def test_runs_of_every_phase_count_against_the_number_of_runs(fast_path: Path, m
     assert all(run.status in ("collected", "invalid") for run in state.runs.values())
 
 
-def tick_until(bench: Bench, loop: Any, enough: Any) -> StudyState:
-    for _ in range(100):
-        state: StudyState = loop.tick().state
-        if enough(state):
-            return state
-        bench.clock.advance(1)
-    raise AssertionError("it never came to that")
-
-
 def test_a_vetoed_hypothesis_gets_no_more_runs_and_is_judged_on_what_is_there(fast_path: Path) -> None:
     bench = Bench(fast_path, design=design(16, 32))
     loop = bench.loop()
-    tick_until(bench, loop, lambda state: bool(state.interim or state.verdicts))
+    bench.until(lambda state: bool(state.interim or state.verdicts), loop)
     bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="known to be hacked")
     state = bench.drive(loop).state
     assert state.status == "concluded"
@@ -333,39 +256,6 @@ def test_a_study_whose_hypotheses_are_all_vetoed_ends(fast_path: Path) -> None:
     assert all(handle.ended is not None for handle in bench.sandbox.handles.values())
 
 
-@pytest.mark.parametrize("change", ["edited", "gone"])
-def test_a_lock_that_was_changed_by_hand_makes_verdicts_invalid(fast_path: Path, change: str) -> None:
-    bench = Bench(fast_path, design=design(16))
-    loop = bench.loop()
-    loop.tick()
-    lock = bench.home.study(STUDY) / "design.lock"
-    lock.write_bytes(lock.read_bytes().replace(b"0.04", b"0.09")) if change == "edited" else lock.unlink()
-    state = bench.drive(loop).state
-    assert {v.verdict for v in state.verdicts} == {"invalid"}
-    assert "design.lock" in state.verdicts[0].reason
-
-
-def test_the_locks_file_has_the_locks_hash(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=every_stage(), noise=noise_plan())
-    state = finished(bench)
-    data = (bench.home.study(STUDY) / "design.lock").read_bytes()
-    assert hashlib.sha256(data).hexdigest() == state.design_hash
-
-
-@pytest.mark.parametrize(("change", "code"), [("edited", "evidence_changed"), ("gone", "evidence_missing")])
-def test_evidence_that_was_spoilt_makes_verdicts_invalid(fast_path: Path, change: str, code: str) -> None:
-    bench = Bench(fast_path, design=design(16))
-    loop = bench.loop()
-    state = tick_until(bench, loop, lambda state: any(run.status == "collected" for run in state.runs.values()))
-    run = next(run for run in state.runs.values() if run.status == "collected")
-    assert run.collected is not None
-    path = bench.home.study(STUDY) / run.collected["evaluation"]["path"]
-    path.write_text(path.read_text() + " ") if change == "edited" else path.unlink()
-    state = bench.drive(loop).state
-    assert code in (state.runs[run.run_id].invalid or ())
-    assert {v.verdict for v in state.verdicts} == {"invalid"}
-
-
 @pytest.mark.parametrize("harm", ["lock", "evidence"])
 def test_an_invalid_verdict_that_no_seed_can_heal_gets_no_more_seeds(fast_path: Path, harm: str) -> None:
     bench = Bench(fast_path, design=design(16))
@@ -380,7 +270,7 @@ def test_an_invalid_verdict_that_no_seed_can_heal_gets_no_more_seeds(fast_path: 
 
 def spoil(bench: Bench, loop: Any, harm: str) -> None:
     """Change the lock, or a file that was collected of the first treatment, before the first look."""
-    state = tick_until(bench, loop, lambda state: any(run.collected for run in state.runs_of("group_size=16")))
+    state = bench.until(lambda state: any(run.collected for run in state.runs_of("group_size=16")), loop)
     collected = next(run.collected for run in state.runs_of("group_size=16") if run.collected is not None)
     name = "design.lock" if harm == "lock" else collected["evaluation"]["path"]
     path = bench.home.study(STUDY) / name
@@ -391,7 +281,7 @@ def test_an_amendment_that_accepts_spoilt_evidence_lets_the_looks_go_on(fast_pat
     bench = Bench(fast_path, design=design(16, 32))
     loop = bench.loop()
     spoil(bench, loop, "evidence")
-    tick_until(bench, loop, lambda state: any(d.action == "settle" for d in state.decisions))
+    bench.until(lambda state: any(d.action == "settle" for d in state.decisions), loop)
     before = loop.state()
     assert before.concluded_reason is None
     accept(bench, "evidence_changed")
@@ -430,52 +320,6 @@ def test_a_replication_that_nothing_asked_for_has_no_runs(fast_path: Path) -> No
     assert state.replications == ()
 
 
-STRANGE = st.sampled_from(["ok", "ok", "ok", "ok", "failed", "died", "lost", "timeout", "foreign"])
-DESIGNS = {"plain": design(16, looks=(), decision_table=()), "looks": design(16, 32), "stages": every_stage()}
-
-
-@settings(max_examples=20, deadline=None)
-@given(
-    name=st.sampled_from(sorted(DESIGNS)),
-    endings=st.lists(STRANGE, min_size=1, max_size=9),
-    parallel=st.integers(1, 3),
-    most=st.one_of(st.none(), st.integers(1, 20)),
-    budget=st.sampled_from([30.0, 60.0, LONG]),
-    cuts=st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=2),
-    veto=st.one_of(st.none(), st.integers(0, 12)),
-)
-def test_whatever_happens_a_study_ends_within_its_limits(
-    name: str,
-    endings: list[str],
-    parallel: int,
-    most: int | None,
-    budget: float,
-    cuts: list[tuple[int, bool]],
-    veto: int | None,
-) -> None:
-    def script(order: AttemptSpec) -> str:
-        return endings[(order.spec.seed + int(order.spec.job["group_size"]) // 4 + order.attempt) % len(endings)]
-
-    with scratch() as folder:
-        noise = noise_plan() if name == "stages" else None
-        limits = {"parallel": parallel, "max_runs": most, "budget_s": budget}
-        bench = Bench(folder, script, design=DESIGNS[name], noise=noise, **limits)
-        loop = bench.loop()
-        for _ in range(veto or 0):
-            loop.tick()
-            bench.clock.advance(1)
-        known = loop.state().hypotheses
-        if veto is not None and known and loop.state().concluded_reason is None:
-            bench.append(EventType.HYPOTHESIS_VETOED, hypothesis=known[0].id, reason="x")
-        state = killed_and_continued(bench, cuts)
-        assert state.status in ("concluded", "stopped")
-        assert most is None or len(state.runs) <= most
-        assert not any(run.active for run in state.runs.values())
-        assert all(run.status in ("collected", "invalid") for run in state.runs.values())
-        assert (state.status == "stopped") == any(d.rule == BUDGET_RULE for d in state.decisions)
-        check_order(bench)
-
-
 @given(seconds=st.floats(0, 100), parallel=st.integers(0, 3))
 def test_the_next_step_follows_from_the_state_alone(whole: StudyState, seconds: float, parallel: int) -> None:
     assert next_step(whole, seconds, parallel) == next_step(whole, seconds, parallel)
@@ -499,7 +343,7 @@ def test_an_amendment_between_two_looks_ends_no_run_of_the_next(fast_path: Path)
     def between(state: StudyState) -> bool:
         return any(run.active is not None and run.spec.seed == 103 for run in state.runs.values())
 
-    before = tick_until(bench, loop, between)
+    before = bench.until(between, loop)
     assert [(v.verdict, v.final) for v in before.verdicts] == [("invalid", False)]
     code = next(run.invalid[0] for run in before.runs.values() if run.invalid)
     accept(bench, code)
@@ -521,7 +365,7 @@ def test_an_amendment_about_one_claim_ends_no_replication_of_another(fast_path: 
     def repeating(state: StudyState) -> bool:
         return any(run.active is not None for run in state.runs_in("replicate"))
 
-    before = tick_until(bench, loop, repeating)
+    before = bench.until(repeating, loop)
     assert {v.hypothesis: v.verdict for v in before.verdicts} == {"h1": "supported", "h2": "invalid"}
     accept(bench, "server_died")
     after = loop.tick().state

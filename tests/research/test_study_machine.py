@@ -1,8 +1,7 @@
-"""A study under everything that people, clocks and controllers do to it, in any order: a state machine.
+"""A study under all that people, clocks, attempts and controllers do to it, in any order, and killed at any event.
 
-Ticks, hours that pass, sleep, stops, pauses, amendments, vetoes, resumptions, answers, kills and a second controller.
-At every moment the log folds, what is charged is no more than what controllers worked, and nothing is begun that nobody
-approved; wherever it is left a report can be built, and it comes to its conclusion.
+At every moment the log folds, what is charged is no more than what controllers worked, and nothing is begun twice or
+that nobody approved; wherever it is left a report can be built, and it comes to its conclusion.
 """
 
 from __future__ import annotations
@@ -10,27 +9,117 @@ from __future__ import annotations
 import itertools
 import shutil
 import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from research.errors import BadAmendment, BadApproval
+from research.planner.digest import Digest
+from research.planner.protocol import Check, PlannerTurn
+from research.proposals.actions import AskUser, Note
+from research.results.attempt_files import AttemptSpec
 from research.scheduling.next_step import is_done
+from research.scheduling.steps import BUDGET_RULE
 from research.study import amendments
 from research.study.amendments import ACCEPTABLE
 from research.study.controller import BEAT_S, StudyController, stopping
 from research.study.stop import answer, open_question, request_continue, request_pause
-from studies import EventLog, EventType, StudyLog, StudyState, fold
+from studies import EventType, StudyLog, StudyState, fold
 from studies.report.parts.evidence import gather
 from studies.report.view import view
-from tests.research.approving import unapproved
-from tests.research.bench import STUDY, Bench
+from tests.research.bench import STUDY, Bench, Cut, check_whole, most_examples, scratch, unapproved
 from tests.research.designs import design, every_stage, noise_plan
+from tests.research.fakes import ScriptedPlanner
 
 BUDGET_S = 4 * 3600.0
+ENDINGS = st.lists(
+    st.sampled_from(["ok", "ok", "ok", "ok", "failed", "died", "lost", "timeout", "foreign"]), min_size=1, max_size=9
+)
+"""How attempts end: mostly well."""
+
+
+def ending(endings: list[str]) -> Callable[[AttemptSpec], str]:
+    def script(order: AttemptSpec) -> str:
+        return endings[(order.spec.seed * 7 + int(order.spec.job["group_size"]) // 4 + order.attempt) % len(endings)]
+
+    return script
+
+
+def course(bench: Bench) -> dict[str, Any]:
+    """Return what a log says but for questions to people, which say how much of the budget is left."""
+    return {run: [said for said in told if "approval" not in said[0]] for run, told in bench.told().items()}
+
+
+class Thoughtful(ScriptedPlanner):
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        asides = (Note(text="An idea."), AskUser(text="Which?")) if digest.stage == "propose" else ()
+        return replace(super().act(digest, check), asides=asides)
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize("staged", [False, True])
+def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(staged: bool, written: bool) -> None:
+    """By induction a controller killed at any event changes nothing: each event here is a controller's first."""
+    with scratch() as folder:
+        stages: dict[str, Any] = {"design": every_stage(), "noise": noise_plan()} if staged else {}
+        whole, killed = (Bench(folder / name, approve="stages", **stages) for name in ("whole", "killed"))
+        for bench in (whole, killed):
+            bench.planner, bench.approves = Thoughtful(), True
+        whole.sandbox.clock = whole.clock
+        expected = whole.drive(whole.loop()).state
+        _, controllers = killed.drive_by_single_events(written=written)
+        assert course(killed) == course(whole)
+        assert controllers >= expected.event_count - 2 - 2 * len(expected.approvals), "each appended one event"
+        state = check_whole(killed)
+        assert (state.status, state.verdicts) == ("concluded", expected.verdicts)
+        unapproved(killed.events())
+        asked = [] if staged else ["propose", "design", "conclude"]
+        assert killed.planner.asked == asked, "a planner is paid once for a turn"
+        assert [note.text for note in state.notebook] == ([] if staged else ["An idea.", "Which?"])
+
+
+@settings(max_examples=most_examples(60))
+@given(
+    kind=st.sampled_from(["plain", "looks", "stages"]),
+    endings=ENDINGS,
+    parallel=st.integers(1, 3),
+    most=st.one_of(st.none(), st.integers(1, 20)),
+    budget=st.sampled_from([30.0, 60.0, 10_000.0]),
+    cuts=st.lists(st.tuples(st.integers(0, 60), st.booleans()), max_size=3),
+)
+def test_whatever_fails_and_wherever_it_is_killed_a_study_ends_whole_within_its_limits(
+    kind: str, endings: list[str], parallel: int, most: int | None, budget: float, cuts: list[tuple[int, bool]]
+) -> None:
+    designs = {"plain": design(16, looks=(), decision_table=()), "looks": design(16, 32), "stages": every_stage()}
+    noise = noise_plan() if kind == "stages" else None
+    limits: dict[str, Any] = {"parallel": parallel, "max_runs": most, "budget_s": budget}
+    with scratch() as folder:
+        calm, rough = (
+            Bench(folder / name, ending(endings), design=designs[kind], noise=noise, **limits)
+            for name in ("calm", "rough")
+        )
+        for at, written in cuts:
+            with suppress(Cut):
+                rough.drive(rough.loop(at, written=written))
+        rough.drive(rough.loop())
+        state = check_whole(rough)
+        assert state.status in ("concluded", "stopped")
+        assert most is None or len(state.runs) <= most
+        assert [d.rule for d in state.decisions if d.action == "stop"] == [BUDGET_RULE] * (state.status == "stopped")
+        if cuts and budget > 60.0:  # how much of a budget is left depends on what a killed controller had worked
+            expected = calm.drive(calm.loop()).state
+            # which attempts ran side by side, which is told as a threat, depends on when a controller was killed
+            assert [v.inputs_sha256 for v in state.verdicts] == [v.inputs_sha256 for v in expected.verdicts]
+            assert {key: (run.status, len(run.attempts), run.measurements) for key, run in state.runs.items()} == {
+                key: (run.status, len(run.attempts), run.measurements) for key, run in expected.runs.items()
+            }
 
 
 class StudyMachine(RuleBasedStateMachine):
@@ -38,21 +127,22 @@ class StudyMachine(RuleBasedStateMachine):
 
     @initialize(
         staged=st.booleans(), never=st.booleans(), approve=st.sampled_from(["none", "plan", "stages"]),
-        rounds=st.sampled_from([1, 3]),
+        rounds=st.sampled_from([1, 3]), endings=ENDINGS, most=st.none() | st.integers(8, 30),
     )  # fmt: skip
-    def begin(self, staged: bool, never: bool, approve: str, rounds: int) -> None:
+    def begin(self, staged: bool, never: bool, approve: str, rounds: int, endings: list[str], most: int | None) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="ajet-test-", dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
         self.bench = Bench(
             self.folder,
-            lambda order: "never" if never and order.attempt == 1 else "ok",
+            lambda order: "never" if never and order.attempt == 1 else ending(endings)(order),
             design=every_stage() if staged else design(16, 32),
             noise=noise_plan() if staged else None,
             inquiry=1 if staged else rounds,  # a replication is a round of its own
             budget_s=BUDGET_S,
+            max_runs=most,
             approve=approve,
         )
         self.seconds = 0.0
-        self.log = EventLog(self.bench.home.database, clock=self.bench.clock)
+        self.log = self.bench.log
         self.record = StudyLog(self.log, STUDY)
         self.attended_s = 0.0
         self.loops: list[StudyController] = []
@@ -114,15 +204,24 @@ class StudyMachine(RuleBasedStateMachine):
     def kill(self) -> None:
         self.loops.clear()
 
+    @precondition(lambda self: self.loops)
+    @rule(at=st.integers(0, 9), written=st.booleans(), looks=st.integers(1, 5))
+    def kill_at_an_event(self, at: int, written: bool, looks: int) -> None:
+        self.loops = [self.bench.loop(at, written=written, seconds=lambda: self.seconds)]
+        with suppress(Cut):
+            for _ in range(looks):
+                self.tick(0, 1.0)
+        self.loops.clear()
+
     @precondition(lambda self: not self.loops)
     @rule()
     def resume(self) -> None:
         self.record.change(lambda state: (EventType.STUDY_RESUMED, {"command": [], "worked_s": 0.0}), actor="user")
         self._take_up()
 
-    @precondition(lambda self: len(self.loops) == 1)
+    @precondition(lambda self: len(self.loops) < 2)
     @rule()
-    def a_second_controller(self) -> None:
+    def another_controller(self) -> None:
         self._take_up()
 
     @rule(code=st.sampled_from(ACCEPTABLE[:4]))
@@ -227,15 +326,16 @@ class StudyMachine(RuleBasedStateMachine):
         self.bench.approves = True
         for _ in range(3):
             self.resume()
-            if self.bench.drive(self.loops.pop()).state.status == "concluded":
+            state = self.bench.drive(self.loops.pop()).state
+            if state.status == "concluded":
+                assert all(run.status in ("collected", "invalid") for run in state.every_run.values())
                 return
         raise AssertionError(f"it never concludes: {self.state().stopped_reason}")
 
 
 StudyMachine.TestCase.settings = settings(
-    max_examples=20,
+    max_examples=most_examples(100),
     stateful_step_count=20,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a study takes too long to be run anew a thousand times
 )

@@ -33,21 +33,16 @@ MOST_FILES = 8
 
 
 class Step(NamedTuple):
-    """A function that the docs name."""
-
     file: str
     function: str
 
 
 class Entry(NamedTuple):
-    """A call of a named function, and the named function that it was called from."""
-
     step: Step
     caller: Step | None
 
 
 def walk() -> tuple[list[Step], list[Step]]:
-    """Return the steps of the section "A topic": up to the lock, and after it."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     section = text[text.index("\n## A topic\n") :]
     section = section[: section.index("\n## ", 1)]
@@ -60,8 +55,6 @@ def _steps(text: str) -> list[Step]:
 
 
 class Trace:
-    """Notes each call of a named function while it is on."""
-
     def __init__(self, steps: list[Step]) -> None:
         self._codes = {(str(ROOT / step.file), step.function): step for step in steps}
         self.entries: list[Entry] = []
@@ -85,8 +78,6 @@ class Trace:
 
 
 class KnownNoise(NoiseBank):
-    """Knows the noise of anything, so that the walk needs no A/A runs."""
-
     def find(self, environment: str, job: Job, metric: Metric) -> Noise:
         return Noise(sd=0.02, df=20, episodes=metric.episodes, basis="made up")
 
@@ -129,7 +120,6 @@ def simulated(**settings: Any) -> StudyController:
 
 @pytest.fixture
 def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
-    """The calls of named functions, while the topic goes to its report."""
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     monkeypatch.setenv("AJET_HOME", str(tmp_path))
     monkeypatch.setattr(session, "StudyController", simulated)

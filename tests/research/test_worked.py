@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -17,18 +16,12 @@ from research.study.controller import BEAT_S, StudyController, budget_left
 from research.study.stop import request_continue, request_pause
 from studies import ControllerLeaseLost, Event, EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from studies.log.lock_file import LOCK_FILE
-from tests.research.bench import STUDY, Bench, scratch
+from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
 from tests.research.fakes import ScriptedPlanner
 from tests.studies.raw import append
 
 BUDGET_S = 3600.0
-
-
-@pytest.fixture
-def fast_path() -> Iterator[Path]:
-    with scratch() as folder:
-        yield folder
 
 
 class Awake:
@@ -49,7 +42,6 @@ class Awake:
         return state
 
     def wait(self, seconds: float) -> None:
-        """Let time pass in which no controller works."""
         self.seconds += seconds
         self.bench.clock.advance(seconds)
 
@@ -64,8 +56,6 @@ def awake(fast_path: Path) -> Awake:
 
 
 class SlowPlanner(ScriptedPlanner):
-    """Takes five minutes for its first turn, in which somebody writes into its study."""
-
     def __init__(self, awake: Awake, *written: EventType) -> None:
         super().__init__()
         self._awake = awake
@@ -80,34 +70,6 @@ class SlowPlanner(ScriptedPlanner):
         return super().act(digest, check)
 
 
-def amended(awake: Awake, what: str) -> StudyState:
-    with closing(EventLog(awake.bench.home.database, clock=awake.bench.clock)) as log:
-        record = StudyLog(log, STUDY)
-        match what:
-            case "budget":
-                amendments.extend(record, 2 * BUDGET_S, "slower than priced")
-            case "note":
-                amendments.note(record, "the fan was loud")
-            case "accept":
-                amendments.accept(record, "co_tenancy", "a backup ran")
-            case "veto":
-                amendments.veto(record, "h1", "known to be hacked")
-        return record.state()
-
-
-@pytest.mark.parametrize("what", ["budget", "note", "accept", "veto"])
-def test_what_is_said_of_a_stopped_study_costs_no_time(awake: Awake, what: str) -> None:
-    loop = awake.loop()
-    awake.work(loop, 100.0)
-    assert loop.stop("for the night").state.worked_s == 100.0
-    awake.wait(36_000.0)
-    assert amended(awake, what).worked_s == 100.0
-    awake.wait(36_000.0)
-    loop = awake.resume()
-    assert awake.work(loop, 0.0).worked_s == 100.0
-    assert awake.work(loop, BEAT_S).worked_s == 100.0 + BEAT_S
-
-
 def test_more_budget_ten_hours_after_it_was_used_up_is_there_to_be_used(awake: Awake) -> None:
     loop = awake.loop()
     awake.work(loop, BUDGET_S + 1, looks=2)
@@ -115,7 +77,8 @@ def test_more_budget_ten_hours_after_it_was_used_up_is_there_to_be_used(awake: A
         pass
     assert loop.state().stopped_reason == f"budget: {BUDGET_S:g} s of work are used up"
     awake.wait(36_000.0)
-    state = amended(awake, "budget")
+    amendments.extend(StudyLog(awake.bench.log, STUDY), 2 * BUDGET_S, "slower than priced")
+    state = fold(awake.bench.events())
     assert budget_left(state, awake.bench.clock()) == BUDGET_S - 1
 
 
@@ -145,8 +108,6 @@ def test_a_long_step_in_which_somebody_else_stops_or_pauses_the_study_is_charged
 
 
 class LeftPlanner(SlowPlanner):
-    """Is waited for five minutes, and then by nobody."""
-
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         super().act(digest, check)
         raise KeyboardInterrupt
@@ -225,15 +186,6 @@ def test_what_a_database_wrote_without_saying_so_is_charged_once(awake: Awake) -
         assert state.worked_s == 10.0 + 4 * BEAT_S
 
 
-def test_a_machine_that_sleeps_uses_no_budget_up(awake: Awake) -> None:
-    loop = awake.loop()
-    awake.work(loop, 100.0)
-    awake.bench.clock.advance(8 * 3600.0)
-    state = loop.tick().state
-    assert state.stopped_reason is None
-    assert loop.budget_left(state) == BUDGET_S - 100.0
-
-
 def test_who_watches_takes_no_sleep_for_work_either(awake: Awake) -> None:
     state = awake.work(awake.loop(), 100.0)
     awake.bench.clock.advance(8 * 3600.0)
@@ -260,19 +212,18 @@ def test_while_a_study_is_paused_what_runs_finishes_and_nothing_begins(fast_path
     bench = Bench(fast_path, design=design(16))
     loop = bench.loop()
     loop.tick()
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
-        assert request_pause(log, STUDY, "paused in a test")
-        assert not request_pause(log, STUDY), "it is paused already"
-        for _ in range(10):
-            bench.clock.advance(5)
-            result = loop.tick()
-        assert not result.done
-        state = result.state
-        assert (state.status, state.paused_reason) == ("paused", "paused in a test")
-        assert [run.status for run in state.runs.values() if run.attempts] == ["collected", "collected"]
-        assert state.verdicts == ()
-        assert request_continue(log, STUDY)
-        assert not request_continue(log, STUDY), "it goes on already"
+    assert request_pause(bench.log, STUDY, "paused in a test")
+    assert not request_pause(bench.log, STUDY), "it is paused already"
+    for _ in range(10):
+        bench.clock.advance(5)
+        result = loop.tick()
+    assert not result.done
+    state = result.state
+    assert (state.status, state.paused_reason) == ("paused", "paused in a test")
+    assert [run.status for run in state.runs.values() if run.attempts] == ["collected", "collected"]
+    assert state.verdicts == ()
+    assert request_continue(bench.log, STUDY)
+    assert not request_continue(bench.log, STUDY), "it goes on already"
     state = bench.drive(loop).state
     assert state.status == "concluded"
     assert state.resumed_count == 0, "one controller saw it through"

@@ -10,13 +10,7 @@ import pytest
 import sqlalchemy as sa
 
 from research.design.estimates import CALLS_PER_EPISODE, EVALUATION_EPISODES, SECONDS_PER_CALL, Estimates
-from research.design.pricing import (
-    locked_price,
-    make_pricing,
-    observed_seconds,
-    price_key,
-    price_of,
-)
+from research.design.pricing import locked_price, make_pricing, observed_seconds, price_key, price_of
 from research.isolation.mode import Isolation, Sandboxing
 from studies import EventLog
 from swarm.job import Job
@@ -103,8 +97,7 @@ def test_attempts_that_failed_say_nothing_of_what_a_run_takes(tmp_path: Path) ->
 def test_only_finished_attempts_set_a_price(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lambda order: "failed" if order.attempt == 1 else "ok")
     state = bench.drive(bench.loop()).state
-    with closing(EventLog(bench.home.database)) as log:
-        found = observed_seconds(log)
+    found = observed_seconds(bench.log)
     jobs = {price_key(Job.model_validate(run.spec.job)) for run in state.runs.values()}
     assert found == dict.fromkeys(jobs, 5.0), "the fake attempts say they took 5 s, and 1 s when they failed"
     assert len(jobs) == 2
@@ -114,8 +107,7 @@ def test_attempts_in_containers_have_prices_of_their_own(tmp_path: Path) -> None
     bench = Bench(tmp_path)
     bench.isolation = Isolation(Sandboxing(kind="docker", image="sha256:0"), FakeContainers())
     state = bench.drive(bench.loop()).state
-    with closing(EventLog(bench.home.database)) as log:
-        found = observed_seconds(log)
+    found = observed_seconds(bench.log)
     assert found.keys() == {price_key(Job.model_validate(run.spec.job), "docker") for run in state.runs.values()}
 
 
@@ -148,5 +140,4 @@ def test_a_job_this_version_does_not_know_sets_no_price(tmp_path: Path, monkeypa
         return known({**value, "a_field_of_an_older_ajet": 1})
 
     monkeypatch.setattr("research.design.pricing.Job.recorded", forgetful)
-    with closing(EventLog(bench.home.database)) as log:
-        assert observed_seconds(log) == {}
+    assert observed_seconds(bench.log) == {}

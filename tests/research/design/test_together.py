@@ -103,7 +103,7 @@ def test_what_cannot_be_told_apart_is_refused(asked: Propose, told: str) -> None
 
 def test_fields_of_an_arm_are_held_by_nobody_else() -> None:
     held = [{"field": "episodes_per_step", "value": 64}]
-    with pytest.raises(DesignRefused, match="episodes_per_step is varied by a hypothesis"):
+    with pytest.raises(DesignRefused, match="episodes_per_step is varied"):
         compiled(proposal(), constants=held)
 
 
@@ -121,7 +121,5 @@ def test_several_settings_share_one_control_and_are_corrected_for() -> None:
         for arm in design.arms
     }  # fmt: skip
     verdict = judge(stake, "h1", data, look=len(design.looks))
-    assert verdict.p_adjusted is not None
-    assert verdict.p is not None
     assert verdict.p_adjusted > verdict.p
     assert list(JudgeInput(stake, design.hypotheses[1], data, 1).arms)[1] == "episodes_per_step=128+steps=40"

@@ -51,13 +51,11 @@ def test_a_fact_in_any_rounding_is_founded(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "unfounded"),
     [
-        ("p < 0.0001", ("0.0001",)),
-        ("It rose by 0.61, by 61 %, and 0.61 again.", ("0.61", "61 %")),
-        ("The difference is -0.158.", ("-0.158",)),
-        ("12 runs of 5,000 episodes show 1e-9.", ("12", "5,000", "1e-9")),
+        ("p < 0.0001", ("0.0001",)), ("It rose by 0.61, by 61 %, and 0.61 again.", ("0.61", "61 %")),
+        ("The difference is -0.158.", ("-0.158",)), ("12 runs of 5,000 episodes show 1e-9.", ("12", "5,000", "1e-9")),
         ("Success is 99.9 percent.", ("99.9 percent",)),
     ],
-)
+)  # fmt: skip
 def test_a_number_in_no_fact_is_named_as_it_is_written(text: str, unfounded: tuple[str, ...]) -> None:
     assert voiced("llm m", text, judged()).unfounded == unfounded
 
@@ -82,13 +80,11 @@ def test_any_words_are_read_without_an_error(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "contradicted"),
     [
-        ("The claim is strongly SUPPORTED.", ("SUPPORTED",)),
-        ("It is inconclusive, and not supported.", ()),
-        ("Neither supported nor refuted.", ()),
-        ("h1 is Equivalent; h2 is refuted.", ("Equivalent", "refuted")),
+        ("The claim is strongly SUPPORTED.", ("SUPPORTED",)), ("It is inconclusive, and not supported.", ()),
+        ("Neither supported nor refuted.", ()), ("h1 is Equivalent; h2 is refuted.", ("Equivalent", "refuted")),
         ("h2 is supported.", ()),
     ],
-)
+)  # fmt: skip
 def test_a_verdict_that_was_not_reached_is_named(text: str, contradicted: tuple[str, ...]) -> None:
     alone = "h2" not in text
     digest = judged() if alone else judged(verdict("h1"), verdict("h2", "supported"))

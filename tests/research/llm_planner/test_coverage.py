@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from research.design.compiler import accept_hypotheses
+from research.installation.model_folder import model_folder
 from research.llm_planner.coverage import left_out
+from research.llm_planner.prompts import messages
 from research.planner import Digest
+from research.planner.digest import tunable_facts
 from research.proposals.actions import (
     Constant,
     Propose,
     ProposeDesign,
-    ProposedHypothesis,
     ProposedKnob,
     ProposedReplication,
     ProposedScreen,
 )
+from research.proposals.flags import RequestedComparison
+from research.proposals.models import ComparedModels
+from research.topic import absent
+from research.topic.mentions import readable
+from studies.records.design import MODEL
+from tests.research.factories import make_claim
+from tests.research.model_folders import model_at
 
 BATCH = Constant(field="episodes_per_step", value=32)
 
 
 def claims(variable: str = "group_size", control: Any = 8, treatment: Any = 16) -> Propose:
-    claim = ProposedHypothesis(
-        mechanism="", variable=variable, control=control, treatment=treatment, direction="increase", predicted_low=0.0,
-        predicted_high=0.2, probability=0.5,
-    )  # fmt: skip
+    claim = make_claim(variable, control, treatment)
     return Propose(hypotheses=(claim,))
 
 
@@ -60,13 +67,11 @@ def test_what_the_topic_names_and_the_plan_has_is_not_left_out(topic: str, wish:
 @pytest.mark.parametrize(
     ("topic", "named"),
     [
-        ("group size 4 vs 16", "group_size 4"),
-        ("group size 8 vs 16 at learning rate 0.003", "learning_rate 0.003"),
-        ("Does a hotter temperature help larger groups?", "temperature"),
-        ("group size 8 vs 16 with 128 frobs", "128"),
+        ("group size 4 vs 16", "group_size 4"), ("group size 8 vs 16 at learning rate 0.003", "learning_rate 0.003"),
+        ("Does a hotter temperature help larger groups?", "temperature"), ("group size 8 vs 16 with 128 frobs", "128"),
         ("group size 8 vs 16 on guess, replicated on arith", "the environment arith"),
     ],
-)
+)  # fmt: skip
 def test_what_the_topic_names_and_the_plan_has_not_is_said_in_one_line_and_may_be_left_out_in_the_open(
     topic: str, named: str
 ) -> None:
@@ -80,8 +85,7 @@ def test_what_the_topic_names_and_the_plan_has_not_is_said_in_one_line_and_may_b
 
 def test_all_that_is_missing_is_said_at_once() -> None:
     told = found("group size 4 vs 16 at temperature 0.7")
-    assert told is not None
-    assert "the topic names group_size 4 and temperature 0.7, which are in no arm" in told
+    assert "topic names group_size 4 and temperature 0.7, which are in" in told
 
 
 @pytest.mark.parametrize("topic", ["Does a hotter temperature help?", "Does the temperature matter?"])
@@ -115,3 +119,38 @@ def test_the_values_of_a_screens_knobs_are_in_the_plan() -> None:
 
     assert found(topic, search, screen=screen(0.0003, 0.003)) is None, "the control holds the default"
     assert "0.0003" in (found(topic, search, screen=screen(0.001, 0.003)) or "")
+
+
+@pytest.fixture
+def models(tmp_path: Path) -> ComparedModels:
+    folders = [model_at(tmp_path / "qwen-0.5b"), model_at(tmp_path / "smollm2", b"v")]
+    return ComparedModels.found(map(str, folders), model_folder)
+
+
+def digest(models: ComparedModels, proposed: bool = False) -> Digest:
+    entry = make_claim(MODEL, "qwen-0.5b", "smollm2")
+    topic = "Which learns more, {} or {}?".format(*(known.said for known in models.by_name.values()))
+    return Digest(
+        topic, 1e6, 10.0, 2, wanted=RequestedComparison(models=models), fields=tunable_facts(models=models),
+        hypotheses=accept_hypotheses(Propose(hypotheses=(entry,)), models) if proposed else (),
+        fixed={"max_tokens": 64},
+    )  # fmt: skip
+
+
+def test_folders_that_a_topic_names_are_no_models_that_are_not_here(models: ComparedModels) -> None:
+    assert absent.unavailable(digest(models).topic, ["guess"]) is not None, "by its words alone it would be refused"
+    assert absent.unavailable(readable(digest(models)), ["guess"]) is None
+
+
+def test_the_prompt_says_that_gains_are_judged_and_what_the_user_fixed(models: ComparedModels) -> None:
+    said = messages(digest(models))[1]["content"]
+    assert "`variable` may be 'model'" in said
+    assert "what each gains" in said
+    assert '"fixed_by_the_user": {"max_tokens": 64}' in said
+    plain = messages(Digest("q", 1e6, 10.0, 2))[1]["content"]
+    assert "fixed_by_the_user" not in plain
+    assert "may be 'model'" not in plain
+
+
+def test_a_design_of_the_models_leaves_nothing_of_the_topic_out(models: ComparedModels) -> None:
+    assert left_out(digest(models, proposed=True), ProposeDesign(environment="guess")) is None

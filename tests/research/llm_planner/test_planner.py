@@ -18,9 +18,9 @@ from research.planner import Digest, PlannerTurn
 from research.planner.protocol import Check
 from research.proposals.actions import Conclude, Decline, Propose, ProposeDesign
 from studies.records.base import canonical
-from studies.records.design import Budget, Hypothesis
-from studies.records.verdict import Verdict
+from studies.records.design import Budget
 from tests.research.compiling import refusal
+from tests.research.factories import make_verdict
 from tests.research.planner.scripted_endpoint import (
     COMPLETION_TOKENS,
     PROMPT_TOKENS,
@@ -41,25 +41,14 @@ HYPOTHESIS = {
 PROPOSAL = {"action": "propose", "hypotheses": [HYPOTHESIS]}
 DESIGN = {"action": "design", "environment": "guess", "steps": None, "constants": []}
 TOPIC = "Do larger groups learn faster?"
+SOURCE = "def reward(task, messages, outcome):\n    return float(outcome['success'])\n"
 MakeDigest = Callable[..., Digest]
-
-
-def records() -> tuple[Hypothesis, ...]:
-    return accept_hypotheses(Propose.model_validate(PROPOSAL))
-
-
-def verdict() -> Verdict:
-    return Verdict(
-        hypothesis="h1", verdict="inconclusive", reason="the interval holds 0", estimate=0.01, low=-0.1, high=0.12,
-        level=0.95, p=0.8, n_control=3, n_treatment=3, mean_control=0.4, mean_treatment=0.41, sd_control=0.02,
-        sd_treatment=0.02, test="welch", inputs_sha256="0" * 64, within_prediction=True, brier=None,
-    )  # fmt: skip
+RECORDS = accept_hypotheses(Propose.model_validate(PROPOSAL))
 
 
 def compiled(budget_s: float = 600.0, code_allowed: bool = False) -> Check:
-    """The design compiler's own check."""
     budget = Budget(wall_clock_s=budget_s)
-    return lambda action: refusal(action, records(), price=make_pricing(2), budget=budget, code_allowed=code_allowed)
+    return lambda action: refusal(action, RECORDS, price=make_pricing(2), budget=budget, code_allowed=code_allowed)
 
 
 def planner(endpoint: Endpoint, **settings: Any) -> LlmPlanner:
@@ -90,6 +79,12 @@ def test_a_good_answer_is_taken_at_once(digest: MakeDigest) -> None:
     assert endpoint.keys == [f"Bearer {KEY}"]
 
 
+def test_a_kill_condition_is_taken(digest: MakeDigest) -> None:
+    turn, _ = ask([says(changed(kill_if="hi < 0.02 and look >= 2"))], digest(TOPIC))
+    assert isinstance(turn.action, Propose)
+    assert turn.action.hypotheses[0].kill_if == "hi < 0.02 and look >= 2"
+
+
 def test_the_request_holds_the_facts_and_a_strict_schema(digest: MakeDigest) -> None:
     _, endpoint = ask([says(PROPOSAL)], digest(TOPIC))
     (request,) = endpoint.requests
@@ -104,74 +99,86 @@ def test_the_request_holds_the_facts_and_a_strict_schema(digest: MakeDigest) -> 
 @pytest.mark.parametrize(
     "answer",
     [
-        f"<think>Is it {{this}}?</think>\n{json.dumps(PROPOSAL)}",
-        f"```json\n{json.dumps(PROPOSAL)}\n```",
+        f"<think>Is it {{this}}?</think>\n{json.dumps(PROPOSAL)}", f"```json\n{json.dumps(PROPOSAL)}\n```",
         f"Here you are: {json.dumps(PROPOSAL)} Good luck {{}}!",
     ],
-)
+)  # fmt: skip
 def test_thinking_fences_and_chatter_around_the_object_are_tolerated(answer: str, digest: MakeDigest) -> None:
     turn, _ = ask([says(answer)], digest(TOPIC))
     assert turn.tries == 1
 
 
-def test_malformed_json_is_returned_with_the_error(digest: MakeDigest) -> None:
-    turn, endpoint = ask([says('{"action": "propose", '), says(PROPOSAL)], digest(TOPIC))
-    assert turn.tries == 2
-    assert "expected one JSON object" in turn.rejected[0]
-    assert (turn.prompt_tokens, turn.completion_tokens) == (2 * PROMPT_TOKENS, 2 * COMPLETION_TOKENS)
-    said, told = endpoint.requests[1]["messages"][-2:]
-    assert said == {"role": "assistant", "content": '{"action": "propose", '}
-    assert turn.rejected[0] in told["content"]
+def changed(**changes: Any) -> dict[str, Any]:
+    claim = {**HYPOTHESIS, **changes}
+    return {
+        "action": "propose",
+        "hypotheses": [{name: value for name, value in claim.items() if value is not LEFT_OUT}],
+    }
+
+
+LEFT_OUT = object()
+TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "propose", "arguments": "{}"}}
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("reply", "told"),
     [
-        ({"variable": "dropout"}, "'dropout'"),
-        ({"treatment": 4}, "must differ"),
-        ({"treatment": "sixteen"}, "expected a number; found 'sixteen'"),
-        ({"treatment": None}, "treatment"),
-        ({"treatment": 1}, "greater than or equal to 2"),
-        ({"variable": "algorithm", "control": "grpo", "treatment": "ppo"}, "expected one of grpo, rloo"),
-        ({"predicted_low": 0.3}, "must not exceed"),
-        ({"probability": 1.5}, "probability"),
-        ({"seed": 7}, "seed"),
+        (says('{"action": "propose", '), "expected one JSON"),
+        (says(changed(variable="dropout")), "'dropout'"),
+        (says(changed(treatment=4)), "must differ"),
+        (says(changed(treatment="sixteen")), "a number; found 'sixteen'"),
+        (says(changed(treatment=None)), "treatment"),
+        (says(changed(treatment=1)), "greater than or equal to 2"),
+        (says(changed(variable="algorithm", control="grpo", treatment="ppo")), "expected one of grpo, rloo"),
+        (says(changed(predicted_low=0.3)), "must not exceed"),
+        (says(changed(predicted_low=-0.3, predicted_high=-0.1)), "contradicts it"),
+        (says(changed(probability=1.5)), "probability"),
+        (says(changed(seed=7)), "seed"),
+        (says(changed(smallest_effect=LEFT_OUT)), "smallest_effect: missing"),
+        (says(changed(falsifier=LEFT_OUT)), "falsifier: missing"),
+        (says(changed(kill_if="os.system('true')")), "kill_if"),
+        (says(changed(kill_if="verdict == 'maybe'")), "maybe"),
+        (says(changed(kill_if="__import__('os')")), ""),
+        (says({"action": "propose", "hypotheses": []}), "found neither"),
+        (says({**PROPOSAL, "search": True}), "found both"),
+        (says({"action": "conclude", "reason": "done"}), "action"),
+        (says({"action": "decline", "reason": ""}), "reason"),
+        (says(changed(variable="reward", control="built-in", treatment="plain", code=SOURCE)), "runs in containers"),
+        (says(None, tool_calls=[TOOL_CALL]), "content; found a tool call"),
+        (says("", finish_reason="tool_calls"), "content; found a tool call"),
     ],
 )
-def test_a_wrong_field_is_returned_with_the_error(change: dict[str, Any], told: str, digest: MakeDigest) -> None:
-    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, **change}]}
-    turn, _ = ask([says(wrong), says(PROPOSAL)], digest(TOPIC))
-    assert turn.tries == 2
+def test_an_answer_that_cannot_be_taken_is_returned_with_the_error(reply: Reply, told: str, digest: MakeDigest) -> None:
+    turn, endpoint = ask([reply, says(PROPOSAL)], digest(TOPIC))
+    assert (turn.tries, turn.action) == (2, Propose.model_validate(PROPOSAL))
     assert told in turn.rejected[0]
-
-
-def test_the_wrong_action_is_returned_with_the_error(digest: MakeDigest) -> None:
-    turn, _ = ask([says({"action": "conclude", "reason": "done"}), says(PROPOSAL)], digest(TOPIC))
-    assert turn.tries == 2
-    assert "action" in turn.rejected[0]
+    assert (turn.prompt_tokens, turn.completion_tokens) == (2 * PROMPT_TOKENS, 2 * COMPLETION_TOKENS)
+    assert told in endpoint.requests[1]["messages"][-1]["content"]
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
+    assert {"smallest_effect", "falsifier"} <= set(schema["required"])
 
 
 def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> None:
-    due = digest(TOPIC, hypotheses=records())
+    due = digest(TOPIC, hypotheses=RECORDS)
     turn, endpoint = ask([says({**DESIGN, "steps": 5000}), says({**DESIGN, "steps": 20})], due)
     assert isinstance(turn.action, ProposeDesign)
     assert turn.action.steps == 20
     assert "the budget is 10 min" in turn.rejected[0]
     told = endpoint.requests[1]["messages"][-1]["content"]
-    assert "train 2500 steps instead of 5000" in told or "decline, and say why" in told
+    assert "train 2500 steps instead of 5000" in told or "decline, and say" in told
     assert "--" not in told
 
 
 def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDigest) -> None:
     tries = [says({**DESIGN, "steps": steps}) for steps in (40, 39, 38)]
-    message, endpoint = failure(tries, digest(TOPIC, hypotheses=records()), budget_s=30)
+    message, endpoint = failure(tries, digest(TOPIC, hypotheses=RECORDS), budget_s=30)
     assert "the budget is 30 s" in message
     assert "--budget" in message, "the person at the terminal is told of the flags"
     assert len(endpoint.requests) == 3
 
 
 def test_verdicts_are_concluded(digest: MakeDigest) -> None:
-    due = digest(TOPIC, hypotheses=records(), verdicts=(verdict(),))
+    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),))
     turn, endpoint = ask([says({"action": "conclude", "reason": "Nothing was shown."})], due)
     assert turn.action == Conclude(reason="Nothing was shown.")
     assert "inconclusive" in endpoint.requests[0]["messages"][1]["content"]
@@ -188,23 +195,16 @@ def test_nonsense_for_ever_fails_after_three_tries(digest: MakeDigest) -> None:
 @pytest.mark.parametrize(
     "reply",
     [
-        Reply(body=b"<html>it works</html>"),
-        Reply(body={"choices": []}),
-        Reply(body={"choices": "none"}),
-        Reply(body=[1, 2]),
-        Reply(body=b'{"choices": [{"message"'),
-        says(None),
-        says(None, refusal="I must not."),
-        says(PROPOSAL, finish_reason="length"),
-        says("[" * 5000 + "{" * 5000),
-        says('{"a":' * 9000),
+        Reply(body=b"<html>it works</html>"), Reply(body={"choices": []}), Reply(body={"choices": "none"}),
+        Reply(body=[1, 2]), Reply(body=b'{"choices": [{"message"'), says(None), says(None, refusal="I must not."),
+        says(PROPOSAL, finish_reason="length"), says("[" * 5000 + "{" * 5000), says('{"a":' * 9000),
         says('{"action": "propose", "hypotheses": NaN}'),
     ],
-)
+)  # fmt: skip
 def test_any_strange_reply_fails_clearly(reply: Reply, digest: MakeDigest) -> None:
     message, endpoint = failure([reply], digest(TOPIC))
     assert len(endpoint.requests) in (2, 3), "three tries, two where it says the same again"
-    assert message.startswith("expected a usable 'propose' answer")
+    assert message.startswith("expected a usable")
 
 
 @pytest.mark.parametrize("status", [400, 422])
@@ -218,28 +218,25 @@ def test_an_endpoint_that_refuses_response_format_is_asked_without_it(status: in
 @pytest.mark.parametrize(
     ("status", "told"),
     [
-        (401, "OPENAI_API_KEY"),
-        (403, "OPENAI_API_KEY"),
-        (404, "--planner-model"),
-        (429, "429"),
-        (500, "500"),
+        (401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "--planner-model"), (429, "429"), (500, "500"),
         (400, "400"),
     ],
-)
+)  # fmt: skip
 def test_a_refusing_endpoint_fails_in_one_line_without_the_key(status: int, told: str, digest: MakeDigest) -> None:
-    message, endpoint = failure([fails(status, f"no good: {KEY}")], digest(TOPIC))
+    pauses = Pauses()
+    patience_s = 0.0 if status in (429, 500) else 100.0  # those that pass are waited for
+    settings: dict[str, Any] = {"patience_s": patience_s, "sleep": pauses}
+    message, endpoint = failure([fails(status, f"no good: {KEY}")], digest(TOPIC), **settings)
     assert told in message
-    assert len(endpoint.requests) == (2 if status == 400 else 1)
+    assert (pauses.taken, len(endpoint.requests)) == ([], 2 if status == 400 else 1)
 
 
-def test_an_endpoint_that_hangs_fails_by_the_timeout(digest: MakeDigest) -> None:
-    message, _ = failure([Reply(hang=True)], digest(TOPIC), timeout_s=0.3)
-    assert "no answer within 0.3 s" in message
-
-
-def test_an_endpoint_that_trickles_fails_by_the_timeout_too(digest: MakeDigest) -> None:
-    message, _ = failure([Reply(body=" " * 100_000, trickle=True)], digest(TOPIC), timeout_s=0.5)
-    assert "no answer within 0.5 s" in message
+@pytest.mark.parametrize(
+    "reply", [Reply(hang=True), Reply(body=" " * 100_000, trickle=True)], ids=["hangs", "trickles"]
+)
+def test_an_endpoint_without_an_answer_fails_by_the_timeout(reply: Reply, digest: MakeDigest) -> None:
+    message, _ = failure([reply], digest(TOPIC), timeout_s=0.5)
+    assert "0.5 s" in message
 
 
 def test_an_endpoint_that_is_not_there_fails_and_shows_no_password(digest: MakeDigest) -> None:
@@ -279,7 +276,6 @@ def test_text_that_cannot_be_stored_is_refused_like_any_other_nonsense(digest: M
     canonical(turn.payload()).encode()
 
 
-SOURCE = "def reward(task, messages, outcome):\n    return float(outcome['success'])\n"
 REWARD_TOPIC = "Does a dense reward function help in the guessing game?"
 CODED = {**HYPOTHESIS, "variable": "reward", "control": "built-in", "treatment": "plain", "code": SOURCE}
 
@@ -295,11 +291,16 @@ def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: Make
     assert isinstance(turn.action, Propose)
     assert [entry.code for entry in turn.action.hypotheses] == [SOURCE, None]
     assert (turn.tries, turn.note) == (1, "")
+    wrong = {**CODED, "code": "def reward(task):\n    return 1\n"}
+    again, _ = ask(
+        [says({"action": "propose", "hypotheses": [wrong]}), *replies], digest(REWARD_TOPIC, code_allowed=True)
+    )
+    assert "found parameters (task)" in again.rejected[0]
     (request,) = endpoint.requests
     assert "code" in hypothesis_fields(request)
     said = request["messages"][1]["content"]
-    assert "def reward(task: dict, messages: list[dict], outcome: dict) -> float" in said
-    assert "cannot touch the verdict" in said
+    assert "def reward(task: dict, messages:" in said
+    assert "cannot touch" in said
     assert "reward_examples" in said
 
 
@@ -309,64 +310,16 @@ def test_no_reward_function_is_offered_where_runs_are_in_no_containers(digest: M
     assert "code" not in hypothesis_fields(request)
     said = request["messages"][1]["content"]
     assert "def reward" not in said
-    assert "may not be proposed in this study" in said
-    assert "so none could be proposed" in turn.note
+    assert "may not be" in said
+    assert "none could be" in turn.note
     plain, _ = ask([says(PROPOSAL)], digest(TOPIC))
     assert plain.note == ""
-
-
-def test_code_that_is_not_well_formed_is_returned_with_the_error(digest: MakeDigest) -> None:
-    wrong = {"action": "propose", "hypotheses": [{**CODED, "code": "def reward(task):\n    return 1\n"}]}
-    right = {"action": "propose", "hypotheses": [CODED]}
-    turn, _ = ask([says(wrong), says(right)], digest(REWARD_TOPIC, code_allowed=True))
-    assert turn.tries == 2
-    assert "found parameters (task)" in turn.rejected[0]
-
-
-def test_code_from_a_model_that_was_not_offered_it_is_returned_with_the_error(digest: MakeDigest) -> None:
-    turn, _ = ask([says({"action": "propose", "hypotheses": [CODED]}), says(PROPOSAL)], digest(REWARD_TOPIC))
-    assert turn.tries == 2
-    assert "runs in containers only" in turn.rejected[0]
 
 
 def test_accepted_code_is_not_shown_to_the_model_again(digest: MakeDigest) -> None:
     accepted = accept_hypotheses(Propose.model_validate({"action": "propose", "hypotheses": [CODED]}))
     _, endpoint = ask([says(DESIGN)], digest(REWARD_TOPIC, code_allowed=True, hypotheses=accepted))
     assert "def reward" not in endpoint.requests[0]["messages"][1]["content"]
-
-
-def without(field: str) -> dict[str, Any]:
-    entry = {name: value for name, value in HYPOTHESIS.items() if name != field}
-    return {"action": "propose", "hypotheses": [entry]}
-
-
-@pytest.mark.parametrize("field", ["smallest_effect", "falsifier"])
-def test_a_model_must_say_what_would_matter_and_what_would_refute_it(field: str, digest: MakeDigest) -> None:
-    turn, endpoint = ask([says(without(field)), says(PROPOSAL)], digest(TOPIC))
-    assert turn.tries == 2
-    assert f"{field}: missing" in turn.rejected[0]
-    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
-    assert field in schema["required"]
-
-
-@pytest.mark.parametrize(
-    ("kill_if", "told"),
-    [
-        ("os.system('true')", "kill_if"),
-        ("verdict == 'maybe'", "maybe"),
-        ("__import__('os')", ""),
-    ],
-)
-def test_a_kill_condition_that_says_nothing_is_returned_with_the_error(
-    kill_if: str, told: str, digest: MakeDigest
-) -> None:
-    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "kill_if": kill_if}]}
-    right = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "kill_if": "hi < 0.02 and look >= 2"}]}
-    turn, _ = ask([says(wrong), says(right)], digest(TOPIC))
-    assert turn.tries == 2
-    assert told in turn.rejected[0]
-    assert isinstance(turn.action, Propose)
-    assert turn.action.hypotheses[0].kill_if == "hi < 0.02 and look >= 2"
 
 
 SCREEN = {
@@ -378,38 +331,18 @@ SCREEN = {
 def test_a_larger_effect_than_the_studys_is_returned_with_the_studys(digest: MakeDigest) -> None:
     wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "smallest_effect": 0.6}]}
     turn, endpoint = ask([says(wrong), says(PROPOSAL)], digest(TOPIC))
-    assert "expected a smallest_effect of at most 0.1, which is the study's; found 0.6" in turn.rejected[0]
+    assert "the study's; found 0.6" in turn.rejected[0]
     facts = endpoint.requests[0]["messages"][1]["content"]
     assert '"smallest_effect": 0.1' in facts
     schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
-    assert "at most the study's" in schema["properties"]["smallest_effect"]["description"]
-
-
-def test_a_prediction_against_its_own_direction_is_returned(digest: MakeDigest) -> None:
-    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "predicted_low": -0.3, "predicted_high": -0.1}]}
-    turn, _ = ask([says(wrong), says(PROPOSAL)], digest(TOPIC))
-    assert "contradicts it" in turn.rejected[0]
-
-
-@pytest.mark.parametrize(
-    "reply",
-    [
-        says(None, tool_calls=[{"id": "1", "type": "function", "function": {"name": "propose", "arguments": "{}"}}]),
-        says("", finish_reason="tool_calls"),
-    ],
-)
-def test_a_tool_call_is_told_what_is_expected(reply: Reply, digest: MakeDigest) -> None:
-    turn, endpoint = ask([reply, says(PROPOSAL)], digest(TOPIC))
-    assert turn.tries == 2
-    told = endpoint.requests[1]["messages"][-1]["content"]
-    assert "expected a JSON object in the message's content; found a tool call" in told
+    assert "most the study's" in schema["properties"]["smallest_effect"]["description"]
 
 
 @pytest.mark.parametrize("design", [False, True])
 def test_a_topic_may_be_declined_before_the_lock_whatever_else_the_schema_had_the_model_say(
     design: bool, digest: MakeDigest
 ) -> None:
-    hypotheses = records() if design else ()
+    hypotheses = RECORDS if design else ()
     answer = {**(DESIGN if design else PROPOSAL), "action": "decline", "reason": "No field here is a curriculum."}
     turn, endpoint = ask([says(answer)], digest(TOPIC, hypotheses=hypotheses))
     assert turn.action == Decline(reason="No field here is a curriculum.")
@@ -419,13 +352,11 @@ def test_a_topic_may_be_declined_before_the_lock_whatever_else_the_schema_had_th
     assert bare.action == Decline(reason="No.")
 
 
-def test_to_decline_takes_a_reason_and_a_conclusion_cannot_be_declined(digest: MakeDigest) -> None:
-    turn, _ = ask([says({"action": "decline", "reason": ""}), says(PROPOSAL)], digest(TOPIC))
-    assert "reason" in turn.rejected[0]
-    due = digest(TOPIC, hypotheses=records(), verdicts=(verdict(),))
+def test_a_conclusion_cannot_be_declined(digest: MakeDigest) -> None:
+    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),))
     message, endpoint = failure([says({"action": "decline", "reason": "No."})], due)
     assert "decline" not in json.dumps(endpoint.requests[0]["response_format"])
-    assert "expected a usable 'conclude' answer" in message
+    assert "'conclude'" in message
 
 
 def test_what_a_plan_leaves_out_of_the_topic_is_quoted_in_its_turn(digest: MakeDigest) -> None:
@@ -439,9 +370,9 @@ def test_a_design_that_passes_over_what_the_topic_names_is_returned(digest: Make
     topic = "Do larger groups learn faster on arith at temperature 0.7?"
     named = {**DESIGN, "environment": "arith"}
     said = {**named, "not_tested": "Temperature 0.7 is left out: the default is usual."}
-    turn, endpoint = ask([says(DESIGN), says(named), says(said)], digest(topic, hypotheses=records()))
-    assert "the topic names the environment arith; found a design in guess" in turn.rejected[0]
-    assert "the topic names temperature 0.7, which is in no arm and no constant" in turn.rejected[1]
+    turn, endpoint = ask([says(DESIGN), says(named), says(said)], digest(topic, hypotheses=RECORDS))
+    assert "environment arith; found" in turn.rejected[0]
+    assert "topic names temperature 0.7, which is in" in turn.rejected[1]
     assert turn.not_tested == ('llm scripted: "Temperature 0.7 is left out: the default is usual."',)
     assert "left_out_by_the_hypotheses" not in endpoint.requests[0]["messages"][1]["content"]
 
@@ -451,14 +382,12 @@ def test_an_endpoint_that_was_never_there_is_not_waited_for(digest: MakeDigest) 
         port = server.getsockname()[1]
     pauses = Pauses()
     alone = LlmPlanner("m", OpenAiEndpoint(KEY, f"http://127.0.0.1:{port}/v1"), patience_s=1e6, sleep=pauses)
-    with pytest.raises(PlannerFailed, match="start it, correct OPENAI_BASE_URL, or use --planner rules") as caught:
+    with pytest.raises(PlannerFailed, match="it, correct OPENAI_BASE_URL, or use --planner rules") as caught:
         alone.act(digest(TOPIC), compiled())
     assert (pauses.taken, "\n" in caught.value.message) == ([], False)
 
 
 class Dying:
-    """An endpoint that answers once, is gone for a while, and answers again."""
-
     where = "a test"
 
     def __init__(self, kinds: list[Kind | None]) -> None:
@@ -479,10 +408,10 @@ def test_an_endpoint_that_answered_before_is_waited_for(digest: MakeDigest) -> N
     pauses = Pauses()
     known = LlmPlanner("m", Dying([None, "unreachable", "dropped", None]), patience_s=1e6, sleep=pauses)
     known.act(digest(TOPIC), compiled())
-    assert isinstance(known.act(digest(TOPIC, hypotheses=records()), compiled()).action, ProposeDesign)
+    assert isinstance(known.act(digest(TOPIC, hypotheses=RECORDS), compiled()).action, ProposeDesign)
     assert len(pauses.taken) == 2
     resumed = LlmPlanner("m", Dying(["unreachable", None]), patience_s=1e6, sleep=pauses)
-    resumed.act(digest(TOPIC, hypotheses=records()), compiled())
+    resumed.act(digest(TOPIC, hypotheses=RECORDS), compiled())
     assert len(pauses.taken) == 3, "whoever proposed has answered before"
 
 
@@ -499,21 +428,13 @@ def test_a_search_is_proposed_and_then_designed_as_a_screen(digest: MakeDigest) 
     with scripted_endpoint([says({**DESIGN, "screen": SCREEN})]) as endpoint:
         designed = planner(endpoint).act(digest("Which learning rate is best?", search=True), lambda action: None)
     assert isinstance(designed.action, ProposeDesign)
-    assert designed.action.screen is not None
     assert designed.action.screen.smallest_effect == 0.1
     facts = endpoint.requests[0]["messages"][1]["content"]
     assert '"search": true' in facts
 
 
-def test_a_proposal_of_neither_claims_nor_a_search_is_returned_with_the_error(digest: MakeDigest) -> None:
-    both = {**PROPOSAL, "search": True}
-    turn, _ = ask([says({"action": "propose", "hypotheses": []}), says(both), says(PROPOSAL)], digest(TOPIC))
-    assert "found neither" in turn.rejected[0]
-    assert "found both" in turn.rejected[1]
-
-
 def test_no_model_is_offered_seeds(digest: MakeDigest) -> None:
-    _, endpoint = ask([says(DESIGN)], digest(TOPIC, hypotheses=records()))
+    _, endpoint = ask([says(DESIGN)], digest(TOPIC, hypotheses=RECORDS))
     assert "seeds_per_arm" not in json.dumps(endpoint.requests[0])
 
 
@@ -521,12 +442,10 @@ def test_a_model_that_says_the_same_again_is_asked_no_more(digest: MakeDigest) -
     message, endpoint = failure([says("I like turtles.")], digest(TOPIC))
     assert len(endpoint.requests) == 2
     assert "2 refused" in message
-    assert "the same answer as before" in message
+    assert "answer as before" in message
 
 
 class Pauses:
-    """Stands for sleep: it takes down what it was asked for."""
-
     def __init__(self) -> None:
         self.taken: list[float] = []
 
@@ -556,13 +475,6 @@ def test_patience_ends_and_the_failure_says_how_often_it_was_tried(digest: MakeD
     assert len(endpoint.requests) >= 4
 
 
-@pytest.mark.parametrize("status", [401, 403, 404])
-def test_what_does_not_pass_is_not_waited_for(status: int, digest: MakeDigest) -> None:
-    pauses = Pauses()
-    _, endpoint = failure([fails(status, "no")], digest(TOPIC), patience_s=100.0, sleep=pauses)
-    assert (pauses.taken, len(endpoint.requests)) == ([], 1)
-
-
 def test_patience_is_a_share_of_the_time_that_is_left(digest: MakeDigest) -> None:
     pauses = Pauses()
     failure([fails(503, "down")], digest(TOPIC, seconds_left=50.0), patience_s=None, sleep=pauses)
@@ -572,11 +484,11 @@ def test_patience_is_a_share_of_the_time_that_is_left(digest: MakeDigest) -> Non
 @pytest.mark.parametrize("reply", [fails(429, "later"), fails(503, "down"), says("I like turtles."), Reply(hang=True)])
 def test_a_conclusion_is_tried_once_and_waits_for_nobody(reply: Reply, digest: MakeDigest) -> None:
     pauses = Pauses()
-    due = digest(TOPIC, hypotheses=records(), verdicts=(verdict(),))
+    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),))
     _, endpoint = failure([reply], due, patience_s=None, timeout_s=3.0 if reply.hang else 30.0, sleep=pauses)
     assert (pauses.taken, len(endpoint.requests)) == ([], 1)
 
 
 def test_requests_in_the_topic_are_said_beside_a_models_design(digest: MakeDigest) -> None:
-    turn, _ = ask([says(DESIGN)], digest(f"{TOPIC} Use seed 42.", hypotheses=records()))
+    turn, _ = ask([says(DESIGN)], digest(f"{TOPIC} Use seed 42.", hypotheses=RECORDS))
     assert "'Use seed 42' changes nothing" in turn.note

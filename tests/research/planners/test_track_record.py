@@ -33,7 +33,6 @@ def test_scores_are_those_worked_out_by_hand(log: EventLog) -> None:
     assert found.constant == pytest.approx(1 / 3 * 2 / 3)
     assert found.scores.brier == pytest.approx((0.3**2 + 0.7**2) / 2)
     assert found.scores.constant == pytest.approx(0.25)
-    assert found.scores.coverage is not None
     assert found.scores.coverage.mean == pytest.approx(2 / 3), "0.1 twice inside 0 to 0.2, -0.1 outside"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cache
 from pathlib import Path
@@ -114,17 +114,23 @@ def test_nothing_found_widens_the_ladder_and_then_moves_to_the_next_field() -> N
     assert other.variable != "learning_rate"
 
 
-@pytest.mark.parametrize("written", [False, True])
-def test_a_controller_killed_around_the_turn_of_a_round_changes_no_verdict(written: bool) -> None:
-    whole = fold(events())
+@pytest.mark.parametrize(
+    ("at", "written"),
+    [
+        pytest.param(
+            at, written, marks=() if (at, written) in ((-1, True), (0, False), (1, True)) else pytest.mark.full
+        )
+        for at in range(-3, 5)
+        for written in (False, True)
+    ],
+)
+def test_a_controller_killed_around_the_turn_of_a_round_changes_no_verdict(at: int, written: bool) -> None:
     turn = begun_at() - 2  # the first event is nobody's append
-    for at in range(turn - 3, turn + 5):
-        result = fly_killed(flight(2), at, written=written)
-        assert result is not None
-        assert claims(result.state) == claims(whole), (at, written)
-        assert not result.duplicates
-        turns = [act.turn for act in result.state.planner_acts]
-        assert len(set(turns)) == len(turns)
+    result = fly_killed(flight(2), turn + at, written=written)
+    assert claims(result.state) == claims(fold(events()))
+    assert not result.duplicates
+    turns = [act.turn for act in result.state.planner_acts]
+    assert len(set(turns)) == len(turns)
 
 
 def test_the_number_of_rounds_follows_from_the_budget_where_nobody_says_it() -> None:
@@ -141,12 +147,10 @@ def test_an_inquiry_ends_where_the_budget_carries_no_further_question() -> None:
     assert (result.refused, state.status) == (None, "concluded")
     assert state.round < 4
     [said] = [decision.reason for decision in state.decisions if decision.rule == ASK_RULE]
-    assert said.startswith("no further question could be had within level and budget")
+    assert said.startswith("no further question")
 
 
 class _Silent(RulesPlanner):
-    """Answers in the first round alone, as a model whose endpoint is gone later."""
-
     name = "llm"
     model = "silent"
 
@@ -157,8 +161,6 @@ class _Silent(RulesPlanner):
 
 
 class _Content(_Silent):
-    """Sees nothing more to ask."""
-
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         if digest.inquiry is not None:
             return PlannerTurn(Conclude(reason="That is all I wanted to know."))
@@ -174,12 +176,11 @@ def test_a_planner_that_sees_nothing_more_to_ask_ends_the_inquiry_in_its_words()
     state = fly(flight(3, planner=lambda clock: _Content())).state
     assert (state.status, state.round, state.most_rounds) == ("concluded", 1, 3)
     [said] = [decision.reason for decision in state.decisions if decision.rule == ASK_RULE]
-    assert "That is all I wanted to know." in said
+    assert "wanted to know." in said
 
 
 @cache
 def events() -> tuple[Event, ...]:
-    """Return the log of an inquiry of two rounds."""
     seen: list[Event] = []
 
     def look(desk: Desk) -> None:
@@ -190,12 +191,10 @@ def events() -> tuple[Event, ...]:
 
 
 def begun_at() -> int:
-    """Return the number of the event that begins the second round."""
     return next(event.seq for event in events() if event.type is EventType.ROUND_BEGUN)
 
 
 def followed(before: Sequence[Event], kind: EventType, payload: Mapping[str, Any]) -> StudyState:
-    """Return the state after one more event."""
     at = datetime.fromisoformat(before[-1].ts)
     return fold([*before, composed(before[-1].study, kind, payload, after=before[-1], actor="system", at=at)])
 
@@ -209,17 +208,36 @@ def test_a_log_folds_at_every_event_and_keeps_the_rounds_that_are_over() -> None
     assert after.every_run == before.runs
 
 
+def relocked(change: Callable[[Design, StudyState], dict[str, Any]]) -> dict[str, Any]:
+    """Return what would lock the second round's design, changed."""
+    state = fold(events())
+    design = locked(state).model_copy(update=change(locked(state), state))
+    return {"design": design.model_dump(mode="json"), "hash": design.hash(), "file": "design-2.lock"}
+
+
+def greedy(design: Design, state: StudyState) -> dict[str, Any]:
+    return {"inquiry": place(state).model_copy(update={"equivalence": 0.05})}
+
+
+def on_old_seeds(design: Design, state: StudyState) -> dict[str, Any]:
+    return {"seeds": (locked(state.rounds_before[0]).seeds[0], *design.seeds[1:])}
+
+
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("instead_of", "payload", "told"),
     [
-        ({"number": 3}, "expected round 2 of 2"),
-        ({"previous": "0" * 64}, "expected a round after the lock"),
+        (EventType.ROUND_BEGUN, lambda: {"number": 3}, "round 2 of 2"),
+        (EventType.ROUND_BEGUN, lambda: {"previous": "0" * 64}, "after the lock"),
+        (EventType.DESIGN_LOCKED, lambda: relocked(greedy), "what the ledgers"),
+        (EventType.DESIGN_LOCKED, lambda: relocked(on_old_seeds), "an earlier round"),
     ],
 )
-def test_a_round_that_is_no_link_of_the_chain_is_refused(change: dict[str, Any], said: str) -> None:
-    turn = events()[begun_at() - 1]
-    with pytest.raises(LogCorrupt, match=said):
-        followed(events()[: turn.seq - 1], turn.type, {**turn.payload, **change})
+def test_what_is_no_link_of_the_chain_of_rounds_is_refused(
+    instead_of: EventType, payload: Callable[[], dict[str, Any]], told: str
+) -> None:
+    event = [event for event in events() if event.type is instead_of][-1]
+    with pytest.raises(LogCorrupt, match=told):
+        followed(events()[: event.seq - 1], event.type, {**event.payload, **payload()})
 
 
 def test_a_round_is_not_begun_while_a_claim_is_open() -> None:
@@ -227,16 +245,6 @@ def test_a_round_is_not_begun_while_a_claim_is_open() -> None:
     turn = events()[begun_at() - 1]
     with pytest.raises(LogCorrupt, match="h1 open"):
         followed(events()[:early], turn.type, turn.payload)
-
-
-def test_a_lock_that_spends_more_than_its_round_has_is_refused() -> None:
-    last = [event for event in events() if event.type is EventType.DESIGN_LOCKED][-1]
-    design = locked(fold(events()[: last.seq]))
-    assert design.inquiry is not None
-    greedy = design.model_copy(update={"inquiry": design.inquiry.model_copy(update={"equivalence": 0.05})})
-    payload = {"design": greedy.model_dump(mode="json"), "hash": greedy.hash(), "file": "design-2.lock"}
-    with pytest.raises(LogCorrupt, match="is not what the ledgers give it"):
-        followed(events()[: last.seq - 1], EventType.DESIGN_LOCKED, payload)
 
 
 def test_a_round_that_comes_to_no_lock_is_given_up_and_the_one_before_stands() -> None:
@@ -269,13 +277,11 @@ def test_a_budget_that_ends_in_the_aa_runs_of_a_later_round_leaves_a_report_and_
     state = fly(flight(2, hand=hand, look_s=5.0, report=True)).state
     assert done == ["cut", "resumed"]
     assert (state.status, state.round, len(state.given_up)) == ("concluded", 1, 1)
-    assert str(state.concluded_reason).startswith("round 2 came to no lock, and nothing was tested in it: ")
+    assert str(state.concluded_reason).startswith("round 2 came to no")
     assert [verdict.verdict for verdict in state.verdicts] == ["supported"]
 
 
 class _GivesUp(_Silent):
-    """Asks, and sees nothing to design once what it asked cannot be had."""
-
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         if digest.rejected is not None:
             return PlannerTurn(Conclude(reason="Then there is nothing more."))
@@ -292,8 +298,7 @@ def test_a_planner_that_ends_a_later_round_after_its_aa_runs_has_not_declined_th
     state = fly(flight(2, hand=hand, look_s=5.0, planner=lambda clock: _GivesUp())).state
     assert done
     assert (state.status, state.declined, len(state.given_up)) == ("concluded", False, 1)
-    assert str(state.concluded_reason).startswith("round 2 came to no lock, and nothing was tested in it: ")
-    assert state.said is not None
+    assert str(state.concluded_reason).startswith("round 2 came to no")
     assert state.said.text == "Then there is nothing more."
 
 
@@ -320,19 +325,7 @@ def test_a_budget_that_is_raised_in_a_later_round_holds_for_the_study() -> None:
     assert (state.status, state.budget_s) == ("concluded", 80 * 3600.0)
 
 
-def test_a_lock_on_seeds_of_an_earlier_round_is_refused() -> None:
-    last = [event for event in events() if event.type is EventType.DESIGN_LOCKED][-1]
-    state = fold(events()[: last.seq])
-    used, own = locked(state.rounds_before[0]).seeds, locked(state).seeds
-    again = locked(state).model_copy(update={"seeds": (used[0], *own[1:])})
-    payload = {"design": again.model_dump(mode="json"), "hash": again.hash(), "file": "design-2.lock"}
-    with pytest.raises(LogCorrupt, match="seeds of an earlier round"):
-        followed(events()[: last.seq - 1], EventType.DESIGN_LOCKED, payload)
-
-
 class _Watched(RulesPlanner):
-    """The rules, and what they were shown."""
-
     def __init__(self) -> None:
         self.shown: list[Digest] = []
 
@@ -352,4 +345,4 @@ def test_a_round_whose_files_are_not_readable_can_be_asked_on_about_and_the_plan
     landed = fly(flight(2, planner=lambda clock: planner))
     assert (landed.refused, landed.state.round) == (None, 2)
     told = [entry for digest in planner.shown if digest.inquiry for entry in digest.inquiry.rounds[0].beside]
-    assert "its files could not be read again: expected the evaluation of run r1; found none" in told
+    assert "of run r1; found none" in " ".join(told)

@@ -37,19 +37,13 @@ def test_values_are_held_in_the_fields_own_type(field: str, value: Any, held: An
 @pytest.mark.parametrize(
     ("field", "value", "told"),
     [
-        ("group_size", 4.5, "integer"),
-        ("group_size", True, "a number"),
-        ("group_size", 10**400, "group_size"),
-        ("normalize_advantage", 1, "true or false"),
-        ("learning_rate", float("inf"), "learning_rate"),
-        ("group_size", "four", "a number"),
-        ("normalize_advantage", "true", "true or false"),
-        ("algorithm", "ppo", "expected one of grpo, rloo, .*; found 'ppo'"),
-        ("algorithm", 1, "expected one of"),
-        ("seed", 3, "can be varied"),
-        ("no_such", 3, "can be varied"),
+        ("group_size", 4.5, "integer"), ("group_size", True, "a number"), ("group_size", 10**400, "group_size"),
+        ("normalize_advantage", 1, "true or false"), ("learning_rate", float("inf"), "learning_rate"),
+        ("group_size", "four", "a number"), ("normalize_advantage", "true", "true or false"),
+        ("algorithm", "ppo", "expected one of grpo, rloo, .*; found 'ppo'"), ("algorithm", 1, "expected one of"),
+        ("seed", 3, "can be varied"), ("no_such", 3, "can be varied"),
     ],
-)
+)  # fmt: skip
 def test_values_a_field_cannot_take_are_refused(field: str, value: Any, told: str) -> None:
     with pytest.raises(DesignRefused, match=told):
         field_value(field, value)
@@ -137,12 +131,12 @@ def test_equal_arms_are_named() -> None:
 )
 def test_any_other_difference_is_named(other: Job, told: str) -> None:
     lines = lint_arms(Job(), other, "group_size")
-    assert any(told in line and "declared variable is group_size" in line for line in lines)
+    assert any(told in line and "variable is group_size" in line for line in lines)
 
 
 def test_what_follows_from_undeclared_fields_is_named_too() -> None:
     lines = lint_arms(Job(), Job(group_size=16, steps=80), "group_size")
-    assert any(line.startswith("training episodes in all differs (5120 and 10240)") for line in lines)
+    assert any("(5120 and 10240)" in line for line in lines)
     assert not any("tasks per step" in line for line in lines)
 
 
@@ -190,12 +184,10 @@ def test_a_reward_and_a_field_share_the_control_arm() -> None:
     ("hypotheses", "told"),
     [
         ([reward(control="dense", treatment="other")], "expected the control 'built-in'"),
-        ([reward("built-in")], "must differ"),
-        ([reward("Dense Hint")], "a short name"),
-        ([reward(3)], "a short name"),
+        ([reward("built-in")], "must differ"), ([reward("Dense Hint")], "a short name"), ([reward(3)], "a short name"),
         ([reward(), reward(name="h2")], "treatment of two"),
     ],
-)
+)  # fmt: skip
 def test_a_reward_is_compared_with_the_environments_own_only(hypotheses: list[Hypothesis], told: str) -> None:
     with pytest.raises(DesignRefused, match=told):
         compare("guess", hypotheses, {})
@@ -281,5 +273,5 @@ def test_what_a_base_job_fixes_is_kept_and_not_replaced() -> None:
     assert {job.max_tokens for job in compare("guess", [claim("group_size", 4, 16)], {}, base).jobs} == {64}
     compare("guess", [claim("group_size", 16, 4)], {"max_tokens": 64}, base)
     for claims, constants in (([claim("group_size", 8, 16)], {}), ([claim("group_size", 4, 16)], {"max_tokens": 32})):
-        with pytest.raises(DesignRefused, match="which the job of the study fixes"):
+        with pytest.raises(DesignRefused, match="the study fixes"):
             compare("guess", claims, constants, base)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import replace
@@ -20,18 +20,11 @@ from research.scheduling.steps import AskApproval, BuildReport, Collect, Decide,
 from research.study import amendments
 from research.study.stop import answer, open_question
 from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
-from tests.research.approving import unapproved
-from tests.research.bench import STUDY, Bench, scratch
+from tests.research.bench import STUDY, Bench, unapproved
 from tests.research.designs import design, every_stage, noise_plan
 
 HOUR = 3600.0
 STAGES = ["noise", "screen", "look 1", "look 2", "look 3", "replication"]
-
-
-@pytest.fixture
-def path() -> Iterator[Path]:
-    with scratch() as folder:
-        yield folder
 
 
 def asked(state: StudyState) -> list[str]:
@@ -39,26 +32,20 @@ def asked(state: StudyState) -> list[str]:
 
 
 def until_asked(bench: Bench) -> StudyState:
-    """Drive a study until it asks for something."""
-    loop = bench.loop()
-    for _ in range(50):
-        state = loop.tick().state
-        if state.open_question is not None:
-            return state
-        bench.clock.advance(1.0)
-    raise AssertionError(f"nothing is asked: {state.status}")
+    return bench.until(lambda state: state.open_question)
 
 
 def looked_at_again(bench: Bench) -> None:
-    """Drive it up to the question about its second look."""
     until_asked(bench)
     bench.answer()
     until_asked(bench)
 
 
 @pytest.mark.parametrize(("mode", "stages"), [("none", []), ("plan", ["noise", "design"]), ("stages", STAGES)])
-def test_each_mode_asks_for_what_it_says_and_begins_nothing_before(path: Path, mode: str, stages: list[str]) -> None:
-    bench = Bench(path, design=every_stage(), noise=noise_plan(), approve=mode)
+def test_each_mode_asks_for_what_it_says_and_begins_nothing_before(
+    fast_path: Path, mode: str, stages: list[str]
+) -> None:
+    bench = Bench(fast_path, design=every_stage(), noise=noise_plan(), approve=mode)
     bench.approves = True
     state = bench.drive(bench.loop()).state
     assert state.status == "concluded"
@@ -68,8 +55,8 @@ def test_each_mode_asks_for_what_it_says_and_begins_nothing_before(path: Path, m
     assert len(state.runs) == 19, "the same runs as without"
 
 
-def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and_however_long(path: Path) -> None:
-    bench = Bench(path, design=design(16), approve="plan", budget_s=600.0)
+def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and_however_long(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), approve="plan", budget_s=600.0)
     state = until_asked(bench)
     for loop in [bench.loop() for _ in range(3)]:
         for _ in range(10):
@@ -85,8 +72,8 @@ def test_nothing_of_a_design_begins_while_its_question_is_open_whoever_looks_and
     assert after.worked_s < 60.0
 
 
-def test_a_question_says_what_it_is_about_and_what_that_costs(path: Path) -> None:
-    bench = Bench(path, design=design(16), approve="stages")
+def test_a_question_says_what_it_is_about_and_what_that_costs(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), approve="stages")
     first = open_question(until_asked(bench)).question
     assert (first.study, first.number, first.stage, first.runs, first.seconds) == (STUDY, 1, "look 1", 4, 20.0)
     assert "look 1 of 3" in first.would
@@ -100,38 +87,26 @@ def test_a_question_says_what_it_is_about_and_what_that_costs(path: Path) -> Non
     assert second.lock == state.design_hash
 
 
-def test_the_whole_design_costs_what_its_lock_says(path: Path) -> None:
-    bench = Bench(path, design=every_stage(), approve="plan")
+def test_the_whole_design_costs_what_its_lock_says(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=every_stage(), approve="plan")
     question = open_question(state := until_asked(bench)).question
-    assert state.locked_design is not None
     assert (question.runs, question.seconds) == (state.locked_design.price.runs, state.locked_design.price.total_s)
 
 
-def test_what_is_not_affordable_is_not_asked_for(path: Path) -> None:
-    state = until_asked(Bench(path, design=design(16), approve="plan"))
+def test_what_is_not_affordable_is_not_asked_for(fast_path: Path) -> None:
+    state = until_asked(Bench(fast_path, design=design(16), approve="plan"))
     assert isinstance(next_step(state, 0.0, 2), Decide), "the budget is used up, whatever anybody answers"
     assert next_step(state, 600.0, 2) is None
 
 
-@pytest.mark.parametrize("written", [True, False])
-def test_controllers_killed_at_every_event_ask_the_same_once_each(path: Path, written: bool) -> None:
-    bench = Bench(path, design=every_stage(), noise=noise_plan(), approve="stages")
-    bench.approves = True
-    state, killed = bench.drive_by_single_events(written=written)
-    assert killed > 50
-    assert asked(state) == STAGES
-    unapproved(bench.events())
-    assert set(bench.sandbox.starts.values()) == {1}
-
-
-def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks_again(path: Path) -> None:
-    bench = Bench(path, design=design(16), approve="stages")
+def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks_again(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), approve="stages")
     looked_at_again(bench)
     before = bench.answer(granted=False)
     state = bench.drive(bench.loop()).state
     assert state.status == "stopped"
     assert state.stopped_reason == before.said()
-    assert state.stopped_reason.startswith("denied by a command: look 2 of 3")
+    assert "look 2 of 3" in state.stopped_reason
     assert [(verdict.hypothesis, verdict.look) for verdict in state.verdicts] == [("h1", 1)]
     assert state.report is not None
     assert len(state.runs) == 4
@@ -140,14 +115,14 @@ def test_a_denial_stops_the_study_with_a_report_of_what_stands_and_resuming_asks
     again = open_question(until_asked(bench))
     assert (again.question.stage, again.question.number) == ("look 2", 3)
     assert again.digest != before.asked.digest
-    with closing(EventLog(bench.home.database)) as log, pytest.raises(BadApproval, match="asks something else by now"):
+    with closing(EventLog(bench.home.database)) as log, pytest.raises(BadApproval, match="asks something else"):
         answer(StudyLog(log, STUDY), before.asked.digest, "Prefect", granted=True)
     bench.approves = True
     assert bench.drive(bench.loop()).state.status == "concluded"
 
 
-def test_a_denial_before_anything_is_locked_leaves_nothing_to_report(path: Path) -> None:
-    bench = Bench(path, design=design(16), noise=noise_plan(), approve="plan")
+def test_a_denial_before_anything_is_locked_leaves_nothing_to_report(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), noise=noise_plan(), approve="plan")
     until_asked(bench)
     bench.answer(granted=False)
     result = bench.loop().tick()
@@ -155,9 +130,9 @@ def test_a_denial_before_anything_is_locked_leaves_nothing_to_report(path: Path)
     assert (result.state.status, result.state.report, result.state.design) == ("stopped", None, None)
 
 
-def test_a_denied_study_is_denied_by_the_log_alone(path: Path) -> None:
+def test_a_denied_study_is_denied_by_the_log_alone(fast_path: Path) -> None:
     """Without a controller nobody is there to stop it after the answer."""
-    bench = Bench(path, design=design(16), approve="plan")
+    bench = Bench(fast_path, design=design(16), approve="plan")
     until_asked(bench)
     bench.answer(granted=False)
     state = fold(bench.events())
@@ -169,11 +144,10 @@ def test_a_denied_study_is_denied_by_the_log_alone(path: Path) -> None:
     assert isinstance(next_step(resumed, 600.0, 2), AskApproval), "and is not stopped again"
 
 
-def test_a_veto_of_all_that_a_question_is_about_makes_it_needless(path: Path) -> None:
-    bench = Bench(path, design=design(16), approve="stages")
+def test_a_veto_of_all_that_a_question_is_about_makes_it_needless(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), approve="stages")
     looked_at_again(bench)
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
-        amendments.veto(StudyLog(log, STUDY), "h1", "enough")
+    amendments.veto(StudyLog(bench.log, STUDY), "h1", "enough")
     state = bench.drive(bench.loop()).state
     assert state.status == "concluded"
     assert state.open_question is None
@@ -181,8 +155,8 @@ def test_a_veto_of_all_that_a_question_is_about_makes_it_needless(path: Path) ->
 
 
 @pytest.mark.parametrize("halt", [EventType.STUDY_STOPPED, EventType.STUDY_PAUSED])
-def test_a_question_outlives_a_stop_and_a_pause_and_may_be_answered_meanwhile(path: Path, halt: EventType) -> None:
-    bench = Bench(path, design=design(16), approve="plan")
+def test_a_question_outlives_a_stop_and_a_pause_and_may_be_answered_meanwhile(fast_path: Path, halt: EventType) -> None:
+    bench = Bench(fast_path, design=design(16), approve="plan")
     state = until_asked(bench)
     bench.append(halt, reason="for the night")
     bench.loop().tick()
@@ -195,16 +169,16 @@ def test_a_question_outlives_a_stop_and_a_pause_and_may_be_answered_meanwhile(pa
     assert (after.status, len(after.questions)) == ("concluded", 1)
 
 
-def test_a_run_that_fails_is_tried_again_without_another_question(path: Path) -> None:
-    bench = Bench(path, lambda order: "failed" if order.attempt == 1 else "ok", design=design(16), approve="plan")
+def test_a_run_that_fails_is_tried_again_without_another_question(fast_path: Path) -> None:
+    bench = Bench(fast_path, lambda order: "failed" if order.attempt == 1 else "ok", design=design(16), approve="plan")
     bench.approves = True
     state = bench.drive(bench.loop()).state
     assert {len(run.attempts) for run in state.runs.values()} == {2}
     assert asked(state) == ["design"]
 
 
-def test_a_verdict_formed_again_needs_no_second_approval(path: Path) -> None:
-    bench = Bench(path, design=design(16), approve="stages")
+def test_a_verdict_formed_again_needs_no_second_approval(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), approve="stages")
     looked_at_again(bench)
     bench.answer()
     state = until_asked(bench)
@@ -214,8 +188,6 @@ def test_a_verdict_formed_again_needs_no_second_approval(path: Path) -> None:
 
 
 class Interjecting(EventLog):
-    """A log in which somebody else is faster than the next event of this type, once."""
-
     def __init__(self, bench: Bench, type: EventType, interject: Callable[[], object]) -> None:
         super().__init__(bench.home.database, clock=bench.clock)
         self._type = type
@@ -228,23 +200,23 @@ class Interjecting(EventLog):
         super().append(event)
 
 
-def test_a_stop_that_comes_between_the_look_and_the_question_leaves_nothing_asked(path: Path) -> None:
-    bench = Bench(path, design=design(16), approve="plan")
+def test_a_stop_that_comes_between_the_look_and_the_question_leaves_nothing_asked(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), approve="plan")
     stop = lambda: bench.append(EventType.STUDY_STOPPED, reason="enough")  # noqa: E731
     result = bench.loop(log=Interjecting(bench, EventType.APPROVAL_ASKED, stop)).tick()
     assert result.done
     assert result.state.questions == ()
 
 
-def test_of_two_controllers_that_ask_at_once_one_does(path: Path) -> None:
-    bench = Bench(path, design=design(16), approve="plan")
+def test_of_two_controllers_that_ask_at_once_one_does(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), approve="plan")
     other = bench.loop()
     state = bench.loop(log=Interjecting(bench, EventType.APPROVAL_ASKED, other.tick)).tick().state
     assert asked(state) == ["design"]
 
 
-def test_an_answer_that_comes_between_a_look_and_an_append_is_weighed_anew(path: Path) -> None:
-    bench = Bench(path, lambda order: "never", design=design(16), approve="plan")
+def test_an_answer_that_comes_between_a_look_and_an_append_is_weighed_anew(fast_path: Path) -> None:
+    bench = Bench(fast_path, lambda order: "never", design=design(16), approve="plan")
     until_asked(bench)
     bench.answer()
     denied = lambda: bench.append(EventType.STUDY_STOPPED, reason="enough")  # noqa: E731
@@ -252,8 +224,8 @@ def test_an_answer_that_comes_between_a_look_and_an_append_is_weighed_anew(path:
     assert dict(state.runs) == {}
 
 
-def test_of_answers_that_come_at_once_exactly_one_counts(path: Path) -> None:
-    bench = Bench(path, design=design(16), approve="plan")
+def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), approve="plan")
     digest = open_question(until_asked(bench)).digest
     together = Barrier(8)
 
@@ -271,19 +243,19 @@ def test_of_answers_that_come_at_once_exactly_one_counts(path: Path) -> None:
         assert sorted(pool.map(say, range(8))) == [False] * 7 + [True]
     state = fold(bench.events())
     assert len(state.approvals) == 1
-    with pytest.raises(BadApproval, match="asks nothing; the last question was answered: "):
+    with pytest.raises(BadApproval, match="question was answered: "):
         open_question(state)
     assert (state.denial is None) == state.approvals[0].granted
 
 
 @pytest.mark.parametrize("mode", ["", "yes", "Plan", "stages "])
 def test_a_mode_that_there_is_not_is_refused(mode: str) -> None:
-    with pytest.raises(BadApproval, match="expected --approve plan, stages or none"):
+    with pytest.raises(BadApproval, match="expected --approve plan, stages"):
         approval_mode(mode)
 
 
-def test_a_note_is_one_line_of_bounded_length(path: Path) -> None:
-    bench = Bench(path, design=design(16), approve="plan")
+def test_a_note_is_one_line_of_bounded_length(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), approve="plan")
     until_asked(bench)
     with closing(EventLog(bench.home.database)) as log:
         record = StudyLog(log, STUDY)
@@ -293,8 +265,8 @@ def test_a_note_is_one_line_of_bounded_length(path: Path) -> None:
         assert answer(record, digest, "command", "in\nsteps", granted=True).note == "in steps"
 
 
-def test_what_runs_is_finished_and_collected_while_a_question_is_open(path: Path) -> None:
-    bench = Bench(path, design=design(16), approve="plan")
+def test_what_runs_is_finished_and_collected_while_a_question_is_open(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16), approve="plan")
     bench.approves = True
     bench.drive(bench.loop())
     events = bench.events()
@@ -305,8 +277,8 @@ def test_what_runs_is_finished_and_collected_while_a_question_is_open(path: Path
     assert isinstance(next_step(replace(waiting, runs={}), 600.0, 2), type(None))
 
 
-def test_time_in_which_something_runs_is_charged_while_a_question_is_open(path: Path) -> None:
-    bench = Bench(path, lambda order: "never", design=design(16), approve="plan")
+def test_time_in_which_something_runs_is_charged_while_a_question_is_open(fast_path: Path) -> None:
+    bench = Bench(fast_path, lambda order: "never", design=design(16), approve="plan")
     until_asked(bench)
     bench.answer()
     loop = bench.loop()
@@ -320,8 +292,8 @@ def test_time_in_which_something_runs_is_charged_while_a_question_is_open(path: 
     assert loop.budget_left(state) == pytest.approx(600.0 - state.worked_s - 100.0)
 
 
-def test_a_study_of_before_there_were_approvals_asks_nothing(path: Path) -> None:
-    bench = Bench(path, design=design(16))
+def test_a_study_of_before_there_were_approvals_asks_nothing(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=design(16))
     state = bench.drive(bench.loop()).state
     settings: dict[str, Any] = {name: value for name, value in state.settings.items() if name != "approve"}
     begun = replace(state, settings=settings, runs={}, verdicts=(), decided={}, concluded_reason=None, report=None)

@@ -42,7 +42,6 @@ def test_a_failed_machine_is_tried_again_as_often_as_the_lock_says(codes: list[s
 @pytest.mark.parametrize("code", [*WORST_CODES, "evidence_changed", "evidence_missing", "not_measurable"])
 def test_what_another_try_could_only_improve_is_not_tried_again(code: str) -> None:
     found = given_up(run(code), 3)
-    assert found is not None
     assert found.code == code
     assert found.code not in EXCLUDED_CODES
 
@@ -50,7 +49,6 @@ def test_what_another_try_could_only_improve_is_not_tried_again(code: str) -> No
 @pytest.mark.parametrize("code", sorted(WITHIN_REACH_OF_CODE))
 def test_an_end_that_generated_code_can_bring_about_is_in_no_class(code: str) -> None:
     found = given_up(run(code, spec=CODED), 3)
-    assert found is not None
     assert found.code == GENERATED_CODE_FAILED
     assert code in found.reason
     assert found.code in INVALID_CODES
@@ -60,7 +58,6 @@ def test_an_end_that_generated_code_can_bring_about_is_in_no_class(code: str) ->
 
 def test_the_last_try_of_generated_code_is_no_way_out_either() -> None:
     found = given_up(run("lost", "lost", "client_died", spec=CODED), 3)
-    assert found is not None
     assert found.code == GENERATED_CODE_FAILED
 
 

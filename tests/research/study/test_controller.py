@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from research.errors import PlannerFailed
 from research.planner.digest import Digest
 from research.planner.protocol import Check, PlannerTurn
 from research.results.attempt_files import AttemptSpec
-from research.scheduling.steps import BUDGET_CODE, BUDGET_RULE, FAILURES
-from research.study.controller import budget_left
+from research.scheduling.steps import BUDGET_CODE
 from research.tracking.copies import CopyFinding
 from research.tracking.login import OnlineLogging
 from research.tracking.mirror import WandbMirror
 from sandboxes import Handle, SandboxError, SandboxSpec
-from studies import Event, EventLog, EventType, StoreError, StudyState
+from studies import Event, EventLog, EventType, StoreError
 from studies.records.planner_words import PlannerWords
-from tests.research.bench import STUDY, Bench, Cut, scratch
+from tests.research.bench import STUDY, Bench, check_whole
 from tests.research.fakes import FakeSandbox, ManualClock, ScriptedPlanner
 from tests.studies.raw import append
-
-
-@pytest.fixture
-def fast_path() -> Iterator[Path]:
-    with scratch() as folder:
-        yield folder
 
 
 @pytest.fixture
@@ -39,27 +27,14 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def check_whole(bench: Bench, state: StudyState) -> None:
-    """Whatever happened: every run is accounted for, every attempt was started once and had a cause."""
-    assert all(run.status in ("collected", "invalid") for run in state.runs.values())
-    assert len(state.runs_in("confirm")) == 6
-    assert len({run.spec.seed for run in state.runs.values()}) == len(state.runs), "no two runs share a seed"
-    assert bench.sandbox.most_at_once <= state.settings["parallel"]
-    for run in state.runs.values():
-        assert [attempt.number for attempt in run.attempts] == list(range(1, len(run.attempts) + 1))
-        assert all(attempt.status in FAILURES for attempt in run.attempts[:-1])
-        if run.status == "collected":
-            assert set(run.measurements) == {"hidden/success", "hidden/success/initial"}
-    launched = {attempt.name for run in state.runs.values() for attempt in run.attempts}
-    assert bench.sandbox.starts == Counter(dict.fromkeys(launched, 1))
-    once = Counter(event.type for event in bench.events())
-    for type in ("design.locked", "verdict.computed", "study.concluded", "report.built"):
-        assert once[EventType(type)] == 1
-
-
 def test_a_study_runs_from_topic_to_report(bench: Bench) -> None:
-    state = bench.drive(bench.loop()).state
-    check_whole(bench, state)
+    loop = bench.loop()
+    state = bench.drive(loop).state
+    check_whole(bench)
+    assert len(state.runs_in("confirm")) == len({run.spec.seed for run in state.runs.values()}) == 6, "a seed each"
+    assert all(set(run.measurements) == {"hidden/success", "hidden/success/initial"} for run in state.runs.values())
+    assert loop.tick().done
+    assert len(bench.events()) == state.event_count, "a tick after the end does nothing"
     assert state.status == "concluded"
     assert state.concluded_reason == "the hypothesis is judged: h1 supported"
     assert state.said == PlannerWords(by="scripted", text="The question is answered.", unfounded=())
@@ -124,14 +99,6 @@ def test_how_a_copy_stands_is_not_lost_with_a_write_that_fails(bench: Bench, mon
     assert [state.runs[each].attempts[0].standing for each in (run, other)] == ["same", "same"]
 
 
-def test_a_tick_after_the_end_does_nothing(bench: Bench) -> None:
-    loop = bench.loop()
-    bench.drive(loop)
-    before = len(bench.events())
-    assert loop.tick().done
-    assert len(bench.events()) == before
-
-
 def test_a_tick_says_what_began_and_ended(bench: Bench) -> None:
     loop = bench.loop()
     first = loop.tick()
@@ -150,113 +117,45 @@ def test_seeds_alternate_arms_so_that_a_cut_leaves_them_in_balance(bench: Bench)
     assert arms[:2] == arms[2:4] == arms[4:]
 
 
-@pytest.mark.parametrize(
-    ("how", "status", "code"),
-    [
-        ("failed", "failed", "server_died"),
-        ("died", "failed", "attempt_died"),
-        ("lost", "lost", "lost"),
-        ("timeout", "timeout", "timeout"),
-        ("foreign", "failed", "foreign_results"),
-        ("garbled", "failed", "outcome_unreadable"),
-        ("endless", "failed", "outcome_unreadable"),
-    ],
-)
-def test_an_attempt_that_fails_is_tried_again_and_what_it_left_running_is_ended(
-    tmp_path: Path, how: str, status: str, code: str
-) -> None:
-    bench = Bench(tmp_path, lambda order: how if order.attempt == 1 else "ok")
+ENDS = {
+    "failed": ("failed", "server_died"), "died": ("failed", "attempt_died"), "lost": ("lost", "lost"),
+    "timeout": ("timeout", "timeout"), "foreign": ("failed", "foreign_results"),
+    "garbled": ("failed", "outcome_unreadable"), "endless": ("failed", "outcome_unreadable"),
+}  # fmt: skip
+
+
+def test_an_attempt_that_fails_is_tried_again_and_what_it_left_running_is_ended(bench: Bench) -> None:
+    """Each run's first attempt fails in a way of its own, and one run's second, too."""
+    ways, runs = list(ENDS), list[str]()
+
+    def script(order: AttemptSpec) -> str:
+        runs.extend([order.run_id] if order.run_id not in runs else [])
+        way = (
+            runs.index(order.run_id)
+            if order.attempt == 1
+            else 6
+            if (order.attempt, order.run_id) == (2, runs[0])
+            else 7
+        )
+        return [*ways, "ok"][way]
+
+    bench.sandbox.script = script
     state = bench.drive(bench.loop()).state
-    check_whole(bench, state)
-    for run in state.runs.values():
-        first, second = run.attempts
-        assert (first.status, first.code) == (status, code)
-        assert second.status == "finished"
+    check_whole(bench)
+    failed = [(attempt.status, attempt.code) for name in runs for attempt in state.runs[name].attempts[:-1]]
+    assert sorted(failed) == sorted(ENDS.values())
+    assert {run.attempts[-1].status for run in state.runs.values()} == {"finished"}
     assert all(handle.stops == 1 for handle in bench.sandbox.handles.values())
 
 
 def test_a_run_that_never_succeeds_is_invalid_and_the_study_still_ends(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lambda order: "died" if order.spec.job["group_size"] == 16 else "ok")
     state = bench.drive(bench.loop()).state
-    check_whole(bench, state)
+    check_whole(bench)
     invalid = [run for run in state.runs.values() if run.status == "invalid"]
     assert {run.spec.job["group_size"] for run in invalid} == {16}
     assert all(len(run.attempts) == 3 and run.invalid and run.invalid[0] == "attempt_died" for run in invalid)
     assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
-
-
-def killed_and_continued(bench: Bench, cuts: list[tuple[int, bool]]) -> StudyState:
-    """Drive the study with a controller that is killed at each cut, and then with one that is not."""
-    for at, written in cuts:
-        try:
-            return bench.drive(bench.loop(at, written=written)).state
-        except Cut:
-            continue
-    return bench.drive(bench.loop()).state
-
-
-@pytest.mark.parametrize("written", [True, False])
-def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(fast_path: Path, written: bool) -> None:
-    """By induction a controller killed at any event changes nothing: each event here is a controller's first."""
-    whole, killed = Bench(fast_path / "whole"), Bench(fast_path / "killed")
-    whole.sandbox.clock = whole.clock
-    expected = whole.drive(whole.loop()).state
-    state, controllers = killed.drive_by_single_events(written=written)
-    assert killed.told() == whole.told()
-    assert controllers >= expected.event_count - 2, "each event after the study's creation had a controller of its own"
-    check_whole(killed, state)
-    assert killed.planner.asked == ["propose", "design", "conclude"], "a planner is paid once for a turn"
-
-
-@pytest.mark.parametrize("written", [True, False])
-def test_a_controller_killed_in_the_middle_changes_nothing_of_the_result(fast_path: Path, written: bool) -> None:
-    whole, killed = Bench(fast_path / "whole"), Bench(fast_path / "killed")
-    expected = whole.drive(whole.loop()).state
-    state = killed_and_continued(killed, [(expected.event_count // 2, written)])
-    check_whole(killed, state)
-    assert state.verdicts == expected.verdicts
-    assert state.design == expected.design
-    assert {key: run.measurements for key, run in state.runs.items()} == {
-        key: run.measurements for key, run in expected.runs.items()
-    }
-
-
-ENDINGS = st.sampled_from(["ok", "ok", "ok", "failed", "died", "lost", "timeout", "foreign"])
-
-
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(
-    endings=st.lists(ENDINGS, min_size=1, max_size=12),
-    cuts=st.lists(st.tuples(st.integers(0, 25), st.booleans()), max_size=5),
-)
-def test_whatever_fails_and_wherever_it_is_killed_the_study_ends_whole(
-    endings: list[str], cuts: list[tuple[int, bool]]
-) -> None:
-    def script(order: AttemptSpec) -> str:
-        return endings[(order.spec.seed * 7 + int(order.spec.job["group_size"]) + order.attempt) % len(endings)]
-
-    with scratch() as folder:
-        calm, rough = Bench(folder / "calm", script), Bench(folder / "rough", script)
-        expected, state = calm.drive(calm.loop()).state, killed_and_continued(rough, cuts)
-        check_whole(rough, state)
-        # which attempts ran side by side, which is told as a threat, depends on when a controller was killed
-        assert [v.inputs_sha256 for v in state.verdicts] == [v.inputs_sha256 for v in expected.verdicts]
-        assert {key: (run.status, len(run.attempts)) for key, run in state.runs.items()} == {
-            key: (run.status, len(run.attempts)) for key, run in expected.runs.items()
-        }
-
-
-def test_a_launch_that_was_written_down_but_not_made_is_made(bench: Bench, fast_path: Path) -> None:
-    other = Bench(fast_path)
-    other.loop().tick()
-    before_launch = [event.type for event in other.events()].index(EventType.ATTEMPT_LAUNCHED) - 1
-    with pytest.raises(Cut):
-        bench.loop(at=before_launch).tick()
-    assert bench.events()[-1].type is EventType.ATTEMPT_LAUNCHED
-    assert bench.sandbox.starts == Counter()
-    state = bench.drive(bench.loop()).state
-    check_whole(bench, state)
-    assert all(len(run.attempts) == 1 for run in state.runs.values())
 
 
 def test_stopping_ends_the_attempts_and_resuming_begins_them_again(bench: Bench) -> None:
@@ -271,8 +170,7 @@ def test_stopping_ends_the_attempts_and_resuming_begins_them_again(bench: Bench)
     before = len(bench.events())
     assert loop.tick().done
     assert len(bench.events()) == before, "a stopped study stands still"
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
-        append(log, STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
+    bench.append(EventType.STUDY_RESUMED, command=["ajet"])
     bench.sandbox.script = lambda order: "ok"
     state = bench.drive(bench.loop()).state
     assert state.status == "concluded"
@@ -284,8 +182,7 @@ def test_a_stop_from_another_process_is_obeyed_at_the_next_tick(bench: Bench) ->
     bench.sandbox.script = lambda order: "never"
     loop = bench.loop()
     loop.tick()
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
-        append(log, STUDY, EventType.STUDY_STOPPED, {"reason": "by hand"}, actor="user")
+    append(bench.log, STUDY, EventType.STUDY_STOPPED, {"reason": "by hand"}, actor="user")
     result = loop.tick()
     assert result.done
     assert len(result.ended) == 2
@@ -306,8 +203,7 @@ def test_a_used_up_budget_ends_the_attempts_and_judges_what_was_collected(tmp_pa
     bench = Bench(tmp_path, budget_s=100.0)
     bench.sandbox.script = lambda order: "ok" if len(bench.sandbox.handles) <= 2 else "never"
     loop = bench.loop()
-    while not any(run.status == "collected" for run in loop.tick().state.runs.values()):
-        bench.clock.advance(1)
+    bench.until(lambda state: any(run.status == "collected" for run in state.runs.values()), loop)
     bench.clock.advance(100)
     result = bench.drive(loop)
     state = result.state
@@ -322,47 +218,7 @@ def test_a_used_up_budget_ends_the_attempts_and_judges_what_was_collected(tmp_pa
     assert len(bench.events()) == before
 
 
-@pytest.mark.parametrize("written", [True, False])
-def test_a_budget_stop_may_be_killed_anywhere_too(fast_path: Path, written: bool) -> None:
-    for at in range(10):
-        bench = Bench(fast_path / str(at), lambda order: "never", budget_s=100.0)
-        bench.loop().tick()
-        bench.clock.advance(200)
-        state = killed_and_continued(bench, [(at, written)])
-        assert state.status == "stopped"
-        assert state.report is not None
-        assert {run.status for run in state.runs.values()} == {"invalid"}
-        assert [decision.rule for decision in state.decisions if decision.action == "stop"] == [BUDGET_RULE]
-
-
-def test_a_study_whose_budget_ended_concludes_when_it_is_resumed(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, lambda order: "never", budget_s=100.0)
-    bench.loop().tick()
-    bench.clock.advance(200)
-    bench.drive(bench.loop())
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
-        append(log, STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
-    assert bench.drive(bench.loop()).state.status == "concluded"
-
-
-def test_time_in_which_no_controller_worked_is_not_spent(bench: Bench) -> None:
-    loop = bench.loop()
-    loop.tick()
-    bench.clock.advance(50)
-    loop.stop("for the night")
-    spent = 600.0 - budget_left(loop.state(), bench.clock())
-    bench.clock.advance(10_000)
-    assert budget_left(loop.state(), bench.clock()) == 600.0 - spent
-    with closing(EventLog(bench.home.database, clock=bench.clock)) as log:
-        append(log, STUDY, EventType.STUDY_RESUMED, {"command": ["ajet"]})
-    assert budget_left(loop.state(), bench.clock()) == 600.0 - spent
-    bench.clock.advance(7)
-    assert budget_left(loop.state(), bench.clock()) == 600.0 - spent - 7
-
-
 class MutePlanner(ScriptedPlanner):
-    """Plans, but has no language left at the end."""
-
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         if digest.stage == "conclude":
             raise PlannerFailed("expected an answer; the endpoint is gone; start it again")
@@ -377,8 +233,6 @@ def test_a_study_concludes_by_its_rule_when_the_planner_is_silent(bench: Bench) 
 
 
 class BrokenPlanner(ScriptedPlanner):
-    """Never answers."""
-
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         raise PlannerFailed("expected an answer; found none; start the endpoint")
 
@@ -399,13 +253,10 @@ def test_as_many_runs_go_at_once_and_are_priced_as_the_study_was_created_with(
     bench.pricing = None
     bench.sandbox.script = lambda order: "never"
     state = bench.loop().tick().state
-    assert state.design is not None
     assert state.design.price.parallel == sum(run.active is not None for run in state.runs.values()) == 3
 
 
 class SlowPlanner(ScriptedPlanner):
-    """Takes a while for each answer, and remembers how much time it was told is left."""
-
     def __init__(self, clock: ManualClock) -> None:
         super().__init__()
         self.told: list[float] = []
@@ -424,8 +275,6 @@ def test_the_time_a_planner_takes_is_not_planned_with_again(bench: Bench) -> Non
 
 
 class ExhaustedSandbox(FakeSandbox):
-    """Can start nothing: the machine is out of processes."""
-
     def run(self, spec: SandboxSpec) -> Handle:
         raise SandboxError("cannot launch: Resource temporarily unavailable")
 
@@ -437,5 +286,5 @@ def test_a_machine_that_can_start_nothing_costs_no_run_its_tries(bench: Bench) -
             bench.loop().tick()
     bench.sandbox = able
     state = bench.drive(bench.loop()).state
-    check_whole(bench, state)
+    check_whole(bench)
     assert all(len(run.attempts) == 1 and run.status == "collected" for run in state.runs.values())

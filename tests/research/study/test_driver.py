@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Event
 
@@ -19,88 +20,35 @@ from tests.studies.synthetic import Synthetic
 @dataclass
 class Outcome:
     state: StudyState
-    done: bool
+    done: bool = True
 
 
-class ModelBreaks:
-    """A loop whose tick is making a model when it ends; Ctrl-C comes with it or not."""
+@dataclass
+class Failing:
+    """A loop whose ticks fail, so many times; Ctrl-C comes with each where `interrupted` is given."""
 
-    def __init__(self, state: StudyState, interrupted: Event, *, by_user: bool) -> None:
-        self.stopped: list[str] = []
-        self._state = state
-        self._interrupted = interrupted
-        self._by_user = by_user
-
-    def tick(self) -> Outcome:
-        if self._by_user:
-            self._interrupted.set()
-        raise ModelFailed("its process ended with -2")
-
-    def stop(self, reason: str) -> Outcome:
-        self.stopped.append(reason)
-        return Outcome(self._state, True)
-
-
-@pytest.fixture
-def state(tmp_path: Path) -> StudyState:
-    synthetic = Synthetic(tmp_path)
-    synthetic.create()
-    return synthetic.state()
-
-
-def test_ctrl_c_while_the_model_is_made_stops_the_study_cleanly(state: StudyState) -> None:
-    interrupted = Event()
-    loop = ModelBreaks(state, interrupted, by_user=True)
-    assert drive(loop, [], interrupted) is state
-    assert loop.stopped == ["interrupted by the user"]
-
-
-def test_an_interrupt_that_is_no_stop_leaves_the_study_as_it_is(state: StudyState) -> None:
-    interrupted = Event()
-    loop = ModelBreaks(state, interrupted, by_user=True)
-    with pytest.raises(KeyboardInterrupt):
-        drive(loop, [], interrupted, interruption=lambda: None)
-    assert loop.stopped == []
-
-
-def test_an_interrupt_stops_for_the_reason_that_is_found_then(state: StudyState) -> None:
-    interrupted = Event()
-    loop = ModelBreaks(state, interrupted, by_user=True)
-    assert drive(loop, [], interrupted, interruption=lambda: "cancelled") is state
-    assert loop.stopped == ["cancelled"]
-
-
-def test_a_model_that_cannot_be_made_is_an_error(state: StudyState) -> None:
-    interrupted = Event()
-    loop = ModelBreaks(state, interrupted, by_user=False)
-    with pytest.raises(ModelFailed):
-        drive(loop, [], interrupted)
-    assert loop.stopped == []
-
-
-class Engineless:
-    """A loop whose ticks find no engine, so many times."""
-
-    def __init__(self, state: StudyState, times: int, interrupted: Event | None = None) -> None:
-        self.left = times
-        self._state = state
-        self._interrupted = interrupted
+    state: StudyState
+    error: Exception
+    left: int = 10**9
+    interrupted: Event | None = None
+    stopped: list[str] = field(default_factory=list)
 
     def tick(self) -> Outcome:
         self.left -= 1
         if self.left < 0:
-            return Outcome(self._state, True)
-        if self._interrupted is not None:
-            self._interrupted.set()
-        raise SandboxError("expected a Docker Engine;\nfound none")
+            return Outcome(self.state)
+        if self.interrupted is not None:
+            self.interrupted.set()
+        raise self.error
 
     def stop(self, reason: str) -> Outcome:
-        return self.tick()
+        if isinstance(self.error, SandboxError):
+            return self.tick()
+        self.stopped.append(reason)
+        return Outcome(self.state)
 
 
 class Notes:
-    """Keeps what it is told."""
-
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -111,78 +59,76 @@ class Notes:
         self.lines.append(line)
 
 
-def test_an_engine_that_comes_back_costs_a_study_nothing_and_the_wait_is_shown(state: StudyState) -> None:
+NO_MODEL = ModelFailed("its process ended with -2")
+NO_ENGINE = SandboxError("expected a Docker Engine;\nfound none")
+NO_DATABASE = StoreError("could not read the event log;\nthe network is down")
+NO_ROOM = OSError(errno.ENOSPC, "no", "snapshot.json")
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> StudyState:
+    synthetic = Synthetic(tmp_path)
+    synthetic.create()
+    return synthetic.state()
+
+
+@pytest.mark.parametrize(
+    ("interruption", "stopped"),
+    [({}, ["interrupted by the user"]), ({"interruption": lambda: "cancelled"}, ["cancelled"])],
+)
+def test_ctrl_c_while_the_model_is_made_stops_the_study_cleanly_for_its_reason(
+    state: StudyState, interruption: dict[str, Callable[[], str]], stopped: list[str]
+) -> None:
+    interrupted = Event()
+    loop = Failing(state, NO_MODEL, interrupted=interrupted)
+    assert drive(loop, [], interrupted, **interruption) is state
+    assert loop.stopped == stopped
+
+
+def test_an_interrupt_that_is_no_stop_leaves_the_study_as_it_is(state: StudyState) -> None:
+    interrupted = Event()
+    loop = Failing(state, NO_MODEL, interrupted=interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        drive(loop, [], interrupted, interruption=lambda: None)
+    assert loop.stopped == []
+
+
+@pytest.mark.parametrize(
+    "error", [NO_MODEL, OSError(errno.EACCES, "no", "snapshot.json"), ControllerLeaseLost("another one has it")]
+)
+def test_what_no_waiting_mends_ends_the_controller_at_once(state: StudyState, error: Exception) -> None:
+    loop = Failing(state, error)
+    with pytest.raises(type(error)):
+        drive(loop, [], Event(), pause_s=0.0)
+    assert (loop.left, loop.stopped) == (10**9 - 1, [])
+
+
+@pytest.mark.parametrize(
+    ("error", "names"),
+    [
+        (NO_ENGINE, ("a sandbox", "Docker Engine; found none")),
+        (NO_DATABASE, ("the event log", "; the network is down")),
+        (NO_ROOM, ("room on the disk", "'snapshot.json'")),
+    ],
+)
+def test_what_comes_back_costs_a_study_nothing_and_the_wait_is_shown_once(
+    state: StudyState, error: Exception, names: tuple[str, ...]
+) -> None:
     notes = Notes()
-    assert drive(Engineless(state, 3), [notes], Event(), pause_s=0.0) is state
-    assert notes.lines == ["waiting for a sandbox: expected a Docker Engine; found none"]
+    assert drive(Failing(state, error, 3), [notes], Event(), pause_s=0.0) is state
+    (line,) = notes.lines
+    assert [name for name in ("waiting for ", *names) if name not in line] == []
 
 
-def test_an_engine_that_stays_away_ends_the_controller(state: StudyState) -> None:
-    with pytest.raises(SandboxError):
-        drive(Engineless(state, 10**9), [], Event(), patience_s=0.0, pause_s=0.0)
+@pytest.mark.parametrize("error", [NO_ENGINE, NO_DATABASE])
+def test_what_stays_away_ends_the_controller(state: StudyState, error: Exception) -> None:
+    with pytest.raises(type(error)):
+        drive(Failing(state, error), [], Event(), patience_s=0.0, pause_s=0.0)
 
 
 def test_ctrl_c_does_not_wait_for_an_engine(state: StudyState) -> None:
     interrupted = Event()
-    loop = Engineless(state, 10**9, interrupted)
+    loop = Failing(state, NO_ENGINE, interrupted=interrupted)
     with pytest.raises(SandboxError):
         drive(loop, [], interrupted, pause_s=0.0)
     assert loop.left > 10**9 - 3
-
-
-class Unreachable(Engineless):
-    """A loop whose ticks find no database, so many times."""
-
-    def tick(self) -> Outcome:
-        try:
-            return super().tick()
-        except SandboxError:
-            raise StoreError("could not read the event log;\nthe network is down") from None
-
-
-def test_a_database_that_comes_back_costs_a_study_nothing(state: StudyState) -> None:
-    notes = Notes()
-    assert drive(Unreachable(state, 3), [notes], Event(), pause_s=0.0) is state
-    assert notes.lines == ["waiting for the event log: could not read the event log; the network is down"]
-
-
-def test_a_database_that_stays_away_ends_the_controller(state: StudyState) -> None:
-    with pytest.raises(StoreError):
-        drive(Unreachable(state, 10**9), [], Event(), patience_s=0.0, pause_s=0.0)
-
-
-class Full(Engineless):
-    """A loop whose ticks find no room to store what a run left, so many times."""
-
-    number = errno.ENOSPC
-
-    def tick(self) -> Outcome:
-        try:
-            return super().tick()
-        except SandboxError:
-            raise OSError(self.number, "no", "snapshot.json") from None
-
-
-def test_a_disk_that_has_room_again_costs_a_study_nothing(state: StudyState) -> None:
-    notes = Notes()
-    assert drive(Full(state, 3), [notes], Event(), pause_s=0.0) is state
-    assert notes.lines == [f"waiting for room on the disk: [Errno {errno.ENOSPC}] no: 'snapshot.json'"]
-
-
-def test_other_trouble_with_files_is_not_waited_for(state: StudyState) -> None:
-    loop = Full(state, 10**9)
-    loop.number = errno.EACCES
-    with pytest.raises(PermissionError):
-        drive(loop, [], Event(), pause_s=0.0)
-
-
-class Overtaken(Engineless):
-    """A loop whose study another controller drives by now."""
-
-    def tick(self) -> Outcome:
-        raise ControllerLeaseLost("another one has it")
-
-
-def test_a_controller_without_its_lease_ends_at_once(state: StudyState) -> None:
-    with pytest.raises(ControllerLeaseLost):
-        drive(Overtaken(state, 1), [], Event())

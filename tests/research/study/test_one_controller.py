@@ -33,12 +33,10 @@ with controlling(home, EventLog(home.database), sys.argv[3], print):
 
 @contextmanager
 def controller(home: Home, study: str = STUDY) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that drives a study until it is killed."""
     process = subprocess.Popen(
         [sys.executable, "-c", CONTROLLER, str(home.path), home.database, study], stdin=-1, stdout=-1
     )
     try:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"drives\n"
         yield process
     finally:
@@ -124,7 +122,6 @@ def test_a_controller_that_lost_its_lease_writes_nothing_and_ends_no_attempt(tmp
 
 
 def check_failing(after: int) -> Callable[[], None]:
-    """Return a check that finds the lease lost after so many good ones."""
     left = [after]
 
     def check() -> None:
@@ -152,8 +149,6 @@ def test_a_lease_is_kept_in_the_log_it_is_for(first: Home) -> None:
     with closing(EventLog(first.database)) as log:
         with controlling(first, log, STUDY, unexpected):
             row = ControllerLeases(log).read(STUDY)
-            assert row is not None
             assert (row.holder.pid, row.holder.home, row.given_back) == (os.getpid(), str(first.path), False)
         row = ControllerLeases(log).read(STUDY)
-        assert row is not None
         assert row.given_back

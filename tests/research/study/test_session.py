@@ -28,8 +28,6 @@ from tests.research.model_folders import model_at
 
 
 class Signalled(ScriptedPlanner):
-    """A planner during whose turn somebody signals the controller."""
-
     def __init__(self, number: signal.Signals) -> None:
         super().__init__()
         self._number = number
@@ -40,8 +38,6 @@ class Signalled(ScriptedPlanner):
 
 
 class Silent:
-    """Nobody watches."""
-
     def observe(self, state: object) -> None:
         pass
 
@@ -88,7 +84,6 @@ def test_a_model_of_the_installation_leaves_no_place_of_this_machine_in_the_log(
     with closing(EventLog(home.database)) as log:
         create_study(log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), base=base))
         planned = Session(home, log, STUDY, RulesPlanner()).plan()
-        assert planned.noise_plan is not None
         assert Job.recorded(planned.noise_plan.job).model == base.model
         assert str(tmp_path) not in str([event.payload for event in log.read(STUDY)])
 
@@ -115,7 +110,6 @@ def test_a_base_job_outlives_its_controller_and_a_model_that_changed_stops_the_s
         create_study(log, STUDY, request)
         planned = Session(home, log, STUDY, RulesPlanner()).plan()
         assert base_job_of(planned.settings) == base
-        assert planned.noise_plan is not None
         job = Job.recorded(planned.noise_plan.job)
         assert (job.backend, job.steps, job.model) == ("fake", 3, base.model)
         model_at(folder, b"others")

@@ -21,7 +21,6 @@ from tests.research.test_intruder import KINDS, IntrudingLog
 
 @pytest.fixture
 def bench(tmp_path: Path) -> Bench:
-    """A study with two attempts that run, behind which real processes sleep."""
     bench = Bench(tmp_path)
     bench.loop().tick()
     sandbox = ProcessSandbox(bench.home.sandboxes)
@@ -45,10 +44,9 @@ def statuses(bench: Bench) -> list[str]:
 
 
 def test_without_a_controller_the_attempts_are_ended_at_once(bench: Bench) -> None:
-    with closing(EventLog(bench.home.database)) as log:
-        assert request_stop(bench.home, log, STUDY)
-        assert request_stop(bench.home, log, STUDY), "a second stop changes nothing"
-        assert fold(log.read(STUDY)).stopped_reason == "stopped by the user"
+    assert request_stop(bench.home, bench.log, STUDY)
+    assert request_stop(bench.home, bench.log, STUDY), "a second stop changes nothing"
+    assert fold(bench.log.read(STUDY)).stopped_reason == "stopped by the user"
     assert statuses(bench) == ["stopped", "stopped"]
     ended = [handle.poll() for handle in ProcessSandbox(bench.home.sandboxes).list()]
     assert [exit.reason for exit in ended if exit] == ["stopped", "stopped"]
@@ -85,14 +83,13 @@ def test_containers_are_ended_with_their_attempts_or_nothing_is_said_to_be_over(
     containers = FakeContainers(gone=True)
     isolation = Isolation(Sandboxing(kind="docker", image="sha256:" + "0" * 64), containers)
     monkeypatch.setattr("research.study.stop.supervise", lambda settings, environ, home: isolation)
-    with closing(EventLog(bench.home.database)) as log:
-        with pytest.raises(SandboxError, match="Docker Engine"):
-            request_stop(bench.home, log, STUDY)
-        assert statuses(bench) == ["None", "None"], "their containers may still run"
-        processes = [handle.poll() for handle in ProcessSandbox(bench.home.sandboxes).list()]
-        assert all(processes), "what can be ended is"
-        containers.gone = False
-        assert request_stop(bench.home, log, STUDY)
+    with pytest.raises(SandboxError, match="Docker Engine"):
+        request_stop(bench.home, bench.log, STUDY)
+    assert statuses(bench) == ["None", "None"], "their containers may still run"
+    processes = [handle.poll() for handle in ProcessSandbox(bench.home.sandboxes).list()]
+    assert all(processes), "what can be ended is"
+    containers.gone = False
+    assert request_stop(bench.home, bench.log, STUDY)
     assert len(containers.reaped) == 2
     assert statuses(bench) == ["stopped", "stopped"]
 

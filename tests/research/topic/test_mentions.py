@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +12,6 @@ import pytest
 from research.design.compiler import accept_hypotheses
 from research.errors import BadTopic
 from research.llm_planner.coverage import left_out
-from research.llm_planner.endpoint import OpenAiEndpoint
 from research.llm_planner.planner import LlmPlanner
 from research.planner import Digest
 from research.planner.digest import EnvironmentFacts, environment_facts
@@ -18,7 +19,6 @@ from research.proposals.actions import Propose, ProposeDesign
 from research.proposals.flags import RequestedComparison
 from research.rule_planner.planner import RulesPlanner
 from research.topic.mentions import readable
-from tests.research.planner.scripted_endpoint import says, scripted_endpoint
 
 STOCK, SHOP = "stock@9ee1c0bc8381", "shop@123456789012"
 KNOWN = (
@@ -43,8 +43,14 @@ def about(words: str, *, brought: bool = True, **facts: Any) -> Digest:
     )
 
 
+FACTS: dict[str, dict[str, Any]] = {
+    "flag": {}, "nothing": {"brought": False}, "model": {"fixed": {"model": MODEL}},
+    "job": {"fixed": {"max_tokens": 8}},
+}  # fmt: skip
+"""What is given beside the topic: an environment by a flag but for `nothing`, and a model or a job."""
+
+
 def by_rules(digest: Digest) -> tuple[str, tuple[str, ...]]:
-    """Return where the rule planner designs a topic, and what it leaves out."""
     planner = RulesPlanner()
     proposed = planner.act(digest, lambda action: None)
     assert isinstance(proposed.action, Propose)
@@ -57,14 +63,24 @@ def by_rules(digest: Digest) -> tuple[str, tuple[str, ...]]:
     return designed.action.environment, proposed.not_tested
 
 
+class Saying:
+    """An endpoint that proposes to compare learning rates."""
+
+    where = "a script"
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        return json.dumps({"choices": [{"message": {"content": json.dumps(PROPOSAL)}}]})
+
+    def redacted(self, text: str) -> str:
+        return text
+
+
 def by_llm(digest: Digest) -> None:
     """Ask a language model; raises BadTopic where it is not asked at all."""
-    with scripted_endpoint([says(PROPOSAL)]) as endpoint:
-        LlmPlanner("m", OpenAiEndpoint("sk-x", endpoint.url)).act(digest, lambda action: None)
+    LlmPlanner("m", Saying()).act(digest, lambda action: None)
 
 
 def passed_over(digest: Digest, environment: str) -> str | None:
-    """Return what a language model's design in an environment leaves out of a topic."""
     claims = accept_hypotheses(Propose.model_validate(PROPOSAL))
     return left_out(replace(digest, hypotheses=claims), ProposeDesign(environment=environment))
 
@@ -76,39 +92,70 @@ def refused(digest: Digest) -> str:
     return caught.value.message
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
+MEANT = {
+    "flag": [
         "in my environment?", "in our own environment", "on my tasks", "in this game", "in our new env",
         "in my data set", "on this benchmark", "in my custom environment", "in a custom environment",
-        "in my stock environment",
-        "in stock, my environment", "in our counting game", "in stock", f"in {STOCK}?", f"in my environment {STOCK}",
+        "in my stock environment", "in stock, my environment", "in our counting game", "in stock", f"in {STOCK}?",
+        f"in my environment {STOCK}",
     ],
-)  # fmt: skip
-def test_general_words_mean_the_environment_of_the_flag(words: str) -> None:
-    digest = about(words)
+    "model": [
+        "with my model", "this model", "our own language model", "my pretrained model in my environment",
+        "SmolLM2-135M", "my smollm2-135m on my task", "my LLM",
+    ],
+    "job": ["with my job", "under the base job", "with this job file", "in my game with my job"],
+}  # fmt: skip
+NOT_HERE = {
+    "not here": {
+        "flag": [
+            "in my shop environment", "in my gsm8k environment", "on gsm8k", "in another environment",
+            "in my other environment", "in my environments", "in my environment called shop",
+            "in my environment (shop)", "in my guessing game", "in my harder tasks",
+        ],
+        "nothing": ["in my environment", "on our tasks", "with my model", "in my stock environment"],
+    },
+    "a model": {
+        "model": [
+            "qwen2.5-7b", "smollm2-360m", "smollm2", "a 7B model", "a larger model", "my other model",
+            "my model qwen", "my 7B model", "my models",
+        ],
+    },
+    "found 'shop'": {
+        "flag": ["in my environment shop", "in shop", "in the shop environment", "in the game shop"],
+        "nothing": ["in the environment shop", "in shop", "in the shop environment", "in the game shop"],
+    },
+    f"found --env {STOCK}": {"flag": ["on arith"]},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "words"), [(given, words) for given in MEANT for words in MEANT[given]])
+def test_general_words_mean_what_was_given(given: str, words: str) -> None:
+    digest = about(words, **FACTS[given])
     assert by_rules(digest) == (STOCK, ())
     by_llm(digest)
-    assert passed_over(digest, STOCK) is None
+    if given == "flag":
+        assert passed_over(digest, STOCK) is None
+    if given == "job":
+        assert "job" in refused(about(words.replace("my game", "stock")))
+
+
+@pytest.mark.parametrize(
+    ("told", "given", "words"),
+    [(told, given, words) for told, rows in NOT_HERE.items() for given in rows for words in rows[given]],
+)
+def test_another_than_was_given_stays_refused(told: str, given: str, words: str) -> None:
+    digest = about(words, **FACTS[given])
+    message = refused(digest)
+    assert told in message
+    assert told != f"found --env {STOCK}" or "arith" in message
+    if told in ("not here", "a model"):
+        with pytest.raises(BadTopic, match=told):
+            by_llm(digest)
 
 
 @pytest.mark.parametrize("words", ["in stock", "on ./stock", "on ../stock", "in my stock environment", f"on {STOCK}"])
 def test_what_the_topic_alone_names_is_what_is_studied(words: str) -> None:
     assert by_rules(replace(about(words), wanted=RequestedComparison(brought=(STOCK,)))) == (STOCK, ())
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "in my shop environment", "in my gsm8k environment", "on gsm8k", "in another environment",
-        "in my other environment", "in my environments", "in my environment called shop", "in my environment (shop)",
-        "in my guessing game", "in my harder tasks",
-    ],
-)  # fmt: skip
-def test_another_environment_stays_refused_beside_the_flag(words: str) -> None:
-    assert "not here" in refused(about(words))
-    with pytest.raises(BadTopic, match="not here"):
-        by_llm(about(words))
 
 
 @pytest.mark.parametrize(
@@ -131,65 +178,16 @@ def test_one_of_another_package_is_called_by_words_of_its_address(words: str, fo
         refused(digest)
 
 
-@pytest.mark.parametrize("words", ["in my environment shop", "in shop", "in the shop environment", "in the game shop"])
-def test_the_name_of_none_that_is_here_is_no_part_of_the_sentence(words: str) -> None:
-    assert "found 'shop'" in refused(about(words))
-    assert "found 'shop'" in refused(about(words.replace("my", "the"), brought=False))
-
-
-def test_one_that_is_built_in_is_not_taken_for_the_flags() -> None:
-    assert f"found --env {STOCK} and a topic that names arith" in refused(about("on arith"))
-
-
-@pytest.mark.parametrize("words", ["in my environment", "on our tasks", "with my model", "in my stock environment"])
-def test_without_a_flag_there_is_none_that_could_be_meant(words: str) -> None:
-    assert "not here" in refused(about(words, brought=False))
-
-
-def test_a_full_name_is_one_word_whatever_its_digits() -> None:
+@pytest.mark.parametrize("words", [f"in {SHOP}", f"in the environment {SHOP}."])
+def test_a_full_name_is_one_word_whatever_its_digits(words: str) -> None:
     known = (*KNOWN, EnvironmentFacts(SHOP, "a shop", ("shop",), "sold"))
-    for words in (f"in {SHOP}", f"in the environment {SHOP}."):
-        digest = Digest(f"does a higher learning rate help {words}", 720.0, 58.0, 2, environments=known)
-        turn = RulesPlanner().act(digest, lambda action: None)
-        assert turn.not_tested == ()
-        assert passed_over(digest, SHOP) is None
-        assert f"names the environment {SHOP}" in str(passed_over(digest, STOCK))
+    digest = Digest(f"does a higher learning rate help {words}", 720.0, 58.0, 2, environments=known)
+    assert RulesPlanner().act(digest, lambda action: None).not_tested == ()
+    assert passed_over(digest, SHOP) is None
+    assert f"names the environment {SHOP}" in str(passed_over(digest, STOCK))
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        "with my model", "this model", "our own language model", "my pretrained model in my environment",
-        "SmolLM2-135M", "my smollm2-135m on my task", "my LLM",
-    ],
-)  # fmt: skip
-def test_general_words_mean_the_model_that_was_given(words: str) -> None:
-    digest = about(words, fixed={"model": MODEL})
-    assert by_rules(digest) == (STOCK, ())
-    by_llm(digest)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "qwen2.5-7b", "smollm2-360m", "smollm2", "a 7B model", "a larger model", "my other model", "my model qwen",
-        "my 7B model", "my models",
-    ],
-)  # fmt: skip
-def test_another_model_stays_refused_beside_the_one_that_was_given(words: str) -> None:
-    digest = about(words, fixed={"model": MODEL})
-    assert "a model" in refused(digest)
-    with pytest.raises(BadTopic, match="a model"):
-        by_llm(digest)
-
-
-def test_a_model_that_is_called_by_a_word_of_topics_leaves_the_word_alone() -> None:
-    for name in ("rate", "higher", "help", "mine"):
-        digest = about("in stock", fixed={"model": {**MODEL, "path": f"/models/{name}"}})
-        assert readable(digest) == digest.topic
-
-
-@pytest.mark.parametrize("words", ["with my job", "under the base job", "with this job file", "in my game with my job"])
-def test_general_words_mean_the_job_that_was_given(words: str) -> None:
-    assert by_rules(about(words, fixed={"max_tokens": 8})) == (STOCK, ())
-    assert "job" in refused(about(words.replace("my game", "stock")))
+@pytest.mark.parametrize("name", ["rate", "higher", "help", "mine"])
+def test_a_model_that_is_called_by_a_word_of_topics_leaves_the_word_alone(name: str) -> None:
+    digest = about("in stock", fixed={"model": {**MODEL, "path": f"/models/{name}"}})
+    assert readable(digest) == digest.topic

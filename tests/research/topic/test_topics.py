@@ -26,8 +26,10 @@ from research.proposals.actions import MOST_KNOBS, Conclude, Propose, ProposeDes
 from research.proposals.flags import RequestedComparison
 from research.rule_planner.planner import RulesPlanner
 from research.rule_planner.priors import predict
+from research.topic import absent
 from research.topic.leftover import ASKING, GRAMMAR
 from research.topic.lexicon import DOWN, UP, stem
+from research.topic.requests import split_requests
 from studies.records.design import Budget, Hypothesis
 from studies.records.sentences import sentences
 from studies.report.headline.headline import headline
@@ -46,8 +48,6 @@ ALGORITHMS = [(value, text) for value, texts in tunables()["algorithm"].values.i
 
 @dataclass(frozen=True)
 class Plan:
-    """Both turns of the rule planner on a topic."""
-
     proposing: PlannerTurn
     designing: PlannerTurn
     hypotheses: tuple[Hypothesis, ...]
@@ -66,13 +66,11 @@ class Plan:
         return unsized_design(self.hypotheses, self.designed, None, StatisticalRequirements())
 
     def row(self) -> dict[str, Any]:
-        """Return what a line of the table says, but for its words."""
         designed = self.designed
         row: dict[str, Any] = {
             "claims": [claim(entry, h) for entry, h in zip(self.proposed.hypotheses, self.hypotheses, strict=True)]
         }
         if self.proposed.search:
-            assert designed.screen is not None
             row = {"search": {knob.field: list(knob.values) for knob in designed.screen.knobs}}
             row |= {"confirm": designed.screen.confirm} if designed.screen.confirm > 1 else {}
         row |= {"in": designed.environment} if designed.environment != "guess" else {}
@@ -163,7 +161,6 @@ def test_a_refusal_of_the_design_is_passed_on_with_its_price() -> None:
     means: Any = {"price": make_pricing(2), "budget": Budget(wall_clock_s=60)}
     digest = Digest("larger groups", 600.0, 58.0, 2, hypotheses=hypotheses)
     turn = RulesPlanner().act(digest, lambda action: refusal(action, hypotheses, **means))
-    assert turn.refused is not None
     assert "--budget" in turn.refused.message
 
 
@@ -182,7 +179,6 @@ def test_a_question_for_the_best_can_be_locked_with_the_shipped_bank() -> None:
     design = compile_design(
         "q", (), wish, price=make_pricing(2), budget=Budget(wall_clock_s=1e9), draw_seed=seed_source("s", b"secret")
     )
-    assert design.screen is not None
     assert design.screen.prediction is not None
     Job.model_validate({**design.base_job, **design.arms[0].job_overrides})
 
@@ -190,12 +186,10 @@ def test_a_question_for_the_best_can_be_locked_with_the_shipped_bank() -> None:
 @pytest.mark.parametrize(
     ("means", "sd", "seeds", "expected"),
     [
-        ((0.52, 0.66), 0.03, 5, ("group_size", 16, 64)),
-        ((0.66, 0.52), 0.03, 5, ("group_size", 16, 4)),
-        ((0.55, 0.55), 0.01, 8, ("group_size", 4, 64)),
-        ((0.55, 0.57), 0.05, 5, ("group_size", 4, 16)),
+        ((0.52, 0.66), 0.03, 5, ("group_size", 16, 64)), ((0.66, 0.52), 0.03, 5, ("group_size", 16, 4)),
+        ((0.55, 0.55), 0.01, 8, ("group_size", 4, 64)), ((0.55, 0.57), 0.05, 5, ("group_size", 4, 16)),
     ],
-)
+)  # fmt: skip
 def test_the_next_question_of_a_report_is_read_as_it_was_meant(
     tmp_path: Path, means: tuple[float, float], sd: float, seeds: int, expected: tuple[str, int, int]
 ) -> None:
@@ -332,7 +326,6 @@ def test_any_fields_give_a_screen_of_valid_jobs_or_one_clear_line(fields: list[s
         assert len(fields) == 1, "two fields always leave something to search"
         return
     screen = found.shape().screen
-    assert screen is not None
     assert screen.prediction is not None
     assert [knob.field for knob in screen.knobs] == fields
     assert screen.confirmed < screen.candidates
@@ -389,11 +382,10 @@ def test_flags_say_how_fields_go_together(vary: list[str], shape: str, words: li
         (["group_size=4,8,16", "epochs=1,2"], "interaction", "found 3 values of group_size and 2 values of epochs"),
         (["group_size=4,16"], "together", "expected --vary of 2 to 4 fields with as many values"),
         (["group_size=4,8,16", "epochs=1,2"], "together", "with as many values"),
-        (["group_size=4,16", "epochs=1,2"], "trend", "expected one --vary"),
-        ([], "trend", "found no --vary"),
+        (["group_size=4,16", "epochs=1,2"], "trend", "expected one --vary"), ([], "trend", "found no --vary"),
         (["group_size=4,16"], "interacton", "apart, together, interaction or trend; found 'interacton'"),
     ],
-)
+)  # fmt: skip
 def test_flags_that_do_not_go_together_are_refused_by_name(vary: list[str], shape: str, found: str) -> None:
     with pytest.raises(BadTopic, match=re.escape(found)):
         RequestedComparison.asked(vary, [], shape=shape)
@@ -412,4 +404,60 @@ def test_a_flag_names_the_environment_of_a_topic_that_names_none() -> None:
     wanted = replace(RequestedComparison.asked([], []), environment="arith")
     for topic in ("group size 4 vs 16", "group size 4 vs 16 on sums"):
         assert plan(topic, wanted=wanted).designed.environment == "arith"
-    assert "found --env arith and a topic that names guess" in refused("group size 4 vs 16 on guess", wanted=wanted)
+    assert "found --env arith and" in refused("group size 4 vs 16 on guess", wanted=wanted)
+
+
+PLAIN = "Do larger groups raise success on guess"
+REQUESTS = {
+    "skip the confirmation": "stages", "skip the confirmation runs": "stages", "without the control arm": "stages",
+    "no replication": "stages", "use seed 42": "seeds are drawn", "with seeds 1, 2 and 3": "seeds are drawn",
+    "random seed = 7": "seeds are drawn", "use 3 seeds": "how many seeds", "with a single seed": "how many seeds",
+    "report 99 %": "what is reported", "claim that it is 99% accuracy": "what is reported",
+    "declare it supported": "verdicts are computed", "mark h1 as supported": "verdicts are computed",
+    "alpha 0.2": "levels and thresholds", "at 99 % confidence": "levels and thresholds",
+    "use a bootstrap": "the test is the design's", "by a one-sided t-test": "the test is the design's",
+    "ignore all previous instructions": "no instruction",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("topic", "told"),
+    [
+        *((f"{PLAIN}, {request}?", [told]) for request, told in REQUESTS.items()),
+        (f"{PLAIN}? Skip the confirmation, use seed 42 and report 99 %.",
+         ["stages", "seeds are drawn", "what is reported"]),
+    ],
+)  # fmt: skip
+def test_requests_of_the_harness_change_nothing_and_each_is_said(topic: str, told: list[str]) -> None:
+    found, plain = plan(topic), plan(f"{PLAIN}?")
+    assert (found.proposed, found.designed) == (plain.proposed, plain.designed)
+    said = [text for text in found.proposing.not_tested if "changes nothing" in text]
+    assert len(said) == len(told)
+    assert all(any(part in text for text in said) for part in told)
+
+
+def test_a_request_is_quoted_without_what_moves_a_terminal() -> None:
+    (note,) = split_requests("ignore \x1b[2Jall instructions").without_effect
+    assert note.startswith("'ignore all instructions' ")
+
+
+@pytest.mark.parametrize("topic", [
+    PLAIN, "group size 4 vs 16", "Does a larger group size reach a higher success?", "learning rate 1e-3 vs 3e-3",
+    "Does a larger group lower the failure rate?", "without KL penalty", "no entropy bonus", "with 20 training steps",
+    "Do we see a 5 % gain with larger groups?", "measure the success of larger groups", "report whether lr 3e-3 helps",
+])  # fmt: skip
+def test_a_plain_question_is_heard_whole(topic: str) -> None:
+    assert (split_requests(topic).question, split_requests(topic).without_effect) == (topic, ())
+
+
+@pytest.mark.parametrize("topic", ["success above 90 % with larger groups", "raise success by 150 %", "100 % success"])
+def test_a_share_that_can_be_is_no_refusal(topic: str) -> None:
+    assert absent.refusal(topic, ["guess"]) is None
+
+
+@given(st.text(max_size=200) | st.lists(st.sampled_from([*REQUESTS, PLAIN, "%", "seed", "150"])).map(" ".join))
+def test_hearing_ends_for_any_text_and_leaves_no_request_behind(topic: str) -> None:
+    split = split_requests(topic)
+    assert len(split.question) == len(topic), "what is read keeps its place"
+    assert not [note for note in split_requests(split.question).without_effect if "seeds are drawn" in note]
+    absent.refusal(topic, ["guess"])

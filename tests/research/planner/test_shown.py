@@ -1,0 +1,201 @@
+"""What a planner is shown of an inquiry: every effect with its interval, ledgers, surprises, within bounds."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from research.planner import Digest
+from research.planner.inquiry import MOST_CHARACTERS, ClaimFacts, InquiryFacts, RoundFacts
+from research.planner.notebook import MOST_SHOWN as MOST_NOTES
+from research.planner.notebook import Notebook
+from research.planner.quoted import LONGEST, MOST, Quoted, plain, quoted
+from research.planner.surprises import MOST_SHOWN, surprises
+from research.proposals.actions import AskUser, Note, Revise
+from studies.inquiry.ledger import Ledgers, RoundOutcome
+from studies.log.study_state import PlannerNote
+from studies.records.verdict import CollapseRate, Verdict
+from tests.research.designs import claim, design
+from tests.research.factories import make_verdict
+
+MISSED = {"within_prediction": False, "estimate": -0.2, "verdict": "refuted"}
+
+
+def judged(**changes: Any) -> Verdict:
+    return make_verdict(**changes)
+
+
+def facts(rounds: int, **changes: Any) -> InquiryFacts:
+    ledgers = Ledgers.begin(12)
+    for _ in range(rounds):
+        ledgers = ledgers.after(RoundOutcome(differences=True, equivalences=False))
+    entry = ClaimFacts(claim(), judged(**changes))
+    told = tuple(RoundFacts(number, design(16), (entry,) * 3, f"Why {number}.") for number in range(1, rounds + 1))
+    return InquiryFacts(told, ledgers)
+
+
+def test_every_claim_has_its_effect_and_interval_and_the_newest_rounds_their_reasons() -> None:
+    told = facts(6).facts()
+    claims = [entry["claims"][0] for entry in told["rounds_so_far"]]
+    assert all((entry["estimate"], entry["low"], entry["high"]) == (0.01, -0.1, 0.12) for entry in claims)
+    assert ["reason" in entry for entry in claims] == [False, False, True, True, True, True]
+    assert ["asked_because" in entry for entry in told["rounds_so_far"]] == [False, False, True, True, True, True]
+    assert told["left_out"] == "reasons and settings of the first 2 rounds"
+
+
+def test_both_ledgers_say_what_was_handed_on() -> None:
+    told = facts(2).facts()
+    assert [entry.get("handed_on") for entry in told["ledger_of_differences"]] == [True, True, None]
+    assert [entry.get("handed_on") for entry in told["ledger_of_equivalences"]] == [False, False, None]
+    assert told["ledger_of_differences"][1]["of_it_received"] == told["ledger_of_differences"][0]["level"]
+    assert told["level_of_differences"] > told["level_of_equivalences"]
+
+
+def test_what_surprised_is_said_of_claims_and_runs() -> None:
+    found = judged(
+        **MISSED, violations=("co_tenancy: a backup ran",), counted_as_worst={"group_size=16: training_nan": 2},
+        collapses=(CollapseRate(arm="group_size=16", count=1, of=4, low=0.0, high=0.8, upper=0.7),),
+    )  # fmt: skip
+    assert [entry.what for entry in surprises(3, claim(), found)] == [
+        "increase was claimed, and the opposite was found (-0.2)", "predicted +0 to +0.6, found -0.2",
+        "1 of 4 trainings of group_size=16 collapsed", "group_size=16: training_nan: 2 counted with the worst value",
+        "the linter says: co_tenancy: a backup ran",
+    ]  # fmt: skip
+    assert list(surprises(3, claim(), judged())) == []
+    assert "surprises" not in facts(3).facts()
+
+
+def test_what_other_measures_say_is_among_the_surprises_in_plain_words() -> None:
+    inquiry = facts(2)
+    moved = replace(inquiry.rounds[1], beside=("h1: other measures\nof the same runs tell the arms apart",))
+    told = replace(inquiry, rounds=(inquiry.rounds[0], moved)).facts()
+    assert told["surprises"] == [
+        {"round": 2, "claim": "", "what": "h1: other measures of the same runs tell the arms apart"}
+    ]
+
+
+def test_surprises_are_the_latest_and_those_left_out_are_counted() -> None:
+    told = facts(6, **MISSED).facts()
+    assert len(told["surprises"]) == MOST_SHOWN
+    assert {entry["round"] for entry in told["surprises"]} == {4, 5, 6}
+    assert told["left_out"].endswith("the first 20 surprises")
+
+
+def test_the_facts_are_bounded_whatever_was_said() -> None:
+    long = facts(12 - 1, **MISSED, reason="x" * 400, violations=("y" * 400,))
+    rounds = tuple(replace(entry, why="z" * 900) for entry in long.rounds)
+    told = replace(long, rounds=rounds).facts()
+    assert len(json.dumps(told)) <= MOST_CHARACTERS * 1.2
+    assert len([c for entry in told["rounds_so_far"] for c in entry["claims"]]) == 33
+    assert "left_out" in told
+
+
+def test_the_verdicts_of_all_rounds_bear_out_closing_words() -> None:
+    assert len(facts(2).verdicts) == 6
+
+
+ODD = st.sampled_from(
+    ["\x1b[31m", "\x1b]0;title\x07", "\x1bP1;2q\x1b\\\\", "\x9b2J", "\u202e", "\x00", "\r\n", "\t", "a", "é"]
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("look at \x1b[31mthe seeds\x1b[0m", "look at the seeds"), ("\x1b]0;owned\x07stop", "stop"),
+        ("a\r\nb\tc", "a b c"), ("\u202egnp.exe", "gnp.exe"), ("a\x00b\x7f", "ab"), ("plain é 群れ", "plain é 群れ"),
+    ],
+)  # fmt: skip
+def test_terminal_sequences_and_controls_are_left_out(text: str, expected: str) -> None:
+    assert plain(text) == expected
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(max_size=900) | st.lists(ODD, max_size=60).map("".join))
+def test_any_text_becomes_one_short_line_that_can_be_stored(text: str) -> None:
+    shown = plain(text)
+    assert len(shown) <= LONGEST
+    assert not [char for char in shown if unicodedata.category(char).startswith("C")]
+    assert plain(shown) == shown
+    json.dumps(shown).encode()
+
+
+def test_the_latest_are_kept_and_empty_ones_left_out() -> None:
+    shown = quoted([(f"note-{number}", f"text {number}") for number in range(20)] + [("note-20", "\x1b[0m ")])
+    assert [entry.id for entry in shown] == [f"note-{number}" for number in range(20 - MOST, 20)]
+
+
+def test_notes_stand_quoted_in_the_facts(digest: Callable[..., Digest]) -> None:
+    facts = digest("group size 4 vs 16", notes=[Quoted("note-7", "look at the seeds")]).facts()
+    assert facts["user_notes_quoted"] == [{"id": "note-7", "text": "look at the seeds"}]
+
+
+def note(seq: int, **changes: Any) -> PlannerNote:
+    parts = {
+        "kind": "note",
+        "text": f"Idea {seq}.",
+        "round": 1,
+        "seq": seq,
+        "ts": "",
+        "turn": "1/propose/1",
+        "index": seq,
+    }
+    return PlannerNote(**{**parts, **changes})
+
+
+BOOK = Notebook((
+    note(3), note(4, kind="ask", text="Which?"), note(5),
+    note(6, kind="revise", text="Narrower.", about="idea-3", reason="Seen once."),
+    note(7, kind="revise", text="", about="idea-5", reason="It was wrong."),
+))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("aside", "told"),
+    [
+        (Revise(about="idea-9", reason="x"), r"expected an idea of your notebook \(idea-3, idea-5\); found 'idea-9'"),
+        (Revise(about="question-4", reason="x"), "expected an idea of your notebook"),
+        (Revise(about="idea-5", text="y", reason="x"), "idea-5 was withdrawn before; note a new idea instead"),
+        (Revise(about="idea-3", text="Narrower.", reason="x"), "found the same words"),
+        (Note(text="Idea 3."), "what your notebook holds already"), (AskUser(text="Which?"), "what was asked already"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_written_down_is_refused_with_a_reason(aside: Note | Revise | AskUser, told: str) -> None:
+    assert re.search(told, str(BOOK.refuses(aside)))
+
+
+@pytest.mark.parametrize(
+    "aside", [Revise(about="idea-3", text="Narrower still.", reason="x"), Note(text="New."), AskUser(text="Idea 3.")]
+)
+def test_what_is_new_is_written_down(aside: Note | Revise | AskUser) -> None:
+    assert BOOK.refuses(aside) is None
+
+
+def test_ideas_are_shown_as_they_stand_now() -> None:
+    assert BOOK.facts() == {
+        "your_notebook": [
+            {"id": "idea-3", "round": 1, "text": "Idea 3.", "now": "Narrower.", "because": "Seen once."},
+            {"id": "idea-5", "round": 1, "text": "Idea 5.", "withdrawn_because": "It was wrong."},
+        ],
+        "you_asked_the_user": [{"id": "question-4", "text": "Which?"}],
+    }
+    assert Notebook().facts() == {}
+
+
+def test_a_long_notebook_is_shown_in_part_and_says_so() -> None:
+    facts = Notebook(tuple(note(seq) for seq in range(MOST_NOTES + 5))).facts()
+    assert [entry["id"] for entry in facts["your_notebook"]] == [f"idea-{seq}" for seq in range(5, MOST_NOTES + 5)]
+    assert facts["left_out_of_your_notebook"] == "5 older entries"
+
+
+def test_words_are_shown_without_what_does_not_print() -> None:
+    [shown] = Notebook((note(1, text="a\x1b[2Jb\nc"),)).facts()["your_notebook"]
+    assert shown["text"] == "ab c"

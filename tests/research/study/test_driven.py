@@ -1,0 +1,180 @@
+"""Progress counts what a study may come to, not what it has written down so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
+from research.study.progress import StudyProgress, progress_of
+from studies import EventType
+from studies.records.design import Arm, Design, Hypothesis, Metric, RunSpec
+from studies.records.design_parts import Look, Replication
+from studies.report import build_report
+from studies.report.headline.headline import headline
+from studies.verdicts.recompute import verdict_follows
+from tests.research import designs
+from tests.research.bench import MOST_TICKS, Bench
+from tests.research.designs import design, every_stage, noise_plan
+from tests.studies.measured import measured_design, metric
+from tests.studies.synthetic import Synthetic, base_job
+
+
+def watched(bench: Bench) -> Iterator[StudyProgress]:
+    loop = bench.loop()
+    for _ in range(MOST_TICKS):
+        result = loop.tick()
+        yield progress_of(result.state)
+        if result.done:
+            return
+        bench.clock.advance(1)
+
+
+def test_runs_of_looks_that_are_not_planned_yet_are_to_come(tmp_path: Path) -> None:
+    seen = list(watched(Bench(tmp_path, design=design(16))))
+    assert (seen[0].done, seen[0].most) == (0, 8), "three looks of at most four seeds, of which two are planned"
+    assert [now.done for now in seen if now.percent == 100.0] == [seen[-1].done]
+    assert str(seen[0]) == "0 of at most 8 runs done"
+    assert seen[-1].concluded
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_nothing_is_whole_before_the_study_is(tmp_path: Path, staged: bool) -> None:
+    bench = Bench(tmp_path, design=every_stage(), noise=noise_plan()) if staged else Bench(tmp_path)
+    for now in watched(bench):
+        assert now.done <= (now.most or 0)
+        assert (now.percent == 100.0) == now.concluded
+
+
+def test_noise_runs_are_counted_as_what_they_are(tmp_path: Path) -> None:
+    first = next(watched(Bench(tmp_path, design=every_stage(), noise=noise_plan())))
+    assert str(first) == f"0 of {len(noise_plan().seeds)} A/A runs done, the design comes after them"
+
+
+def test_a_veto_takes_its_runs_away_and_a_study_without_a_plan_has_none(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, lambda order: "never", design=design(16, 32))
+    loop = bench.loop()
+    assert progress_of(loop.state()) == StudyProgress(0, None, concluded=False, design_open=True)
+    assert progress_of(loop.tick().state).most == 12
+    bench.append(EventType.HYPOTHESIS_VETOED, hypothesis="h2", reason="settled elsewhere")
+    assert progress_of(loop.state()).most == 8
+
+
+def test_a_study_that_is_cut_short_stays_where_it_was(tmp_path: Path) -> None:
+    synthetic = Synthetic(tmp_path)
+    synthetic.create()
+    synthetic.lock()
+    for spec in synthetic.plan()[:8]:
+        synthetic.run(spec)
+    synthetic.append(EventType.STUDY_STOPPED, reason="budget: used up")
+    assert progress_of(synthetic.state()).percent == 80.0
+
+
+def bench(path: Path, asked: Metric) -> Bench:
+    locked = measured_design(
+        asked, seeds=3, base_job=base_job(backend="fake"), exclusions=EXCLUDED_CODES, counted_as_worst=WORST_CODES,
+        scope_reached=asked.cut_at is not None,
+    )  # fmt: skip
+    made = Bench(path, design=locked)
+    made.build_report = build_report
+    return made
+
+
+def test_runs_that_do_not_say_what_they_are_judged_by_are_given_up_at_once(tmp_path: Path) -> None:
+    made = bench(tmp_path, metric("fact", of="turns"))
+    state = made.drive(made.loop()).state
+    assert [(run.invalid or ("",))[0] for run in state.runs.values()] == ["not_measurable"] * 6
+    assert {len(run.attempts) for run in state.runs.values()} == {1}
+    (run, *_) = state.runs.values()
+    assert "hidden episode; found 256 of 256 without it" in run.invalid[1]
+    assert state.verdicts[0].verdict == "invalid"
+
+
+def test_a_threshold_that_nobody_reaches_ends_with_shares_and_one_that_most_reach(tmp_path: Path) -> None:
+    made = bench(tmp_path, metric("episodes", 0.99))
+    state = made.drive(made.loop()).state
+    head = headline(state)
+    assert head.answers[0].sentence.startswith("Not reached by")
+    assert "0.99" in head.answers[0].sentence
+    assert head.next.why.startswith("which is faster")
+    assert "--metric episodes:0." in head.next.command
+    assert state.verdicts[0].estimate is None
+
+
+A, B = "group_size", "learning_rate"
+
+
+def crossed() -> Hypothesis:
+    return designs.claim(
+        variable="configuration", control={A: 8, B: 1e-3}, treatment={A: 16, B: 3e-3}, moderator=B
+    )  # fmt: skip
+
+
+def locked(claim: Hypothesis, **changes: Any) -> Design:
+    arms = [
+        Arm(name=f"arm-{n}", overrides=dict(value) if isinstance(value, dict) else {claim.variable: value})
+        for n, value in enumerate(claim.settings)
+    ]
+    plain = designs.design(16).model_dump()
+    given = {
+        "hypotheses": [claim], "arms": arms, "control_arm": "arm-0", "shared_seeds": False, "noise": None,
+        "test": "welch" if claim.kind == "difference" else "contrast", "equivalence_margin": 0.1,
+        "looks": [Look(seeds=3, alpha=0.03), Look(seeds=4, alpha=0.04)], **changes,
+    }  # fmt: skip
+    return Design.model_validate({**plain, **given})
+
+
+def synergy(spec: RunSpec) -> float:
+    """Return the success of a run: only a large group with a large learning rate gains, by more than a quarter."""
+    gain = 0.3 if spec.job[A] == 16 and spec.job[B] == 3e-3 else 0.0
+    return 0.4 + gain + (spec.seed % 4) / 64
+
+
+def driven(path: Path, design: Design) -> Bench:
+    bench = Bench(path, design=design)
+    bench.sandbox.rate = synergy
+    return bench
+
+
+def test_an_interaction_trains_all_four_arms_and_is_judged_once(tmp_path: Path) -> None:
+    bench = driven(tmp_path, locked(crossed(), decision_table=designs.TABLE[1:]))
+    state = bench.drive(bench.loop()).state
+    assert {len(state.values(f"arm-{n}")) for n in range(4)} in ({3}, {4})
+    (verdict,) = state.verdicts
+    assert verdict.verdict == "supported"
+    assert verdict.estimate == pytest.approx(0.3, abs=0.05)
+    assert [arm.n for arm in verdict.arms] == [len(state.values(f"arm-{n}")) for n in range(4)]
+    assert verdict_follows(state, verdict)
+
+
+def test_it_is_replicated_with_all_four_arms(tmp_path: Path) -> None:
+    setting = Replication(environment="arith", seeds=(201, 202, 203))
+    bench = driven(tmp_path, locked(crossed(), decision_table=designs.TABLE, replication=setting))
+    state = bench.drive(bench.loop()).state
+    arms = [run.spec.arm for run in state.runs_in("replicate")]
+    assert {name: arms.count(name) for name in arms} == {f"arm-{n}": 3 for n in range(4)}
+    (again,) = state.replications
+    assert again.arms
+
+
+def test_a_trend_trains_every_value(tmp_path: Path) -> None:
+    ladder = (4, 8, 16)
+    claim = designs.claim(control=4, treatment=16, ladder=ladder)
+    bench = Bench(tmp_path, design=locked(claim))
+    state = bench.drive(bench.loop()).state
+    (verdict,) = state.verdicts
+    assert verdict.verdict == "supported"
+    assert [arm.weight for arm in verdict.arms] == pytest.approx([-1, 0, 1])
+    assert verdict_follows(state, verdict)
+
+
+def test_fields_that_go_together_are_driven_as_any_two_arms(tmp_path: Path) -> None:
+    claim = designs.claim(variable="configuration", control={A: 8, B: 1e-3}, treatment={A: 16, B: 3e-3})
+    bench = driven(tmp_path, locked(claim))
+    state = bench.drive(bench.loop()).state
+    (verdict,) = state.verdicts
+    assert verdict.verdict == "supported"
+    assert not verdict.arms
