@@ -43,7 +43,6 @@ class Echo(Environment):
 
 
 def brought_in(parent: Path, plays: int = 1, **changed: Any) -> BroughtEnvironment:
-    """Write one as the bringing writes it."""
     draft = parent / "draft"
     (draft / "tasks").mkdir(parents=True)
     (draft / CODE).mkdir()
@@ -63,8 +62,12 @@ def brought_in(parent: Path, plays: int = 1, **changed: Any) -> BroughtEnvironme
     return BroughtEnvironment.open(draft.rename(parent / manifest.full_name))
 
 
-def test_what_was_brought_is_opened_without_its_code(tmp_path: Path) -> None:
-    environment = brought_in(tmp_path)
+@pytest.fixture
+def environment(tmp_path: Path) -> BroughtEnvironment:
+    return brought_in(tmp_path)
+
+
+def test_what_was_brought_is_opened_without_its_code(environment: BroughtEnvironment) -> None:
     (environment.folder / CODE / "environment.py").unlink()
     again = BroughtEnvironment.open(environment.folder)
     assert again.name == environment.folder.name
@@ -91,31 +94,28 @@ def test_the_hash_of_files_is_of_their_paths_and_contents_in_no_order(files: dic
 
 
 @pytest.mark.parametrize("split", SPLITS)
-def test_changed_tasks_are_refused(split: str, tmp_path: Path) -> None:
-    environment = brought_in(tmp_path)
+def test_changed_tasks_are_refused(split: str, environment: BroughtEnvironment) -> None:
     path = environment.folder / "tasks" / f"{split}.json"
     path.write_text(path.read_text().replace("8", "9").replace("7", "8"))
     with refused(InvalidRequest, "tasks", environment.name):
         BroughtEnvironment.open(environment.folder).tasks("train")
 
 
-def test_tasks_that_are_gone_are_missed_in_a_line(tmp_path: Path) -> None:
-    environment = brought_in(tmp_path)
+def test_tasks_that_are_gone_are_missed_in_a_line(environment: BroughtEnvironment) -> None:
     (environment.folder / "tasks" / "hidden.json").unlink()
     with refused(InvalidRequest, "tasks", str(environment.folder)):
         environment.tasks("train")
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"format": 2}', "\udcff"])
-def test_a_manifest_that_is_none_is_refused_in_a_line(text: str, tmp_path: Path) -> None:
-    environment = brought_in(tmp_path)
+def test_a_manifest_that_is_none_is_refused_in_a_line(text: str, environment: BroughtEnvironment) -> None:
     (environment.folder / MANIFEST).write_bytes(text.encode(errors="surrogateescape"))
     with refused(InvalidRequest, "manifest.json", str(environment.folder)):
         BroughtEnvironment.open(environment.folder)
 
 
-def test_a_folder_under_another_name_is_refused(tmp_path: Path) -> None:
-    folder = brought_in(tmp_path).folder
+def test_a_folder_under_another_name_is_refused(environment: BroughtEnvironment) -> None:
+    folder = environment.folder
     other = folder.rename(folder.with_name("echo@000000000000"))
     with refused(InvalidRequest, "echo@000000000000", folder.name):
         BroughtEnvironment.open(other)
@@ -127,9 +127,8 @@ def test_one_without_demonstrations_says_what_to_do_where_they_are_needed(tmp_pa
         environment.imitate(environment.tasks("train")[0], random.Random(0))
 
 
-def test_it_is_played_by_its_code_and_by_no_other(tmp_path: Path) -> None:
-    environment = brought_in(tmp_path)
-    look_in(tmp_path)
+def test_it_is_played_by_its_code_and_by_no_other(environment: BroughtEnvironment) -> None:
+    look_in(environment.folder.parent)
     game = playable(environment.name).game(environment.tasks("train")[0])
     assert game.opening() == [{"role": "user", "content": "train 0"}]
     (environment.folder / CODE / "environment.py").write_text(CODE_TEXT + "# another\n")
@@ -137,8 +136,7 @@ def test_it_is_played_by_its_code_and_by_no_other(tmp_path: Path) -> None:
         playable(environment.name)
 
 
-def test_the_caches_of_python_are_no_change_of_its_code(tmp_path: Path) -> None:
-    environment = brought_in(tmp_path)
+def test_the_caches_of_python_are_no_change_of_its_code(environment: BroughtEnvironment) -> None:
     caches = environment.folder / CODE / "__pycache__"
     caches.mkdir()
     (caches / "environment.cpython-311.pyc").write_bytes(b"x")

@@ -21,8 +21,6 @@ SECRET, OTHER = b"a" * 32, b"b" * 32
 
 
 class Sums(Environment):
-    """Sums of two numbers, made of seeds."""
-
     name = "sums"
     sizes: ClassVar[Mapping[Split, int]] = {"train": 60, "search": 15, "hidden": 25}
     largest = 40
@@ -34,8 +32,6 @@ class Sums(Environment):
 
 
 class Split3(Environment):
-    """Tasks by split, as a test gives them."""
-
     name = "given"
 
     def __init__(self, **tasks: Sequence[Any]) -> None:
@@ -46,8 +42,6 @@ class Split3(Environment):
 
 
 class Listed(Environment):
-    """One list of tasks, as a test gives them."""
-
     name = "listed"
 
     def __init__(self, tasks: Sequence[Any]) -> None:

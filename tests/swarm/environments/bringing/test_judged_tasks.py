@@ -129,5 +129,5 @@ async def test_a_function_that_changes_what_it_is_shown_changes_no_later_play(tm
 
 def test_a_function_of_other_arguments_is_refused(tmp_path: Path) -> None:
     (tmp_path / "judge.py").write_text("def reward(answer):\n    return 1")
-    with pytest.raises(InvalidRequest, match=r"expected reward\(task, messages\)"):
+    with pytest.raises(InvalidRequest, match=r"reward\(task, messages\)"):
         JudgedTasks(tmp_path / "judge.py")

@@ -58,10 +58,8 @@ def test_a_class_an_instance_or_a_function_can_be_named(item: str, text: str, tm
         (WORLD, "Missing", "expected Missing in environment.py to be an Environment; found nothing of that name"),
         (WORLD + "x = 3\n", "x", "to be an Environment; found int"),
         (WORLD + "    def __init__(self):\n        raise RuntimeError('no disk')\n", "", "RuntimeError: no disk"),
-        ("import sys\nsys.exit('bye')\n", "", "SystemExit: bye"),
-        ("1/0\n", "", "ZeroDivisionError: division by zero (environment.py, line 2)"),
-        ("def (:\n", "", "environment.py, line 2"),
-        ("import surely_not_installed\n", "", "it needs the package 'surely_not_installed'"),
+        ("1/0\n", "", "(environment.py, line 2)"),  # as `playing/test_code.py` has it of all that a file may do
+        ("import surely_not_installed\n", "", "'surely_not_installed'"),
     ],
 )
 def test_code_that_gives_none_is_refused_in_one_line(text: str, item: str, said: str, tmp_path: Path) -> None:

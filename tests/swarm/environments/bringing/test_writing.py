@@ -20,8 +20,6 @@ from tests.golden import refused
 
 
 class Echo(Environment):
-    """It is solved by saying the word."""
-
     name, title, measures = "echo", "an echo", "it is the same"
 
     def tasks(self, split: Split) -> Sequence[Task]:
@@ -32,8 +30,6 @@ class Echo(Environment):
 
 
 class EchoGame(Game):
-    """One word."""
-
     def __init__(self, word: str) -> None:
         self._word = word
 
@@ -45,8 +41,6 @@ class EchoGame(Game):
 
 
 class Shown(Echo):
-    """With demonstrations."""
-
     def imitate(self, task: Task, rng: Any) -> list[Message]:
         return [{"role": "user", "content": task.data["word"]}, said(f"{task.data['word']} {rng.random()}")]
 

@@ -53,28 +53,33 @@ class FakeEpisode:
         return SimpleNamespace(raw={"choices": [{"message": {"refusal": None, **answer}}]})
 
 
-class Quiz(Game):
-    """It answers tool calls, and is over with the first answer that calls none."""
+QUESTION = [{"role": "user", "content": "?"}]
 
+
+def results(message: Message) -> Any:
+    return [tool_result(call, "7") for call in calls_of(message)]
+
+
+class Quiz(Game):
     tools: Sequence[Tool] = (tool("look", "Look it up."),)
 
-    def __init__(self) -> None:
+    def __init__(self, opening: Any = QUESTION, following: Callable[[Message], Any] = results) -> None:
+        """`following`: what an answer is answered; by default the play is over with the first that calls no tool."""
         self.said = ""
+        self._opening, self._following = opening, following
 
     def opening(self) -> Any:
-        return [{"role": "user", "content": "how many?"}]
+        return self._opening
 
     def answer(self, message: Message) -> Any:
         self.said = message["content"] or ""
-        return [tool_result(call, "7") for call in calls_of(message)]
+        return self._following(message)
 
     def outcome(self) -> Any:
         return Outcome(float(self.said == "7"), success=self.said == "7")
 
 
 class AsyncQuiz(Quiz):
-    """The same with coroutines."""
-
     async def opening(self) -> Any:
         return super().opening()
 
@@ -87,8 +92,6 @@ class AsyncQuiz(Quiz):
 
 
 class World(Environment):
-    """An environment whose games a test makes."""
-
     name, title, measures = "world", "a world", "it is solved"
 
     def __init__(self, make: Callable[[], Game] = Quiz, **own: Any) -> None:
@@ -118,20 +121,15 @@ async def test_a_play_of_several_turns_carries_calls_and_their_results(kind: typ
 
 
 async def test_a_game_without_tools_offers_none() -> None:
-    class Plain(Quiz):
-        tools = ()
-
-    *_, episode = await played(Plain(), said("7"))
+    game = Quiz()
+    game.tools = ()
+    *_, episode = await played(game, said("7"))
     assert episode.options == [{}]
 
 
 async def test_a_full_context_ends_the_play_with_what_it_was_worth_so_far() -> None:
-    class Counting(Quiz):
-        def answer(self, message: Message) -> Any:
-            super().answer(message)
-            return [{"role": "user", "content": "go on"}]
-
-    messages, outcome, _ = await played(Counting(), said("7"), ContextExceeded("it is full"))
+    game = Quiz(following=lambda _: [{"role": "user", "content": "go on"}])
+    messages, outcome, _ = await played(game, said("7"), ContextExceeded("it is full"))
     assert outcome.reward == 1.0
     assert messages[-1] == {"role": "user", "content": "go on"}
 
@@ -149,31 +147,19 @@ async def test_a_task_that_does_not_fit_the_context_is_no_play() -> None:
         (None, [], "of opening(), found None"),
         ([], [], "a message or more of opening()"),
         ([{"content": "?"}], [], "of opening(), found [{'content'"),
-        ([{"role": "user", "content": "?"}], {"role": "user", "content": "?"}, "of answer(), found {'role'"),
-        ([{"role": "user", "content": "?"}], "no", "of answer(), found 'no'"),
-        ([{"role": "user", "content": "?"}], ["no"], "of answer(), found ['no']"),
+        (QUESTION, {"role": "user", "content": "?"}, "of answer(), found {'role'"),
+        (QUESTION, "no", "of answer(), found 'no'"),
+        (QUESTION, ["no"], "of answer(), found ['no']"),
     ],
 )
 async def test_what_is_no_list_of_messages_is_a_failed_play(opening: Any, answer: Any, expected: str) -> None:
-    class Odd(Quiz):
-        def opening(self) -> Any:
-            return opening
-
-        def answer(self, message: Message) -> Any:
-            return answer
-
     with pytest.raises(TypeError) as failed:
-        await played(Odd(), said("7"))
+        await played(Quiz(opening, lambda _: answer), said("7"))
     assert expected in str(failed.value)
 
 
 async def test_a_game_that_answers_nothing_is_over() -> None:
-    class Silent(Quiz):
-        def answer(self, message: Message) -> Any:
-            super().answer(message)
-            return None
-
-    _, outcome, _ = await played(Silent(), said("7"))
+    _, outcome, _ = await played(Quiz(following=lambda _: None), said("7"))
     assert outcome.reward == 1.0
 
 
@@ -182,7 +168,7 @@ async def test_a_game_that_blocks_holds_up_no_other_play() -> None:
 
     class Blocking(Quiz):
         def outcome(self) -> Any:
-            assert other_is_over.wait(30), "the other play waits for this one"
+            assert other_is_over.wait(120), "the other play waits for this one"
             return super().outcome()
 
     async def other() -> Outcome:
