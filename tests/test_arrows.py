@@ -15,37 +15,19 @@ from swarm.environments.adapters import ADAPTERS
 ROOT = Path(__file__).parent.parent
 BENCHMARKS = ("simlab", "rig", "source", "performance")
 """Packages beside the rooms, in `benchmarks/`: they import of the rooms, and no room of them."""
-LIGHT = (
-    "swarm.client",
-    "swarm.environments",
-    "swarm.job",
-    "swarm.job_schema",
-    "swarm.verl_fields",
-    "swarm.verl_names",
-    "swarm.arguments",
-    "swarm.wire",
-    "swarm.snapshot",
-    "swarm.errors",
-    "swarm.models",
-    "swarm.entry_points",
-)
-ALLOWED = {
+LIGHT = tuple(
+    f"swarm.{name}" for name in (
+        "client", "environments", "job", "job_schema", "verl_fields", "verl_names", "arguments", "wire", "snapshot",
+        "errors", "models", "entry_points",
+    )
+)  # fmt: skip
+ALLOWED: dict[str, tuple[str, ...]] = {
     "research": (
-        "swarm.client",
-        "swarm.job",
-        "swarm.wire",
-        "swarm.snapshot",
-        "swarm.errors",
-        "swarm.entry_points",
-        "swarm.environments",
-        "swarm.models",
-        "sandboxes",
-        "studies",
+        "swarm.client", "swarm.job", "swarm.wire", "swarm.snapshot", "swarm.errors", "swarm.entry_points",
+        "swarm.environments", "swarm.models", "sandboxes", "studies",
     ),
-    "swarm": (),
-    "sandboxes": (),
-    "studies": (),
-}
+    "swarm": (), "sandboxes": (), "studies": (),
+}  # fmt: skip
 FLOORS: dict[str, tuple[str, ...]] = {
     "research": (
         "__main__",

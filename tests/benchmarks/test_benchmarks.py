@@ -150,3 +150,19 @@ def test_simulated_studies_and_inquiries_are_judged_by_the_shipped_rules() -> No
     assert [nothing["false"][0] <= 0.25, planted["found"][0] >= 0.5, planted["wrong_sign"][0]] == [True, True, 0]
     assert not overdrawn(inquiry(InquiryCell("nothing", "plain"), 1), 0)
     assert overdrawn(inquiry(InquiryCell("nothing", "plain", ledgers=False), 1), 0)
+
+
+@pytest.mark.parametrize("planted", [False, True], ids=["of nothing", "of the promised effect"])
+def test_a_whole_simulated_study_claims_nothing_false(planted: bool) -> None:
+    """How often, over many: test_error_rates.py."""
+    from simlab.flights.records import flown
+    from simlab.suites import effects, null
+
+    place = effects.SIZES.index(effects.EFFECT / effects.TOTAL_SD)
+    flight = effects.flights(1, place)[0] if planted else null.flights(1, first=1, cells=["noise 1:2"])[0]
+    record = flown(flight)
+    assert record.claims, record.refused
+    assert [claim for claim in record.claims if claim.false or claim.falsely_equivalent] == []
+    assert {claim.verdict for claim in record.claims} == {"inconclusive" if planted else "equivalent"}
+    assert record.launched_runs == record.accounted_runs > 0
+    assert not record.duplicates + record.orphans

@@ -11,6 +11,8 @@ from simlab.flights.records import FlightRecord, flown
 from simlab.suites import baits, budget, control, curves, effects, equivalence, faults, null, planners, search, traps
 from simlab.worlds.ugly_noise import NAMES
 
+pytestmark = pytest.mark.slow
+
 POWERED_STUDIES = 6  # whose true difference is the promised effect
 PLACE = effects.SIZES.index(effects.EFFECT / effects.TOTAL_SD)
 
@@ -31,14 +33,6 @@ def accounted(records: list[FlightRecord]) -> bool:
     return all(one.launched_runs == one.accounted_runs and not one.duplicates + one.orphans for one in records)
 
 
-def test_one_study_of_nothing_and_one_of_an_effect_end_with_what_is_true() -> None:
-    nothing, effect = flown(null.flights(1, first=1, cells=["noise 1:2"])[0]), flown(effects.flights(1, PLACE)[0])
-    assert [(claim.verdict, claim.false) for claim in nothing.claims] == [("equivalent", False)] * 2
-    assert [claim.false or claim.falsely_equivalent for claim in effect.claims] == [False]
-    assert accounted([nothing, effect])
-
-
-@pytest.mark.full
 def test_nothing_is_seldom_called_something_and_intervals_hold_the_truth() -> None:
     records = [flown(flight) for flight in null.flights(1, first=1, cells=NAMES[::2])]
     judged = [record for record in records if record.claims]
@@ -49,7 +43,6 @@ def test_nothing_is_seldom_called_something_and_intervals_hold_the_truth() -> No
     assert accounted(records)
 
 
-@pytest.mark.full
 def test_the_promised_effect_is_found_as_often_as_promised() -> None:
     flights = [effects.flights(1, first)[0] for first in range(PLACE, PLACE + 4 * POWERED_STUDIES, 4)]
     claims = [claim for flight in flights for claim in flown(flight).claims]
@@ -59,7 +52,6 @@ def test_the_promised_effect_is_found_as_often_as_promised() -> None:
     assert not any(claim.false for claim in claims)
 
 
-@pytest.mark.full
 def test_under_every_ugliness_the_promised_effect_keeps_its_sign_and_is_no_equivalence() -> None:
     claims = [claim for flight in effects.planted(1, first=1, cells=NAMES[1::2]) for claim in flown(flight).claims]
     assert claims
@@ -67,7 +59,6 @@ def test_under_every_ugliness_the_promised_effect_keeps_its_sign_and_is_no_equiv
     assert sum(claim.falsely_equivalent for claim in claims) <= most(len(claims), effects.MOST_FALSELY_EQUIVALENT)
 
 
-@pytest.mark.full
 def test_a_difference_beyond_the_margin_is_not_called_equivalent() -> None:
     claims = [claim for first in (0, 1, 2, 5) for claim in flown(equivalence.flights(1, first)[0]).claims]
     same = [claim for claim in claims if claim.verdict == "equivalent"]
@@ -75,7 +66,6 @@ def test_a_difference_beyond_the_margin_is_not_called_equivalent() -> None:
     assert any(not claim.truth_kept for claim in same), [claim.verdict for claim in claims]
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("case", [*baits.CASES, *traps.CASES], ids=lambda case: case.name)
 def test_no_confound_passes_for_an_effect_and_nothing_forged_or_demanded_for_a_result(case: TemptingCase) -> None:
     found = score(case, 0)
@@ -83,7 +73,6 @@ def test_no_confound_passes_for_an_effect_and_nothing_forged_or_demanded_for_a_r
     assert found.score == "detected" or case in baits.CASES or not case.named_by, found
 
 
-@pytest.mark.full
 def test_a_killed_controller_changes_nothing_and_whatever_breaks_every_run_is_accounted_for() -> None:
     survived = [faults.survive(kill) for kill in faults.kills(0, every=61)]
     assert survived
@@ -93,7 +82,6 @@ def test_a_killed_controller_changes_nothing_and_whatever_breaks_every_run_is_ac
     assert not any(claim.difference * claim.truth < 0 for record in records for claim in record.claims)
 
 
-@pytest.mark.full
 def test_no_budget_is_exceeded_and_what_cannot_be_afforded_is_refused_with_a_price_that_works() -> None:
     records = [flown(flight) for flight in budget.slow(4)]
     assert all(budget.overspent(record) <= budget.POLLING_S for record in records)
@@ -105,7 +93,6 @@ def test_no_budget_is_exceeded_and_what_cannot_be_afforded_is_refused_with_a_pri
         assert asked.informed is None or asked.informed.status == "concluded", asked.informed.refused
 
 
-@pytest.mark.full
 def test_a_persons_wish_is_carried_out_and_told() -> None:
     found = [control.obeyed(flight) for flight in control.flights(5)]
     assert all(one.lock_kept and not one.duplicates and not one.orphans for one in found), found
@@ -113,7 +100,6 @@ def test_a_persons_wish_is_carried_out_and_told() -> None:
     assert any(one.asked for one in found)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("planner", [name for name in planners.PLANNERS if name != "rules"])
 def test_no_planner_makes_a_claim_by_talking_and_one_that_is_gone_launches_nothing(planner: str) -> None:
     if planner == "script, gone":
@@ -126,14 +112,12 @@ def test_no_planner_makes_a_claim_by_talking_and_one_that_is_gone_launches_nothi
     assert not any(claim.false for claim in nothing.claims)
 
 
-@pytest.mark.full
 def test_a_search_screens_confirms_and_claims_what_is_true() -> None:
     found = search.searched(search.flights(1, 3)[0])
     assert (bool(found.screened), found.within, bool(found.claims)) == (True, True, True), found.refused
     assert not any(claim.false for claim in found.claims)
 
 
-@pytest.mark.full
 @pytest.mark.parametrize("metric", ["area:0.7", "episodes:0.7"])
 def test_a_planted_effect_on_a_metric_is_found_through_the_whole_loop(metric: str) -> None:
     nothing, effect = (flown(flight) for flight in curves.flights(1, 1, metrics=[metric])[:2])

@@ -23,6 +23,8 @@ from tests.end_to_end.factories import ajet, inherited
 from tests.outside import install
 from tests.research.banks import bank
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
 EPISODES = 64
 ROOT = Path(__file__).parent.parent.parent
 JOB: dict[str, Any] = {
@@ -41,8 +43,6 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return inherited(AJET_HOME=str(tmp_path / "home"), AJET_SANDBOX="process", WANDB_MODE="offline", PYTHONPATH=path)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_a_study_is_planned_and_trained_by_what_a_package_brings(
     environ: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -156,6 +156,7 @@ def test_gpus_are_offered_by_nvidias_runtime_or_by_named_devices() -> None:
     assert offers_gpus({"DiscoveredDevices": [{"Source": "cdi", "ID": "nvidia.com/gpu=GPU-8f1c"}]})
 
 
+@pytest.mark.slow
 def test_podman_is_refused_in_a_line() -> None:
     podman = shutil.which("podman")
     if podman is None or os.geteuid() != 0:

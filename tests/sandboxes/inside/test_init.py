@@ -107,6 +107,7 @@ def ended(process: subprocess.Popen[bytes]) -> tuple[dict[str, Any], list[dict[s
     return frames[0], frames[1:], out.decode()
 
 
+@pytest.mark.slow
 def test_it_reports_the_end_and_the_results_and_ends_as_the_command_did(workspace: Path) -> None:
     code = "import sys; print('out'); print('err', file=sys.stderr); open('results/a', 'w').write('1'); sys.exit(3)"
     process = in_namespace(workspace, code, results={"a": 1, "b": 1})
@@ -142,6 +143,7 @@ init.oom_kills = others
 """
 
 
+@pytest.mark.slow
 def test_nothing_the_command_started_outlives_it(workspace: Path) -> None:
     end, _, _ = ended(in_namespace(workspace, LEAVER, OTHERS))
     assert end["exit"] == "finished"
@@ -170,6 +172,7 @@ while left:
 """
 
 
+@pytest.mark.slow
 def test_of_many_orphans_that_die_at_once_none_stays_unburied(workspace: Path) -> None:
     """One signal may tell of any number of deaths."""
     end, _, output = ended(in_namespace(workspace, CROWD, "init.REAPED_AT_ONCE = 1"))
@@ -183,6 +186,7 @@ def works_in(pid: str, folder: Path) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_the_time_limit_ends_a_command_that_listens_and_kills_one_that_does_not(workspace: Path) -> None:
     sleeping = "import time; time.sleep(600)"
     deaf = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + sleeping
@@ -191,6 +195,7 @@ def test_the_time_limit_ends_a_command_that_listens_and_kills_one_that_does_not(
     assert (end["exit"], end["code"]) == ("timeout", -signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_port_without_a_socket_is_told_and_does_not_keep_the_command_from_running(workspace: Path) -> None:
     process = in_namespace(workspace, "print('ran')", ports={"0": str(workspace / "none.sock")})
     end, _, output = ended(process)
@@ -199,6 +204,7 @@ def test_a_port_without_a_socket_is_told_and_does_not_keep_the_command_from_runn
     assert output.endswith("ran\n")
 
 
+@pytest.mark.slow
 def test_a_request_from_outside_while_it_waits_for_its_sockets_ends_it(workspace: Path) -> None:
     process = in_namespace(
         workspace, "print('ran')", "init.SOCKET_WAIT_S = 60.0", ports={"0": str(workspace / "none.sock")}
@@ -212,18 +218,21 @@ def test_a_request_from_outside_while_it_waits_for_its_sockets_ends_it(workspace
     assert (end["exit"], end["code"], output) == ("stopped", -signal.SIGTERM, "")
 
 
+@pytest.mark.slow
 def test_the_command_ignores_no_signal_that_pythons_do(workspace: Path) -> None:
     _, _, output = ended(in_namespace(workspace, "", command=["grep", "SigIgn", "/proc/self/status"]))
     ignored = int(output.split()[1], 16)
     assert not ignored & (1 << signal.SIGPIPE - 1 | 1 << signal.SIGXFSZ - 1)
 
 
+@pytest.mark.slow
 def test_when_memory_is_short_the_command_dies_first(workspace: Path) -> None:
     own = "init.oom_kills = lambda: int(open('/proc/self/oom_score_adj').read())"
     end, _, output = ended(in_namespace(workspace, "print(open('/proc/self/oom_score_adj').read())", own))
     assert (end["oom_kills"], output.strip()) == (0, "500")
 
 
+@pytest.mark.slow
 def test_a_request_from_outside_ends_it_and_a_second_one_at_once(workspace: Path) -> None:
     deaf = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(600)"
@@ -243,6 +252,7 @@ def test_it_is_written_in_the_oldest_python_that_it_promises(module: Path) -> No
     ast.parse(module.read_text(), feature_version=(3, 9))
 
 
+@pytest.mark.slow
 def test_it_ends_with_whoever_holds_its_door(workspace: Path) -> None:
     """The command would sleep for ten minutes; nobody listens any more at the socket it is tied to."""
     code = "import time; time.sleep(600)"

@@ -24,6 +24,8 @@ from sandboxes.folders import until
 from sandboxes.process import sessions
 from sandboxes.shim import LOG_BYTES
 
+pytestmark = pytest.mark.slow
+
 DEADLINE_S = 180.0
 
 
