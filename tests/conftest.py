@@ -8,10 +8,9 @@ skipped where none answers, with the reason; AJET_TEST_DOCKER=required makes tha
 from __future__ import annotations
 
 import gc
-import hashlib
 import os
+import re
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,8 +25,8 @@ from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
 from sandboxes.images import Image
 from swarm.environments import registry
 from tests import golden
+from tests.cpu_seconds import CpuSeconds
 from tests.shared_prefect import EndsPrefect
-from tests.slowest_files import AsItHappens, SlowestFiles
 
 if TYPE_CHECKING:
     from sandboxes.docker.containers import DockerSandbox
@@ -36,8 +35,15 @@ if TYPE_CHECKING:
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 
+WHOLLY_SLOW = re.compile(r"^pytestmark = \[?pytest\.mark\.slow\b", re.MULTILINE)
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the texts that tests see into golden.json")
+    parser.addoption("--quick", action="store_true", help="leave out slow tests and full sizes, as `make test` does")
+    parser.addoption(
+        "--left", action="store_true", help="run only what --quick leaves out, as a part of parts.toml does"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -48,12 +54,12 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["AJET_SANDBOX"] = "process"
     os.environ["WANDB_MODE"] = "offline"
     os.environ["AJET_ROUNDS"] = "1"  # a test that asks on says so
-    config.pluginmanager.register(SlowestFiles())
-    config.pluginmanager.register(AsItHappens(config))
+    config.pluginmanager.register(CpuSeconds(config))
     config.pluginmanager.register(EndsPrefect())
     golden.updating = config.getoption("--golden")
-    settings.register_profile("untimed", deadline=None, max_examples=50)
-    settings.load_profile("untimed")
+    settings.register_profile("quick", deadline=None, max_examples=15, derandomize=True)
+    settings.register_profile("full", deadline=None, max_examples=500)  # --hypothesis-profile full
+    settings.load_profile("quick")
 
 
 @pytest.fixture(autouse=True)
@@ -71,30 +77,27 @@ def _ours() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name.startswith("AJET_")}
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the files of `slow_files.txt`, which `make test` leaves to `.ci/run`, and those of `long_files.txt`.
-
-    A run that has an end puts its files in another order for each commit, so that none is always the last.
-    """
-    here = Path(__file__).parent
-    for name in ("slow", "long"):
-        files = {here / path for path in (here / f"{name}_files.txt").read_text().split()}
-        for item in items:
-            if item.path in files:
-                item.add_marker(name)
-    if (order := os.environ.get("AJET_TEST_ORDER")) is not None:
-        items.sort(key=lambda item: hashlib.sha256(f"{order} {item.path.name}".encode()).digest())
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With --quick do not even read the files that are slow as a whole."""
+    if config.getoption("--quick") and collection_path.suffix == ".py":
+        return True if WHOLLY_SLOW.search(collection_path.read_text()) else None
+    return None
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Begin no test that may outlast a run that has an end: what is left is told, and is CI's next time."""
-    until, limit = os.environ.get("AJET_TEST_UNTIL"), item.get_closest_marker("timeout")
-    if until is None:
-        return
-    if time.time() + float(limit.args[0] if limit else item.config.getini("timeout")) > float(until):
-        pytest.skip("this run of CI has no time left for it; another commit's comes to it")
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep with --quick what `make test` runs, with --left the others."""
+    quick, left = config.getoption("--quick"), config.getoption("--left")
+    if quick or left:
+        others = [item for item in items if is_left(item) != left]
+        items[:] = [item for item in items if is_left(item) == left]
+        config.hook.pytest_deselected(items=others)
+
+
+def is_left(item: pytest.Item) -> bool:
+    """Say whether a test is left to the parts of `make test-all`."""
+    needs_engine = "engine" in getattr(item, "fixturenames", ())
+    return needs_engine or any(item.get_closest_marker(mark) for mark in ("slow", "full"))
 
 
 def pytest_collection_finish() -> None:

@@ -30,7 +30,9 @@ temporary = ""  # where pytest makes the folders of tests
 
 
 @contextmanager
-def refused(error: type[BaseException] | tuple[type[BaseException], ...], *names: str) -> Iterator[pytest.ExceptionInfo]:
+def refused(
+    error: type[BaseException] | tuple[type[BaseException], ...], *names: str
+) -> Iterator[pytest.ExceptionInfo[BaseException]]:
     """Expect the error, the names in its text (a field, a value), and the text that the room's file has."""
     with pytest.raises(error) as caught:
         yield caught

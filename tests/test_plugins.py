@@ -1,11 +1,10 @@
-"""What a run of the tests says, leaves for another time, and ends; and the images that CI keeps between runs."""
+"""What a run of the tests says, leaves to its parts, and ends; and the images that CI keeps between runs."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -18,53 +17,73 @@ import pytest
 import requests
 
 from research.orchestration import server
-from tests.conftest import pytest_runtest_setup
+from tests import parts
+from tests.cpu_seconds import CpuSeconds
 from tests.shared_prefect import EndsPrefect, shared_folder, shared_server
-from tests.slowest_files import AsItHappens, SlowestFiles
 
 ROOT = Path(__file__).parent.parent
 
 
-def report(test: str, duration: float = 0.0, error: str = "") -> Any:
-    crash = SimpleNamespace(reprcrash=SimpleNamespace(message=f"{error}\nmore"))
-    return SimpleNamespace(nodeid=test, duration=duration, when="call", failed=bool(error), longrepr=crash)
-
-
-def test_the_ten_slowest_files_are_named_with_the_sum_of_their_tests() -> None:
-    files = SlowestFiles()
-    for number in range(12):
-        for test in ("one", "two"):
-            files.pytest_runtest_logreport(report(f"test_{number}.py::{test}", float(number)))
-    assert files.lines() == [f"{2 * number:7.1f}s test_{number}.py" for number in range(11, 1, -1)]
-
-
-def test_failures_and_long_tests_are_said_when_they_end() -> None:
+def test_seconds_are_summed_by_test_and_failures_are_said_when_they_come() -> None:
     lines: list[str] = []
     terminal = SimpleNamespace(write_line=lambda line, **_: lines.append(line.strip()))
-    said = AsItHappens(SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda _: terminal)))  # type: ignore[arg-type]
-    for each in (report("a", 1.0), report("b", 31.0), report("c", error="AssertionError: no")):
-        said.pytest_runtest_logreport(each)
-    assert [line.split(": ", 1)[1] for line in lines] == ["b (call)", "c (call): AssertionError: no"]
+    measured = CpuSeconds(SimpleNamespace(pluginmanager=SimpleNamespace(get_plugin=lambda _: terminal)))  # type: ignore[arg-type]
+    crash = SimpleNamespace(reprcrash=SimpleNamespace(message="AssertionError: no\nmore"))
+    for test, failed in (("a", False), ("b", True), ("a", False)):
+        report = SimpleNamespace(nodeid=test, when="teardown", failed=failed, longrepr=crash, cpu_s=1.5)
+        measured.pytest_runtest_logreport(report)  # type: ignore[arg-type]
+    assert measured.seconds == {"a": 3.0, "b": 1.5}
+    assert lines == ["failed: b (teardown): AssertionError: no"]
 
 
-@pytest.mark.parametrize("listed", ["slow", "long"])
-def test_files_that_are_left_to_ci_are_there_and_each_is_named_once(listed: str) -> None:
-    names = (ROOT / "tests" / f"{listed}_files.txt").read_text().split()
-    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
-    assert names == sorted(set(names))
+def test_every_test_file_lies_under_a_part_and_every_path_of_a_part_is_there() -> None:
+    covered = set(parts.files_of([test for part in parts.parts() for test in part.tests]))
+    assert [path for path in parts.files_of([":(glob)tests/**/test_*.py"]) if path not in covered] == []
+    paths = [path for part in parts.parts() for path in (*part.tests, *part.sources)]
+    assert [path for path in paths if not parts.files_of([path.partition("::")[0]])] == []
 
 
-@pytest.mark.parametrize(("left_s", "begun"), [(60, False), (7200, True)])
-def test_a_test_is_begun_only_where_its_limit_ends_before_the_run_does(
-    left_s: float, begun: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Return a repository of two parts: one that takes long, and one whose outcome its source says."""
+    for name in ("PARTS", "KNOWN", "ROOT"):
+        monkeypatch.setattr(parts, name, tmp_path / getattr(parts, name).relative_to(parts.ROOT))
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "outcome").write_text("true")
+    (tmp_path / "tests" / "parts.toml").write_text(
+        '[long]\nabout = "long"\ntests = []\nsources = []\nrun = "true"\n'
+        '[short]\nabout = "short"\ntests = []\nsources = ["outcome"]\nrun = "sh outcome"\n'
+    )
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    parts.parts.cache_clear()
+    yield tmp_path
+    parts.parts.cache_clear()
+
+
+def outcomes(folder: Path) -> dict[str, str]:
+    return {name: entry["outcome"] for name, entry in json.loads((folder / "tests/parts.json").read_text()).items()}
+
+
+def test_a_part_that_passed_runs_again_when_its_sources_change_or_it_is_named(project: Path) -> None:
+    assert parts.main([]) == 0
+    before = (project / "tests/parts.json").stat().st_mtime_ns
+    assert parts.main([]) == 0
+    assert (project / "tests/parts.json").stat().st_mtime_ns == before
+    (project / "outcome").write_text("false")
+    assert [part.name for part in parts.parts() if parts.is_stale(part, parts.known())] == ["short"]
+    assert parts.main([]) == 1
+    assert outcomes(project) == {"long": "passed", "short": "failed"}
+    assert parts.main(["long"]) == 0
+    assert (project / "tests/parts.json").stat().st_mtime_ns != before
+
+
+def test_only_what_fits_into_the_time_is_run_and_the_rest_is_said(
+    project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("AJET_TEST_UNTIL", str(time.time() + left_s))
-    try:
-        pytest_runtest_setup(request.node)
-    except pytest.skip.Exception:
-        assert not begun
-    else:
-        assert begun
+    (project / "tests/parts.json").write_text(json.dumps({"short": {"seconds": 1}, "long": {"seconds": 900}}))
+    assert parts.main(["--within", "60"]) == 0
+    assert json.loads((project / "tests/parts.json").read_text())["long"] == {"seconds": 900}
+    assert "stale   long" in capsys.readouterr().out
 
 
 def test_all_workers_share_one_prefect_server_that_ends_with_the_run(

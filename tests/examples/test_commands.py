@@ -20,6 +20,8 @@ from research.installation.server_process import start_swarm, stop_swarm
 from swarm.client import SwarmClient
 from swarm.job import Job
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "examples"
 DEADLINE_S = 600.0

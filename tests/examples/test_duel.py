@@ -11,6 +11,8 @@ import pytest
 from research.environments.bring import environment_of
 from research.installation.home import Home
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "examples" / "duel"
 
 

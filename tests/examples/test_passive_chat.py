@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 from powers.passive import job_of, used
 
+pytestmark = pytest.mark.slow
+
 MODEL = {"kind": "tiny", "hidden_size": 32, "layers": 1, "warm_start_steps": 60}
 """Answers with numbers, of which users like one more than another: what it takes for a choice."""
 

@@ -14,6 +14,8 @@ from research.environments.bring import environment_of
 from research.installation.home import Home
 from swarm.client.teams import Team
 
+pytestmark = pytest.mark.slow
+
 FOLDER = Path(__file__).parents[2] / "examples" / "speaker_listener"
 ROLES = ("speaker", "listener")
 

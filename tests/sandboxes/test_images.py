@@ -1,5 +1,3 @@
-"""Images hold the light client, compiled, and nothing else; equal content is one image; what cannot be is one line."""
-
 from __future__ import annotations
 
 import io
@@ -26,6 +24,8 @@ from sandboxes.images.extra import parse
 from sandboxes.images.light import DOCKERFILE, WORKSPACE
 from sandboxes.images.packages import closure
 from sandboxes.images.trees import digest, tar_of, tree_of, under
+
+pytestmark = pytest.mark.slow
 
 paths = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map(lambda parts: "/".join([*parts, "f"]))
 trees = st.dictionaries(paths, st.binary(max_size=20), max_size=5)

@@ -47,6 +47,8 @@ from studies.records.design_parts import Watchdog
 from tests.research.attempts.trials import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
 from tests.research.factories import with_run, with_schedule
 
+pytestmark = pytest.mark.slow
+
 CODE = "def reward(task, messages, outcome):\n    return 1.0\n"
 ROLES: tuple[Role, ...] = ("client", "evaluator-initial", "evaluator-final")
 

@@ -22,6 +22,8 @@ from swarm.server.training.metrics import make_batch
 from swarm.store import open_store
 from tests.research.attempts.trials import STEPS, Tries, eventually
 
+pytestmark = pytest.mark.slow
+
 EVERY = 4
 TINY = TinyModel(hidden_size=16, layers=1, warm_start_steps=200)
 KEEPS_ALL: dict[str, Any] = {"checkpoint_every": EVERY, "checkpoints_kept": 1000}

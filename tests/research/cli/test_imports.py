@@ -16,6 +16,8 @@ from research.cli.app import Ajet, app
 from research.cli.lazy import Lazy
 from research.cli.study.app import Studies
 
+pytestmark = pytest.mark.slow
+
 HEAVY = {
     "agents", "alembic", "anthropic", "docker", "fastapi", "jinja2", "langchain", "matplotlib", "numpy", "openai",
     "optuna", "pandas", "prefect", "pydantic_ai", "ray", "scipy", "smolagents", "statsmodels", "torch", "transformers",

@@ -24,6 +24,8 @@ from tests.research.fakes import create_study
 from tests.studies.raw import append
 from tests.studies.synthetic import SOURCE, STUDY, TOPIC, Synthetic, coded_design
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_version(ajet: Ajet) -> None:
     ended = ajet("--version")

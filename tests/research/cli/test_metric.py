@@ -12,6 +12,8 @@ from studies.metrics import registry
 from tests.outside import install
 from tests.research.cli.conftest import Ajet
 
+pytestmark = pytest.mark.slow
+
 VARY = ("--vary", "learning_rate=0.001,0.003", "--env", "guess")
 METRIC = '''
 from studies.metrics import Asked, MetricKind, Results, Value

@@ -14,6 +14,8 @@ from tests.research.cli.conftest import Ajet
 from tests.swarm.backends.local.models import TEMPLATE, save_folder
 from tests.swarm.models.folders import whole_folder
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_can_be_fetched_is_listed_with_size_and_licence(ajet: Ajet, home: Path) -> None:
     ended = ajet("model", "list")

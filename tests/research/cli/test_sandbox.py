@@ -28,6 +28,8 @@ from sandboxes.shown import news
 from tests.research.cli.conftest import Ajet
 from tests.sandboxes.containing import held, spec
 
+pytestmark = pytest.mark.slow
+
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 DEADLINE_S = 180.0
 

@@ -15,6 +15,7 @@ from fractions import Fraction
 from itertools import combinations
 from pathlib import Path
 
+import pytest
 import sqlalchemy as sa
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -27,6 +28,8 @@ from studies import EventLog
 from studies.log.leases import Holder
 from studies.log.slots import Slots
 from tests.research.installation.test_slots import Seconds
+
+pytestmark = pytest.mark.slow
 
 STUDIES = 3
 WHICH = st.integers(0, STUDIES - 1)

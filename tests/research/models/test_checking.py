@@ -14,6 +14,8 @@ from swarm.errors import InvalidRequest
 from tests.swarm.backends.local.models import save_folder
 from tests.swarm.models.folders import whole_folder
 
+pytestmark = pytest.mark.slow
+
 
 def test_what_was_measured_is_known_for_equal_files_and_conditions_alone(tmp_path: Path) -> None:
     folder, models, said = save_folder(tmp_path / "m"), tmp_path / "models", list[str]()

@@ -29,6 +29,8 @@ from studies.records.errors import LogCorrupt, ReportError
 from studies.report.parts.evidence import Evidence
 from swarm.job import Job, tunables
 
+pytestmark = pytest.mark.slow
+
 FIELDS = [name for name, mark in tunables().items() if name != "steps" and not isinstance(mark.ladder[0], str)]
 TOPIC = "learning rate 3e-3 vs 1e-2 on arith"
 
@@ -284,7 +286,7 @@ def test_a_budget_that_ends_in_the_aa_runs_of_a_later_round_leaves_a_report_and_
 class _GivesUp(_Silent):
     def act(self, digest: Digest, check: Check) -> PlannerTurn:
         if digest.rejected is not None:
-            return PlannerTurn(Conclude(reason="Then there is nothing more."))
+            return PlannerTurn(Conclude(reason="Nothing more."))
         return RulesPlanner.act(self, digest, check)
 
 
@@ -299,7 +301,7 @@ def test_a_planner_that_ends_a_later_round_after_its_aa_runs_has_not_declined_th
     assert done
     assert (state.status, state.declined, len(state.given_up)) == ("concluded", False, 1)
     assert str(state.concluded_reason).startswith("round 2 came to no")
-    assert state.said.text == "Then there is nothing more."
+    assert state.said.text == "Nothing more."
 
 
 def test_a_late_copy_of_an_earlier_round_s_run_is_kept_with_it() -> None:

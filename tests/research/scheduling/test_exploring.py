@@ -22,6 +22,8 @@ from studies.records.errors import EventRefused
 from studies.records.run_specs import screen_metric
 from swarm.job import Job, tunables
 
+pytestmark = pytest.mark.slow
+
 FIELDS = [name for name, mark in tunables().items() if name != "steps" and not isinstance(mark.ladder[0], str)]
 
 

@@ -1,5 +1,3 @@
-"""The process sandbox, with real processes: launched once, adopted, lost, timed out, stopped, bounded."""
-
 from __future__ import annotations
 
 import dataclasses

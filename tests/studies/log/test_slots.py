@@ -19,6 +19,8 @@ from studies.log.leases import ControllerLeases, Holder, LeaseWatch
 from studies.log.slots import Slot, SlotAsk, SlotRow, Slots, grantable
 from tests.studies.processes import go, line, start
 
+pytestmark = pytest.mark.slow
+
 HOST = "machine"
 
 
@@ -156,7 +158,7 @@ def test_a_slot_of_another_version_is_one_clear_line(log: EventLog, slots: Slots
     slots.take(ask("s", 1))
     with log.transaction("write") as connection:
         connection.execute(sa.text("update slots set slot = 'moon 1'"))
-    with pytest.raises(StoreError, match="'cores 1/2' .* found 'moon 1'"):
+    with pytest.raises(StoreError, match=r"'cores 1/2' .* found 'moon 1'"):
         slots.rows()
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from studies import EventType
-from studies.proof import Proof
+from studies.proof import Proof, exported, verify
 from tests.studies.proof.conftest import Kept
 from tests.studies.proof.forging import (
     changed,
@@ -27,7 +28,9 @@ from tests.studies.proof.forging import (
     with_leaf,
     with_other_byte,
     with_payload,
-)
+)  # fmt: skip
+
+pytestmark = pytest.mark.slow
 
 Forge = Callable[[], Any]
 few = settings(
@@ -69,12 +72,17 @@ def test_the_study_itself_holds_in_everything(kept: Kept) -> None:
     }  # fmt: skip
 
 
+def with_changed(kept: Kept, number: int, at: tuple[str | int, ...], leaf: Any) -> list[dict[str, Any]]:
+    row = kept.rows[number]
+    changed_row = with_payload(row, with_leaf(payload_of(row), at, changed(leaf)))
+    return [*kept.rows[:number], changed_row, *kept.rows[number + 1 :]]
+
+
 @few
 @given(data=st.data())
 def test_a_change_of_any_stored_value_of_any_event_is_named(kept: Kept, data: st.DataObject) -> None:
     number, at, leaf = leaf_of(kept, data, list(range(len(kept.rows))))
-    rows = list(kept.rows)
-    rows[number] = with_payload(rows[number], with_leaf(payload_of(rows[number]), at, changed(leaf)))
+    rows = with_changed(kept, number, at, leaf)
     assert f"event {number + 1} (" in places(kept.verified(rows))
 
 
@@ -112,9 +120,7 @@ def test_a_file_that_is_gone_is_named(kept: Kept, forge: Forge, name: str) -> No
 def test_a_changed_value_in_a_chain_hashed_anew_is_named(kept: Kept, data: st.DataObject) -> None:
     """The report names the head of what it reports on, so it vouches for every event before it."""
     number, at, leaf = leaf_of(kept, data, list(range(len(kept.rows) - 2)))
-    rows = list(kept.rows)
-    rows[number] = with_payload(rows[number], with_leaf(payload_of(rows[number]), at, changed(leaf)))
-    assert not kept.verified(rehashed(rows)).holds
+    assert not kept.verified(rehashed(with_changed(kept, number, at, leaf))).holds
 
 
 def following(kept: Kept) -> list[tuple[int, tuple[str | int, ...], Any]]:
@@ -135,10 +141,8 @@ def test_what_follows_from_something_is_named_even_with_chain_and_report_brought
 ) -> None:
     number, at, leaf = data.draw(st.sampled_from(following(kept)))
     with forge() as folder:
-        rows = list(kept.rows)
-        rows[number] = with_payload(rows[number], with_leaf(payload_of(rows[number]), at, changed(leaf)))
-        proof = kept.verified(rehashed_with_report(rows, folder), folder)
-        assert not proof.holds, (number, at)
+        rows = rehashed_with_report(with_changed(kept, number, at, leaf), folder)
+        assert not kept.verified(rows, folder).holds, (number, at)
 
 
 def test_a_flipped_verdict_in_a_chain_hashed_anew_is_named(kept: Kept, forge: Forge) -> None:
@@ -147,21 +151,25 @@ def test_a_flipped_verdict_in_a_chain_hashed_anew_is_named(kept: Kept, forge: Fo
     rows[number] = with_payload(rows[number], payload_of(rows[number]) | {"verdict": "supported"})
     with forge() as folder:
         found = places(kept.verified(rehashed_with_report(rows, folder), folder))
-    assert "verdict is 'supported' in the log, 'equivalent' computed from the runs" in found
+    assert "verdict is 'supported'" in found
+    assert "'equivalent' computed" in found
 
 
 def test_a_forged_outcome_with_its_hash_carried_into_the_log_is_named(kept: Kept, forge: Forge) -> None:
+    run, found = with_evaluation(kept, forge, lambda before: before.replace(b'"success":false', b'"success":true', 1))
+    assert f"of run {run}: " in found
+    assert "by its evaluation" in found
+
+
+def with_evaluation(kept: Kept, forge: Forge, change: Callable[[bytes], bytes]) -> tuple[str, str]:
+    """Return a run, and what is found where its evaluation was changed, and its hash in the log."""
     with forge() as folder:
         path = sorted((folder / "runs").rglob("evaluation.json"))[0]
         before = path.read_bytes()
-        place = before.index(b'"success":false')
-        forged = before[:place] + before[place:].replace(b'"success":false', b'"success":true', 1)
-        path.write_bytes(forged)
-        old, new = (hashlib.sha256(content).hexdigest() for content in (before, forged))
+        path.write_bytes(change(before))
+        old, new = (hashlib.sha256(content).hexdigest() for content in (before, change(before)))
         rows = [{**row, "payload": row["payload"].replace(old, new)} for row in kept.rows]
-        found = places(kept.verified(rehashed_with_report(rows, folder), folder))
-    assert f"of run {path.parent.name}: " in found
-    assert "by its evaluation" in found
+        return path.parent.name, places(kept.verified(rehashed_with_report(rows, folder), folder))
 
 
 def test_an_edited_sentence_is_quoted_even_with_its_hash_in_the_log(kept: Kept, forge: Forge) -> None:
@@ -174,15 +182,19 @@ def test_an_edited_sentence_is_quoted_even_with_its_hash_in_the_log(kept: Kept, 
 
 
 def test_an_evaluation_of_another_study_is_named(kept: Kept, forge: Forge) -> None:
-    with forge() as folder:
-        path = sorted((folder / "runs").rglob("evaluation.json"))[0]
-        before = path.read_bytes()
-        forged = before[:-1] + b',"study":"another-one"}'
-        path.write_bytes(forged)
-        old, new = (hashlib.sha256(content).hexdigest() for content in (before, forged))
-        rows = [{**row, "payload": row["payload"].replace(old, new)} for row in kept.rows]
-        found = places(kept.verified(rehashed_with_report(rows, folder), folder))
+    _, found = with_evaluation(kept, forge, lambda before: before[:-1] + b',"study":"another-one"}')
     assert "study is 'another-one'" in found
+
+
+GALLERY = Path(__file__).parents[3] / "studies" / "gallery"
+
+
+@pytest.mark.parametrize("folder", sorted(path for path in GALLERY.iterdir() if path.is_dir()), ids=lambda p: p.name)
+def test_a_study_in_the_gallery_holds_up_to_the_head_that_its_page_names(folder: Path) -> None:
+    study, rows, broken = exported(folder)
+    page = (GALLERY / "README.md").read_text()
+    (head,) = re.findall(rf"ajet study verify studies/gallery/{folder.name} --head (\w+)", page)
+    assert verify(study, rows, folder, head=head, known=broken).drifts == ()
 
 
 @pytest.mark.parametrize("cut", [1, 2, 7, 20])
@@ -201,7 +213,7 @@ def test_a_log_written_anew_is_named_by_a_head_that_was_kept(kept: Kept) -> None
 def test_a_head_of_the_middle_says_how_many_events_were_added(kept: Kept) -> None:
     proof = kept.verified(head=kept.rows[-3]["hash"].upper())
     assert proof.holds
-    assert any("2 of 49 events were added after it" in sentence for sentence in proof.told)
+    assert any("2 of 49 events" in sentence for sentence in proof.told)
 
 
 @pytest.mark.parametrize("damage", ["removed", "swapped", "doubled"])
@@ -214,9 +226,8 @@ def test_events_that_are_gone_or_moved_are_named(kept: Kept, damage: str, number
         rows[number], rows[number + 1] = rows[number + 1], rows[number]
     else:
         rows.insert(number, rows[number])
-    assert f"event {number + 1} " in places(kept.verified(rows)) or f"event {number + 2} " in places(
-        kept.verified(rows)
-    )
+    found = places(kept.verified(rows))
+    assert f"event {number + 1} " in found or f"event {number + 2} " in found
 
 
 def test_a_report_that_says_other_sources_made_it_is_not_compared_and_strange_numbers_are_told(
@@ -228,7 +239,7 @@ def test_a_report_that_says_other_sources_made_it_is_not_compared_and_strange_nu
         *rows, report = kept.rows
         payload = payload_of(report) | {"made_by": {"ajet": "0.0.1", "sources": "0" * 16, "matplotlib": "3.0"}}
         proof = kept.verified(rehashed_with_report([*rows, with_payload(report, payload)], folder), folder)
-    assert any("made by other sources (ajet 0.0.1)" in sentence for sentence in proof.told)
+    assert any("other sources (ajet 0.0.1)" in sentence for sentence in proof.told)
     assert any("0.8481" in sentence for sentence in proof.told)
 
 
@@ -238,7 +249,7 @@ def test_no_file_outside_the_folder_is_read(kept: Kept, path: str) -> None:
     payload = payload_of(report)
     payload["figures"][0]["path"] = path
     found = places(kept.verified(rehashed([*rows, with_payload(report, payload)])))
-    assert f"report.built, {path}: expected one of report.md, report.html and figures/NAME.svg" in found
+    assert f"report.built, {path}: expected" in found
 
 
 def test_a_runs_file_outside_the_folder_is_named_and_read_by_nobody(kept: Kept, tmp_path: Path) -> None:
@@ -248,5 +259,5 @@ def test_a_runs_file_outside_the_folder_is_named_and_read_by_nobody(kept: Kept, 
     payload = payload_of(row)
     payload["evaluation"]["path"] = str(outside)
     proof = kept.verified(rehashed([*kept.rows[:number], with_payload(row, payload), *kept.rows[number + 1 :]]))
-    assert f"{outside}: it lies outside the study's folder" in places(proof)
-    assert any("The report was not built again" in sentence for sentence in proof.told)
+    assert f"{outside}: it lies outside" in places(proof)
+    assert any("not built again" in sentence for sentence in proof.told)

@@ -23,6 +23,8 @@ from swarm.wire import Ack, ServerState
 from tests.swarm.factories import HI, good
 from tests.swarm.server.support import Served, job, serving
 
+pytestmark = pytest.mark.slow
+
 TASKS = [NamedTask("a"), NamedTask("b")]
 
 

@@ -16,6 +16,8 @@ from tests.golden import assert_golden
 from tests.swarm.factories import HI, good
 from tests.swarm.server.support import Served, eventually, job, serving
 
+pytestmark = pytest.mark.slow
+
 TASKS = [NamedTask(name) for name in "abcde"]
 
 

@@ -26,6 +26,8 @@ from tests.golden import refused
 from tests.swarm.factories import HI
 from tests.swarm.server.support import Served, eventually, job, serving
 
+pytestmark = pytest.mark.slow
+
 TASKS = [NamedTask(name) for name in "abcdef"]
 CONCURRENCY = 6
 REWARDS = {"speaker": 1.0, "listener": 0.5}

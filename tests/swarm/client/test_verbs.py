@@ -25,6 +25,8 @@ from swarm.job import Job
 from swarm.wire import ServerState
 from tests.swarm.server.support import Served, eventually, job, serving
 
+pytestmark = pytest.mark.slow
+
 TASKS = [NamedTask(name) for name in "abc"]
 ASK: list[Any] = [{"role": "user", "content": "between 3 and 5"}]
 

@@ -19,6 +19,8 @@ from tests.swarm.clients.packages import COMMAND_LINES, HERE, SWE_AGENT
 from tests.swarm.conformance.support import THOUGHT, assert_trained_once, calls, roomy, saying
 from tests.swarm.server.support import MODEL, Served, serving
 
+pytestmark = pytest.mark.slow
+
 _SECONDS = 300.0
 MAKES = "echo made > made.txt"
 SUBMITS = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"

@@ -36,7 +36,7 @@ openai_providers = lazy("pydantic_ai.providers.openai")
 prebuilt = lazy("langgraph.prebuilt")
 pydantic_ai = lazy("pydantic_ai")
 smolagents = lazy("smolagents")
-pytestmark = pytest.mark.filterwarnings("ignore:.*create_react_agent.*")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:.*create_react_agent.*")]
 TURN = "let me see\n" + PAIR
 Lease = dict[str, Any]
 

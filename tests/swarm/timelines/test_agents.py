@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+import pytest
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.backends.fake.backend import FakeRenderer
@@ -12,6 +13,8 @@ from swarm.timelines import linear_rows, token_counts, tree_tokens, unmerged_row
 from tests.swarm.timelines.agents import FAKE, FAKES, REAL, Agent
 from tests.swarm.timelines.checks import check_packed, check_rows, distinct_prefixes
 from tests.swarm.timelines.families import FAMILIES, make_renderer
+
+pytestmark = pytest.mark.slow
 
 NUMBERS = st.lists(st.integers(0, 7 * 13 * 5 * 11 * 3 * 3 * 6 * 3 - 1), min_size=1, max_size=8)
 GROUPS = st.lists(NUMBERS, min_size=1, max_size=2)
@@ -34,7 +37,6 @@ def check(agents: list[Agent]) -> None:
     assert tree_tokens(episodes) == distinct_prefixes(episodes) <= linear <= unmerged
 
 
-@settings(max_examples=1600, deadline=None)
 @given(GROUPS, st.sampled_from(FAKES))
 def test_every_view_trains_every_sampled_token_once(group: list[list[int]], renderer: type[FakeRenderer]) -> None:
     names = itertools.count(1)
@@ -44,7 +46,6 @@ def test_every_view_trains_every_sampled_token_once(group: list[list[int]], rend
     check(agents)
 
 
-@settings(max_examples=400, deadline=None)
 @given(GROUPS, st.sampled_from(REAL))
 def test_so_they_do_with_the_templates_of_all_families(group: list[list[int]], family: str) -> None:
     names = itertools.count(1)

@@ -1,34 +1,36 @@
-"""`ajet client run`: an agent of one's own trains a real server's model, as a process and in a real container."""
+"""`ajet client run` and `debug` beside a server in a thread: what is played, and how it ends."""
 
 from __future__ import annotations
 
-import contextlib
-import http.server
 import itertools
 import json
 import os
 import re
-import signal
+import resource
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from research.installation.server_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
-from sandboxes.docker.engine import NoEngine, connect
-from swarm.client import SwarmClient
-from swarm.job import Job
-from tests.research.cli.conftest import Ajet, Ended
+from research.agents.request import Confinement
+from research.agents.run import AgentResult
+from research.cli.clients.client_summary import exit_code, show, tell_why
+from sandboxes import Exit
+from swarm.client import NamedTask, SwarmClient
+from swarm.errors import SwarmError
+from tests.golden import assert_golden
+from tests.research.cli.clients.conftest import PATIENCE_S, Load, make_agent, make_tasks, running
+from tests.research.cli.conftest import Ajet, Ended, client_of, server_of
+from tests.research.environments.written import sums, wheel_in
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[4]
-seeds = itertools.count(1)
-Trains = Callable[..., SwarmProcess]
-
 OPENAI_AGENT = """
 import os
 from openai import OpenAI
@@ -39,108 +41,11 @@ def agent(episode):
         answer = client.chat.completions.create(model=episode.model, messages=question)
     return float(os.environ["WORTH"]), bool(answer.choices[0].message.content)
 """
-ENDLESS_AGENT = """
+AGENT = """
 async def agent(episode):
     await episode.chat([{"role": "user", "content": "hi"}])
     return 0.5
 """
-
-
-def docker_answers() -> bool:
-    try:
-        connect(os.environ).client.close()
-    except NoEngine:
-        return False
-    return True
-
-
-@pytest.fixture(scope="module", params=["process", "docker"])
-def kind(request: pytest.FixtureRequest) -> str:
-    """Both kinds of sandbox; containers where an engine answers."""
-    if request.param == "docker":
-        require_docker()
-    return str(request.param)
-
-
-@pytest.fixture
-def docker() -> None:
-    require_docker()
-
-
-def require_docker() -> None:
-    if not docker_answers():
-        if os.environ.get("AJET_TEST_DOCKER") == "required":
-            pytest.fail("AJET_TEST_DOCKER=required, and no Docker Engine answers")
-        pytest.skip("no Docker Engine answers")
-
-
-@pytest.fixture(scope="module")
-def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a swarm server that runs, as `ajet swarm start` leaves it."""
-    folder = tmp_path_factory.mktemp("installation")
-    server = start_swarm(folder / "swarm", models=folder / "models", port=0)
-    yield folder
-    stop_swarm(server)
-
-
-@pytest.fixture
-def home(installation: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    for name in [name for name in os.environ if name.startswith(("AJET_", "OPENAI_"))]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AJET_HOME", str(installation))
-    return installation
-
-
-@pytest.fixture
-def trains(installation: Path) -> Trains:
-    """Give the server a job of a fake backend, in place of the one it has."""
-
-    def load(**fields: Any) -> SwarmProcess:
-        server = of(installation)
-        small = {"backend": "fake", "steps": 2, "episodes_per_step": 4, "group_size": 2, "environment": "arith"}
-        with SwarmClient(server.url, server.admin_token) as client:
-            client.stop()
-            client.ensure_training(Job.model_validate({**small, "seed": next(seeds), **fields}))
-        return server
-
-    return load
-
-
-@pytest.fixture
-def unfinished(installation: Path, trains: Trains) -> None:
-    """A job that has steps left: whichever the server has, if it has one."""
-    status = status_of(of(installation))
-    if status.group_size is None or status.finished:
-        trains()
-
-
-def of(installation: Path) -> SwarmProcess:
-
-    found = find_swarm(installation / "swarm")
-    assert found is not None
-    return found
-
-
-def agent_folder(folder: Path, text: str, name: str = "agent.py") -> str:
-    place = folder / "mine"
-    place.mkdir(exist_ok=True)
-    (place / name).write_text(text)
-    return str(place)
-
-
-def questions(folder: Path) -> str:
-    path = folder / "questions.json"
-    path.write_text(json.dumps([{"id": f"q{n}", "data": {"question": f"{n}?"}} for n in range(3)]))
-    return str(path)
-
-
-def left_behind(home: Path) -> list[Path]:
-    return sorted([*(home / "clients").glob("*"), *(home / "containers").glob("[!.]*")])
-
-
-def status_of(server: SwarmProcess) -> Any:
-    with SwarmClient(server.url, server.admin_token) as client:
-        return client.status()
 
 
 def last_line(ended: Ended) -> str:
@@ -148,23 +53,27 @@ def last_line(ended: Ended) -> str:
     return ended.err.strip().splitlines()[-1]
 
 
+@pytest.mark.parametrize("kind", ["process", "docker"])
 def test_an_agent_with_openais_sdk_trains_to_the_last_step(
-    ajet: Ajet, home: Path, tmp_path: Path, trains: Trains, kind: str
+    ajet: Ajet, home: Path, tmp_path: Path, load: Load, control: SwarmClient, request: pytest.FixtureRequest, kind: str
 ) -> None:
     """And it sees nothing of the server's token in a container, and no address but its own loopback."""
-    inside = "assert os.environ['AJET_TOKEN'] == 'sandbox' and episode.base_url == 'http://127.0.0.1:8000/v1'"
-    text = OPENAI_AGENT if kind == "process" else OPENAI_AGENT.replace("    with", f"    {inside}\n    with")
-    server, before = trains(), list((home / "clients").glob("*"))
-    asked = ["client", "run", agent_folder(tmp_path, text), "--tasks", questions(tmp_path), "--concurrency", "2"]
+    text = OPENAI_AGENT
+    if kind == "docker":
+        request.getfixturevalue("engine")
+        inside = "assert os.environ['AJET_TOKEN'] == 'sandbox' and episode.base_url == 'http://127.0.0.1:8000/v1'"
+        text = text.replace("    with", f"    {inside}\n    with")
+    load()
+    asked = ["client", "run", make_agent(tmp_path, text), "--tasks", make_tasks(tmp_path), "--concurrency", "2"]
     ended = ajet(*asked, "--sandbox", kind, "--env", "WORTH=0.25", "--json")
     assert ended.code == 0, ended.err
     found = json.loads(ended.out)
-    assert found["result"]["reward_mean"] == 0.25
-    assert list((home / "clients").glob("*")) == before, "nothing is left of it"
+    result = found["result"]
+    assert (result["episodes"], result["reward_mean"], result["success_mean"], result["dropped"]) == (8, 0.25, 1.0, {})
     assert (found["sandbox"], found["exit"]) == (kind, {"reason": "finished", "code": 0})
-    assert (found["result"]["episodes"], found["result"]["success_mean"], found["result"]["dropped"]) == (8, 1.0, {})
-    assert found["refused"] == {}
-    assert status_of(server).finished
+    assert (found["refused"], found["server"]) == ({}, server_of(home).url)
+    assert list((home / "clients").glob("*")) == [], "nothing is left of it"
+    assert control.status().finished
 
 
 def documented() -> list[str]:
@@ -174,449 +83,245 @@ def documented() -> list[str]:
 
 
 @pytest.mark.parametrize("text", documented(), ids=["with an SDK", "without"])
-def test_the_agents_of_the_documentation_play(ajet: Ajet, tmp_path: Path, trains: Trains, text: str) -> None:
-    trains()
+def test_the_agents_of_the_documentation_play(ajet: Ajet, tmp_path: Path, load: Load, text: str) -> None:
+    load()
     tasks = tmp_path / "tasks.json"
     tasks.write_text(json.dumps([{"id": "q", "data": {"question": "1+1", "answer": "2"}}]))
-    ended = ajet("client", "run", agent_folder(tmp_path, text), "--tasks", str(tasks), "--sandbox", "process", "--json")
+    ended = ajet("client", "run", make_agent(tmp_path, text), "--tasks", str(tasks), "--json")
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["result"]["dropped"] == {}
 
 
-def test_a_reward_of_ones_own_is_trained_on(ajet: Ajet, tmp_path: Path, trains: Trains, kind: str) -> None:
-    trains()
-    folder = agent_folder(tmp_path, "def reward(task, messages, outcome):\n    return 3.0\n", "reward.py")
-    asked = ["client", "run", "--environment", "arith", "--reward", folder, "--concurrency", "2", "--json"]
-    ended = ajet(*asked, "--sandbox", kind)
-    assert ended.code == 0, ended.err
-    found = json.loads(ended.out)
-    assert (found["result"]["reward_mean"], found["job"]) == (3.0, {"step": 2, "steps": 2})
-
-
-def test_an_agent_that_leaves_before_the_job_is_finished_is_not_believed(
-    ajet: Ajet, tmp_path: Path, trains: Trains, kind: str
+def test_an_evaluation_trains_nothing_and_a_reward_alone_is_neither_solved_nor_failed(
+    ajet: Ajet, tmp_path: Path, load: Load, control: SwarmClient
 ) -> None:
-    """Whatever its process says: the server has steps left."""
-    trains()
-    text = "import os\n\ndef agent(episode):\n    os._exit(0)\n"
-    ended = ajet("client", "run", agent_folder(tmp_path, text), "--sandbox", kind)
-    assert ended.code == 1, ended.err
-    assert "before the job was finished" in last_line(ended)
-
-
-def test_a_server_named_in_the_environment_comes_before_ones_own(
-    ajet: Ajet, trains: Trains, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    server = trains()
-    monkeypatch.setenv("AJET_HOME", str(tmp_path / "elsewhere"))
-    monkeypatch.setenv("AJET_SERVER", server.url)
-    monkeypatch.setenv("AJET_TOKEN", json.loads((server.folder / "tokens.json").read_text())["client"])
-    ended = ajet("client", "run", "--sandbox", "process", "--eval", "--episodes", "2", "--json")
+    load()
+    asked = ["client", "run", make_agent(tmp_path, AGENT), "--tasks", make_tasks(tmp_path), "--eval"]
+    ended = ajet(*asked, "--episodes", "3", "--json")
     assert ended.code == 0, ended.err
-    assert json.loads(ended.out)["server"] == server.url
+    played = json.loads(ended.out)["result"]
+    assert [(episode["reward"], episode["success"]) for episode in played["episodes"]] == [(0.5, None)] * 3
+    assert (played["policy_version"], control.status().collected_episodes) == (0, 0)
 
 
-def test_the_environments_own_agent_plays_where_none_is_named(ajet: Ajet, trains: Trains) -> None:
-    trains()
-    ended = ajet("client", "run", "--sandbox", "process", "--concurrency", "4")
+def test_the_environments_own_agent_plays_a_job_to_its_end_which_may_be_evaluated_then(ajet: Ajet, load: Load) -> None:
+    load()
+    asked = ["client", "run", "--concurrency", "4"]
+    ended = ajet(*asked)
     assert ended.code == 0, ended.err
     assert ended.out.startswith("trained        8 episodes, mean reward")
     assert "nothing is isolated" in ended.err
-
-
-def test_an_agent_that_returns_a_reward_alone_has_solved_nothing_and_failed_at_nothing(
-    ajet: Ajet, tmp_path: Path, trains: Trains
-) -> None:
-    trains()
-    agent = agent_folder(tmp_path, "async def agent(episode):\n    return 0.5\n")
-    asked = [
-        "client",
-        "run",
-        agent,
-        "--tasks",
-        questions(tmp_path),
-        "--eval",
-        "--episodes",
-        "3",
-        "--sandbox",
-        "process",
-    ]
-    ended = ajet(*asked)
-    assert ended.code == 0, ended.err
-    assert ended.out.startswith("evaluated      3 episodes, mean reward 0.500; policy version 0")
-    played = json.loads(ajet(*asked, "--json").out)["result"]["episodes"]
-    assert [episode["success"] for episode in played] == [None, None, None]
-
-
-def test_an_evaluation_trains_nothing(ajet: Ajet, tmp_path: Path, trains: Trains, kind: str) -> None:
-    server = trains()
-    asked = ["client", "run", agent_folder(tmp_path, OPENAI_AGENT), "--tasks", questions(tmp_path), "--eval"]
-    ended = ajet(*asked, "--episodes", "5", "--sandbox", kind, "--env", "WORTH=0.25")
-    assert ended.code == 0, ended.err
-    assert ended.out.startswith("evaluated      5 episodes, mean reward 0.250, solved 1.000; policy version 0")
-    assert status_of(server).collected_episodes == 0
-
-
-UNPLAYABLE = {
-    "a missing package": ("import no_such_package_here\n", ("'no_such_package_here'", "--requirements")),
-    "a missing function": ("def play(episode):\n    return 1\n", ("`agent`", "found play")),
-    "a wrong signature": (
-        "def agent(episode, tools):\n    return 1\n",
-        ("expected agent(episode)", "found agent(episode, tools)"),
-    ),
-}
-
-
-@pytest.mark.parametrize("what", UNPLAYABLE)
-def test_an_agent_that_cannot_be_played_is_told_in_one_line(
-    ajet: Ajet, tmp_path: Path, unfinished: None, what: str
-) -> None:
-    text, expected = UNPLAYABLE[what]
-    ended = ajet("client", "run", agent_folder(tmp_path, text), "--sandbox", "process")
-    assert ended.code == 2, ended.err
-    assert ended.out == ""
-    for words in expected:
-        assert words in last_line(ended)
-
-
-@pytest.mark.usefixtures("docker")
-def test_an_agent_that_cannot_be_played_in_a_container_is_told_in_one_line_too(
-    ajet: Ajet, tmp_path: Path, unfinished: None
-) -> None:
-    folder = agent_folder(tmp_path, UNPLAYABLE["a missing package"][0])
-    ended = ajet("client", "run", folder, "--sandbox", "docker")
-    assert (ended.code, ended.out) == (2, ""), ended.err
-    assert "--requirements" in last_line(ended)
-
-
-def test_an_agent_with_a_syntax_error_is_told_before_anything_starts(ajet: Ajet, tmp_path: Path) -> None:
-    ended = ajet("client", "run", agent_folder(tmp_path, "x = 1\ndef agent(episode:\n"))
-    assert ended.code == 2
-    assert "agent.py, line 2" in ended.line
-
-
-@pytest.mark.parametrize(
-    ("asked", "expected"),
-    [
-        (["missing.py"], "no such file of Python"),
-        (["."], "a folder without agent.py"),
-        (["--allow", "example.com"], "host:port"),
-        (["--memory", "1"], "--memory as 512m"),
-        (["--stream", ""], "--stream as a name"),
-        (["--time-limit", "soon"], "'soon'"),
-        (["--reward", "missing.py"], "the reward as FILE.py"),
-        (["--server", "127.0.0.1:80"], "an address like"),
-        (["--server", "http://127.0.0.1:9"], "AJET_TOKEN"),
-        (["--environment", "chess"], "'chess'"),
-        (["--tasks", "missing.json"], "missing.json"),
-        (["--sandbox", "jail"], "'jail'"),
-        (["--sandbox", "process", "--allow", "example.com:443"], "a container for --allow"),
-        (["--sandbox", "process", "--requirements", "r.txt"], "pip install -r r.txt"),
-        (["--sandbox", "process", "--memory", "2g"], "a container for --memory"),
-        (["--sandbox", "process", "--env", "NAME"], "NAME=VALUE"),
-        (["--sandbox", "process", "--env", "PYTHONPATH=x"], "leave PYTHONPATH alone"),
-    ],
-)
-def test_wrong_input_is_one_line_and_code_2(
-    ajet: Ajet, tmp_path: Path, unfinished: None, monkeypatch: pytest.MonkeyPatch, asked: list[str], expected: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ended = ajet("client", "run", *asked)
-    assert ended.code == 2
-    assert expected in ended.line
-
-
-@pytest.mark.parametrize("options", [["--cpus", "inf"], ["--timeout", "inf"], ["--cpus", "nan"]])
-def test_numbers_without_end_are_refused_as_options(ajet: Ajet, options: list[str]) -> None:
-    ended = ajet("client", "run", *options)
-    assert ended.code == 2
-    assert options[0] in ended.err
-    assert "Traceback" not in ended.err
-
-
-def test_a_token_that_is_none_is_refused_and_not_shown(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AJET_TOKEN", "ab\ncd")
-    ended = ajet("client", "run", "--server", "http://127.0.0.1:9")
-    assert ended.code == 2
-    assert "AJET_TOKEN" in ended.line
-    assert "cd" not in ended.line
-
-
-def test_a_job_that_is_done_is_not_played_but_may_be_evaluated(ajet: Ajet, trains: Trains) -> None:
-    trains()
-    asked = ["client", "run", "--sandbox", "process", "--concurrency", "2"]
-    assert ajet(*asked).code == 0
-    ended = ajet(*asked)
-    assert ended.code == 2
-    assert "2 steps are done" in ended.line
+    ajet(*asked).refused("2 steps are done")
     assert ajet(*asked, "--eval", "--episodes", "3").code == 0
 
 
-def test_no_server_says_how_to_start_one(ajet: Ajet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AJET_HOME", str(tmp_path / "empty"))
-    ended = ajet("client", "run")
-    assert ended.code == 2
-    assert "ajet swarm start" in ended.line
-
-
-def test_an_agent_that_always_fails_ends_with_code_3_and_its_own_words(
-    ajet: Ajet, tmp_path: Path, trains: Trains
+def test_evaluations_are_played_whenever_training_waits_until_it_is_finished(
+    ajet: Ajet, home: Path, load: Load, control: SwarmClient
 ) -> None:
-    trains()
-    folder = agent_folder(tmp_path, "def agent(episode):\n    raise ValueError('no idea')\n")
-    ended = ajet("client", "run", folder, "--sandbox", "process", "--concurrency", "4")
-    assert ended.code == 3
-    assert "a play of arith" in ended.err
-    assert "ValueError: no idea (agent.py, line 2)" in ended.err
+    """Beside a client that trains: the best checkpoint is kept without a line of code."""
+    load(steps=4, eval_every=2, evaluation_episodes=5)
+
+    def train() -> None:
+        with client_of(home) as own:
+            for number in itertools.count():
+                if own.status().finished:
+                    return
+                with suppress(SwarmError):  # a step, or an evaluation, is on its way
+                    episode = own.begin(NamedTask(f"t{number // 2}"), wait_s=1.0)
+                    episode.chat([{"role": "user", "content": "hi"}])
+                    episode.end(float(number % 2))
+
+    beside = threading.Thread(target=train)
+    beside.start()
+    ended = ajet("client", "run", "--evaluations", "--json")
+    beside.join()
+    assert ended.code == 0, ended.err
+    evaluations = json.loads(ended.out)["result"]["evaluations"]
+    assert [(one["policy_version"], len(one["episodes"])) for one in evaluations] == [(2, 5), (4, 5)]
+    assert {one["split"] for one in evaluations} == {"search"}, "hidden tasks are for verdicts"
+    means = {one["policy_version"]: sum(play["success"] for play in one["episodes"]) / 5 for one in evaluations}
+    best, kept = control.status().best, control.checkpoints()
+    assert best is not None
+    assert (best.success, best.episodes) == (means[best.step], 5)
+    assert best.success == max(means.values())
+    assert kept.best == best
+    assert best.step in {one.step for one in kept.checkpoints}
 
 
-def test_a_process_that_takes_too_long_is_ended(ajet: Ajet, tmp_path: Path, trains: Trains) -> None:
-    trains(steps=1_000_000)
-    asked = ["client", "run", agent_folder(tmp_path, ENDLESS_AGENT), "--sandbox", "process", "--time-limit", "1s"]
-    ended = ajet(*asked)
-    assert ended.code == 1
-    assert "time limit of 1 s" in last_line(ended)
+@pytest.mark.parametrize(
+    ("text", "code", "words"),
+    [
+        ("import no_such_package_here\n", 2, ("'no_such_package_here'", "--requirements")),
+        ("def agent(episode, tools):\n    return 1\n", 2, ("agent(episode)", "agent(episode, tools)")),
+        ("def agent(episode):\n    raise ValueError('no idea')\n", 3, ("ValueError: no idea", "agent.py, line 2")),
+        ("async def agent(episode):\n    await episode.chat([{'role': 'user', 'content': 'x'}])\n", 2, ("(None)",)),
+    ],
+    ids=["package", "signature", "raises", "type"],
+)
+def test_an_agent_that_cannot_be_played_ends_with_its_reason(
+    ajet: Ajet, tmp_path: Path, load: Load, control: SwarmClient, text: str, code: int, words: tuple[str, ...]
+) -> None:
+    load()
+    again = () if code == 3 else ("--restart", "--concurrency", "1")  # bad input is not tried again
+    ended = ajet("client", "run", make_agent(tmp_path, text), *again)
+    assert (ended.code, [word for word in words if word not in ended.err]) == (code, []), ended.err
+    assert "ajet: restart" not in ended.err
+    assert control.status().collected_episodes == 0
 
 
-# -------------------------------------------------------------------------------------------------- in containers
+WRONG = (
+    "--stream ''", "--environment chess", "--tasks missing.json", "--sandbox jail", "--allow example.com:443",
+    "--requirements r.txt", "--memory 2g", "--env NAME", "--env PYTHONPATH=x", "--evaluations",
+)  # fmt: skip
 
 
-@pytest.fixture
-def host() -> Iterator[int]:
-    """A web server of this machine alone, at 127.0.0.2; its port."""
-
-    class Hello(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(200)
-            self.send_header("Content-Length", "5")
-            self.end_headers()
-            self.wfile.write(b"hello")
-
-        def log_message(self, format: str, *args: Any) -> None:
-            return
-
-    with http.server.ThreadingHTTPServer(("127.0.0.2", 0), Hello) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield server.server_address[1]
-        server.shutdown()
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_does_not_go_with_the_job_or_a_process_is_refused(
+    ajet: Ajet, tmp_path: Path, load: Load, monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    load()
+    monkeypatch.chdir(tmp_path)
+    assert_golden(ajet("client", "run", *wrong.replace("''", "").split(" ")).refused())
 
 
-REACHING = """
-import socket
-import urllib.error
-import urllib.request
-
-import iniconfig
+def test_a_process_that_takes_too_long_is_ended(ajet: Ajet, tmp_path: Path, load: Load) -> None:
+    load(steps=1_000_000)
+    ended = ajet("client", "run", make_agent(tmp_path, AGENT), "--time-limit", "1s")
+    assert (ended.code, "limit of 1 s" in last_line(ended)) == (1, True)
 
 
-def get(url):
-    try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return answer.read().decode()
-    except urllib.error.HTTPError as error:
-        return error.code
+def make_result(exit: Exit, action: str = "play", result: Any = None, **fields: Any) -> AgentResult:
+    request = SimpleNamespace(action=action, during=False, time_limit_s=60.0)
+    run = SimpleNamespace(request=request, place=SimpleNamespace(given=Confinement(), folder=Path("/run")))
+    given = {"exit": exit, "run": run, "result": result, "refused": {}, "status": None, **fields}
+    return AgentResult(**cast(Any, given))
 
 
-def refused(host, port):
-    try:
-        socket.create_connection((host, port), timeout=5).close()
-    except OSError:
-        return True
-    return False
+@pytest.mark.parametrize(
+    ("ended", "code", "word"),
+    [
+        (make_result(Exit("finished", 0)), 0, ""),
+        (make_result(Exit("finished", 0), status=SimpleNamespace(finished=False)), 1, "run it again"),
+        (make_result(Exit("finished", 0), "evaluate", status=SimpleNamespace(finished=False)), 0, ""),
+        (make_result(Exit("error", 2)), 2, ""),
+        (make_result(Exit("error", 3)), 3, ""),
+        (make_result(Exit("error", 7)), 1, "exit code 7"),
+        (make_result(Exit("out_of_memory", None)), 1, "1024 MiB"),
+        (make_result(Exit("timeout", None)), 1, "60 s"),
+        (make_result(Exit("killed", None)), 1, "from outside"),
+        (make_result(Exit("lost", None)), 1, "container is gone"),
+    ],
+)
+def test_how_an_agent_ended_is_the_exit_code_with_a_reason_where_it_gave_none(
+    ended: AgentResult, code: int, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tell_why(ended)
+    told = capsys.readouterr().err
+    assert (exit_code(ended), word in told, bool(told)) == (code, True, bool(word))
 
 
+@pytest.mark.parametrize("action", ["play", "evaluate"])
+def test_an_agents_summary_is_neither_markup_nor_steers_a_terminal(
+    action: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "[/nothing][link=file:///x]\x1b[2J"
+    show(make_result(Exit("finished", 0), action, {"dropped": {words: 1}, "episodes": words, "policy_version": words}))
+    assert r"[/nothing][link=file:///x]\x1b[2J" in capsys.readouterr().out
+
+
+def test_a_summary_of_plays_names_no_success_where_none_was_told(capsys: pytest.CaptureFixture[str]) -> None:
+    for success in (None, True):
+        plays = [{"reward": 0.5, "success": success}] * 3
+        show(make_result(Exit("finished", 0), "evaluate", {"episodes": plays, "policy_version": 0}))
+    assert_golden(capsys.readouterr().out)
+
+
+def test_a_full_disk_ends_a_client_in_a_line_and_one_that_plays_goes_on(
+    home: Path, load: Load, control: SwarmClient, tmp_path: Path
+) -> None:
+    """No byte can be written to a file: none is begun, and one that got that far plays the job to its end."""
+    load()
+    agent, server = make_agent(tmp_path, AGENT), server_of(home)
+    full: dict[str, Any] = {
+        "capture_output": True, "text": True, "timeout": PATIENCE_S, "check": False,
+        "env": {**os.environ, "AJET_SERVER": server.url, "AJET_TOKEN": server.client_token},
+        "preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)), "cwd": ROOT,
+    }  # fmt: skip
+    refused = subprocess.run([sys.executable, "-m", "research", "client", "run", agent, "--sandbox", "process"], **full)
+    assert (refused.returncode in (1, 2, 3), refused.stderr.count("\n")) == (True, 1), refused.stderr
+    assert "can be written" in refused.stderr
+    playing = [sys.executable, "-m", "swarm.environments", "play", "--server", server.url, "--environment", "arith"]
+    played = subprocess.run([*playing, "--agent", f"{agent}/agent.py"], **full)
+    assert played.returncode == 0, played.stderr
+    assert json.loads(played.stdout)["episodes"] == 8
+    assert control.status().finished
+
+
+STOPPING = """
 async def agent(episode):
-    assert get("http://127.0.0.2:ALLOWED/") == "hello"
-    assert get("http://127.0.0.2:OTHER/") == 403
-    assert get("http://169.254.169.254/latest/meta-data/") == 403
-    assert refused("127.0.0.2", ALLOWED) and refused("192.0.2.1", 443) and refused("example.com", 443)
-    await episode.chat([{"role": "user", "content": iniconfig.__name__}])
-    return 1.0
+    reply = await episode.chat([{"role": "user", "content": "hi"}])
+    breakpoint()
+    await episode.chat([{"role": "user", "content": "again"}])
+    return 0.5, True
 """
 
 
-@pytest.mark.usefixtures("docker")
-def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
-    ajet: Ajet, tmp_path: Path, trains: Trains, host: int
+def test_a_breakpoint_stops_in_the_terminal_while_the_lease_lives_and_no_batch_is_touched(
+    home: Path, load: Load, control: SwarmClient, tmp_path: Path
 ) -> None:
-    """A derived image brings the package; all other destinations are refused, and listed."""
-    trains(episodes_per_step=2, steps=1)
-    other = host + 1 if host < 65_535 else host - 1
-    folder = agent_folder(tmp_path, REACHING.replace("ALLOWED", str(host)).replace("OTHER", str(other)))
-    (tmp_path / "requirements.txt").write_text("iniconfig>=2\n")
-    asked = ["client", "run", folder, "--sandbox", "docker", "--requirements", str(tmp_path / "requirements.txt")]
-    ended = ajet(*asked, "--allow", f"127.0.0.2:{host}", "--concurrency", "2", "--json")
-    assert ended.code == 0, ended.err
-    found = json.loads(ended.out)
-    assert found["result"]["dropped"] == {}
-    asked_for = Path(found["egress_log"]).read_text()
-    assert "169.254.169.254" in asked_for
+    load(lease_ttl_s=0.5)
+    with running(home, "debug", make_agent(tmp_path, STOPPING), "--task", "arith-1-3", stdin=subprocess.PIPE) as client:
+        client.until(lambda: [one for one in control.episodes().episodes if one.calls == 1])
+        out = client.ended(0, "import time\ntime.sleep(1.5)\np reply.content\nc\n")
+    for shown in ("task arith-1-3", "call 1", "user: hi", "  -> ", "(Pdb)", "call 2", "0.5, solved", "time  "):
+        assert shown in out
+    (episode,) = control.episodes().episodes
+    assert (episode.kind, episode.state, episode.reason, episode.calls) == ("eval", "aborted", "debugged", 2)
+    assert control.status().collected_episodes == 0
 
 
-@pytest.mark.usefixtures("docker")
-def test_a_container_has_no_way_out_unless_one_was_asked_for(ajet: Ajet, tmp_path: Path, trains: Trains) -> None:
-    text = """
-        import os, socket
-        async def agent(episode):
-            assert not [name for name in os.environ if 'proxy' in name.lower()]
-            for port in (3128, 80):
-                try:
-                    socket.create_connection(("127.0.0.1", port), timeout=5)
-                except OSError:
-                    continue
-                raise AssertionError(port)
-            await episode.chat([{"role": "user", "content": "hi"}])
-            return 1.0
-    """
-    trains(episodes_per_step=2, steps=1)
-    folder = agent_folder(tmp_path, "\n".join(line[8:] for line in text.splitlines()))
-    ended = ajet("client", "run", folder, "--sandbox", "docker", "--concurrency", "2", "--json")
-    assert ended.code == 0, ended.err
-    assert json.loads(ended.out)["result"]["dropped"] == {}
+def test_what_a_debugged_agent_raises_is_shown_with_its_own_lines(ajet: Ajet, load: Load, tmp_path: Path) -> None:
+    load()
+    text = "def agent(episode):\n    episode.chat([{'role': 'user', 'content': 'x'}])\n    1 / 0\n"
+    ended = ajet("client", "debug", make_agent(tmp_path, text))
+    assert (ended.code, 'agent.py", line 3, in agent' in ended.err) == (1, True)
+    assert ended.err.strip().endswith("division by zero")
 
 
-@pytest.mark.usefixtures("docker")
-def test_an_agent_that_takes_too_much_memory_is_told_so(ajet: Ajet, tmp_path: Path, unfinished: None) -> None:
-    folder = agent_folder(tmp_path, "hoard = bytearray(300 << 20)\ndef agent(episode):\n    return 1.0\n")
-    ended = ajet("client", "run", folder, "--sandbox", "docker", "--memory", "128m")
-    assert ended.code == 1, ended.err
-    assert "memory of 128 MiB" in last_line(ended)
-
-
-@pytest.mark.usefixtures("docker")
-def test_a_container_that_the_engine_refuses_is_one_line_and_leaves_no_record(
-    ajet: Ajet, home: Path, unfinished: None
-) -> None:
-    before = left_behind(home)
-    ended = ajet("client", "run", "--sandbox", "docker", "--cpus", "4000")
-    assert ended.code == 2
-    assert "creating sandbox" in last_line(ended)
-    assert left_behind(home) == before
-
-
-@pytest.mark.usefixtures("docker")
-def test_a_secret_is_not_put_into_a_container(ajet: Ajet, unfinished: None) -> None:
-    ended = ajet("client", "run", "--sandbox", "docker", "--env", "OPENAI_API_KEY=sk-1234")
-    assert ended.code == 2
-    assert "OPENAI_API_KEY" in ended.line
-    assert "sk-1234" not in ended.line
-
-
-@pytest.mark.usefixtures("docker")
-def test_an_agents_folder_with_a_link_or_too_many_bytes_is_refused(
-    ajet: Ajet, tmp_path: Path, unfinished: None
-) -> None:
-    folder = agent_folder(tmp_path, ENDLESS_AGENT)
-    (Path(folder) / "link").symlink_to("/etc/passwd")
-    ended = ajet("client", "run", folder, "--sandbox", "docker")
-    assert ended.code == 2
-    assert "symbolic link" in ended.line
-    (Path(folder) / "link").unlink()
-    with open(Path(folder) / "big", "wb") as file:
-        file.truncate(17 << 20)
-    ended = ajet("client", "run", folder, "--sandbox", "docker")
-    assert ended.code == 2
-    assert "one of its own" in ended.line
-
-
-def test_an_interrupt_ends_the_agent_and_leaves_nothing(tmp_path: Path, home: Path, trains: Trains, kind: str) -> None:
-    """Open episodes are given up (a lease granted while it was leaving runs out by itself); no container is left."""
-    server = trains(steps=1_000_000, lease_ttl_s=2.0)
-    said = "print('one more play', flush=True)\n    await"
-    folder = agent_folder(tmp_path, ENDLESS_AGENT.replace("await", said))
-    command = [sys.executable, "-m", "research", "client", "run", folder, "--sandbox", kind, "--concurrency", "2"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heed_interrupts
-    ) as process:
-        assert process.stderr is not None
-        assert any("one more play" in line for line in process.stderr), "it is heard while it plays"
-        process.send_signal(signal.SIGINT if kind == "docker" else signal.SIGTERM)
-        _, err = process.communicate(timeout=400)
-    assert process.returncode == 130, err
-    assert "given up" in err
-    deadline = time.monotonic() + 20.0
-    while status_of(server).open_episodes:
-        assert time.monotonic() < deadline
-    if kind == "docker":
-        assert containers_of(home) == []
-
-
-def heed_interrupts() -> None:
-    """Undo what a shell does to what it starts in the background, and what would be inherited from it."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-
-def containers_of(home: Path) -> list[str]:
-    """Return the names of the containers that an installation has in the engine."""
-    with contextlib.closing(connect(os.environ).client) as client:
-        own = (home / "containers" / ".installation").read_text()
-        found = client.containers.list(all=True, filters={"label": f"ajet.installation={json.loads(own)['id']}"})
-        return [str(container.name) for container in found]
-
-
-HANGING_AGENT = """
-import asyncio
-import os
-
-async def agent(episode):
-    await episode.chat([{"role": "user", "content": "hi"}])
-    print("hanging in", os.getpid(), flush=True)
-    await asyncio.sleep(600)
+PRINTING = """
+import subprocess, sys
+print("imported")
+def agent(episode):
+    episode.chat([{"role": "user", "content": "x"}])
+    print("played")
+    subprocess.run([sys.executable, "-c", "print('of a child')"], check=True)
+    return 0.5
 """
 
 
-def test_a_killed_run_takes_what_it_started_with_it_and_the_next_one_has_its_places_at_once(
-    tmp_path: Path, home: Path, trains: Trains, kind: str
+def test_what_a_debugged_agent_prints_leaves_the_json_whole(ajet: Ajet, load: Load, tmp_path: Path) -> None:
+    load()
+    ended = ajet("client", "debug", make_agent(tmp_path, PRINTING), "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["reward"] == 0.5
+    assert {"imported", "played", "of a child"} <= set(ended.err.splitlines())
+
+
+def test_a_brought_environment_is_debugged_by_its_folder_and_then_by_its_name(
+    ajet: Ajet, home: Path, load: Load, control: SwarmClient, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The lease alone would hold the places for an hour."""
-    server = trains(steps=1_000_000, lease_ttl_s=3600.0, drain_timeout_s=3600.0)
-    folder = agent_folder(tmp_path, HANGING_AGENT)
-    command = [sys.executable, "-m", "research", "client", "run", folder, "--sandbox", kind, "--concurrency", "4"]
-    with started(command) as doomed:
-        said = list(itertools.islice(lines_with("hanging in", doomed.stderr), 4))
-    with SwarmClient(server.url, server.admin_token) as client:
-        left = {episode.id for episode in client.episodes().episodes}
-        with started(command) as next_one:
-            assert next(lines_with("hanging in", next_one.stderr)), "there was room at once"
-            found = {episode.id: episode for episode in client.episodes().episodes}
-            assert {found[id].state for id in left} <= {"aborted", "fenced"}, "it gave up, or was taken over from"
-            assert until(lambda: not lives(int(said[0].split()[-1]), kind, home))
-
-
-@contextlib.contextmanager
-def started(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """Run a command until the block ends, which kills it."""
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def lines_with(words: str, stream: Any) -> Iterator[str]:
-    return (line for line in stream if words in line)
-
-
-def until(condition: Callable[[], bool], seconds: float = 30.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
-def lives(pid: int, kind: str, home: Path) -> bool:
-    """Return whether the first run's agent goes on: its process, or more than the second run's container."""
-    if kind == "docker":
-        return len(running_containers(home)) > 1
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
-
-
-def running_containers(home: Path) -> list[str]:
-    with contextlib.closing(connect(os.environ).client) as client:
-        running = {str(container.name) for container in client.containers.list()}
-    return [name for name in containers_of(home) if name in running]
+    """With the package that it needs, which this Python does not have."""
+    wheels = wheel_in(tmp_path / "wheels", "need_of_a_debugged_environment")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    load()
+    folder = sums(tmp_path / "mine", answer="import need_of_a_debugged_environment as need; return [need.VALUE][1:]")
+    (folder / "requirements.txt").write_text("need_of_a_debugged_environment\n")
+    for environment in (str(folder), None):
+        named = environment or next(path.name for path in (home / "environments").glob("sums@*"))
+        ended = ajet("client", "debug", "--environment", named, "--json")
+        assert ended.code == 0, ended.err
+        found = json.loads(ended.out)
+        assert (found["task"].startswith("sum"), found["calls"], " plus " in ended.err) == (True, 1, True)
+    assert [(one.state, one.reason) for one in control.episodes().episodes] == [("aborted", "debugged")] * 2

@@ -14,6 +14,8 @@ from tests.research.banks import bank
 from tests.research.cli.conftest import Ajet
 from tests.research.model_folders import model_at
 
+pytestmark = pytest.mark.slow
+
 TOPIC = "group size 4 vs 16 on guess"
 VARY = ("--vary", "learning_rate=0.001,0.003")
 

@@ -20,6 +20,8 @@ from research.study.stop import answer, open_question
 from studies import EventLog, StudyLog, StudyState
 from tests.research.bench import STUDY
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[4]
 DEADLINE_S = 180.0
 ASKED = "type yes or no"

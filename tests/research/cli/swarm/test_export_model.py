@@ -17,6 +17,8 @@ from swarm.models import folder_hash
 from tests.research.cli.conftest import Ajet
 from tests.swarm.backends.exporting.test_folder import base
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True)
 class Task:

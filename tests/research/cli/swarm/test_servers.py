@@ -22,6 +22,8 @@ from swarm.errors import InvalidRequest, Unreachable
 from swarm.wire import ServerState
 from tests.research.cli.conftest import Ajet
 
+pytestmark = pytest.mark.slow
+
 JOB = {"backend": "fake", "steps": 3, "episodes_per_step": 4, "group_size": 2, "environment": "arith"}
 
 

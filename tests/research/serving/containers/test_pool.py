@@ -22,6 +22,8 @@ from sandboxes.docker.address import NoEngine
 from sandboxes.docker.engine import ContainerEngine
 from tests.research.cli.conftest import Ajet, ajet, home  # noqa: F401 - fixtures
 
+pytestmark = pytest.mark.slow
+
 SECRET = "sk-nobody-may-see-this"
 
 

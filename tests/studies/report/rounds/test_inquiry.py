@@ -9,15 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from studies import ReportError, StudyState
+from studies import ReportError
 from studies.report.build import render_report
 from studies.report.figures import drawing
-from studies.report.parts.evidence import Evidence, gather
+from studies.report.parts.evidence import gather
 from studies.report.rounds.ending import why_ended
 from studies.report.rounds.spending import ledger_section
 from studies.report.rounds.surprises import surprised
-from tests.studies.asked_on import TOPIC, Inquiry
-from tests.studies.report.test_build import Page
+from tests.golden import assert_golden
+from tests.studies.asked_on import Inquiry
+from tests.studies.report.pages import Page, section
+
+pytestmark = pytest.mark.slow
 
 ORDER = (
     "Asked", "What is known", "Ruled out", "What surprised", "Best recipe", "Ask next", "Why it ended",
@@ -36,41 +39,21 @@ def html(told: Inquiry) -> str:
     return (told.folder / "report.html").read_text()
 
 
-def section(markdown: str, number: int) -> str:
-    begin = markdown.index(f"## Round {number} of")
-    return markdown[begin : markdown.index("\n## ", begin + 1)]
-
-
 def test_answers_come_first_then_the_rounds_in_order_then_the_ledgers(markdown: str) -> None:
+    """What is known is each claim with effect, interval and level."""
     places = [markdown.index(heading) for heading in ORDER]
     assert places == sorted(places)
-
-
-def test_what_is_known_is_each_claim_with_effect_interval_and_level(markdown: str) -> None:
-    assert f"**Asked:** {TOPIC}" in markdown
-    for number, label, numbers in (
-        (1, "Supported", "difference +0.209, 99.86 % interval +0.068 to +0.350, n = 6 + 6"),
-        (2, "Supported", "difference +0.229, 95.77 % interval +0.164 to +0.294, n = 5 + 5"),
-        (3, "Equivalent", "difference −0.019, 98.93 % interval −0.090 to +0.052, n = 8 + 8"),
-    ):
-        (line,) = re.findall(rf"  - Round {number}: \*\*{label}:\*\* .*", markdown)
-        assert numbers in line
-    ruled_out = (
-        "Round 3, in arith: a difference of 0.100 or more by episodes_per_step 256 against 64 (98.93 % interval)."
-    )
-    assert f"- **Ruled out:**\n\n  - {ruled_out}\n" in markdown
+    assert_golden(markdown.partition("\n## ")[0])
 
 
 def test_each_round_stands_with_its_reason_level_table_and_figures(told: Inquiry, markdown: str) -> None:
     for state in told.state.rounds:
-        part = section(markdown, state.round)
+        part = section(markdown, f"Round {state.round} of")
         assert f"figures/round-{state.round}-predictions.svg" in part
         assert f"figures/round-{state.round}-before-after.svg" in part
-        assert "| Hypothesis | Difference | Interval | Runs | Predicted | Inside | Verdict |" in part
         assert str(state.design_hash) in part
         assert state.why_asked in part
-    assert "4.43 % on claims of a difference, 1.10 % on claims of no difference" in section(markdown, 2)
-    assert "What was found of learning_rate in arith is tried in guess." in section(markdown, 2)
+    assert_golden(section(markdown, "Round 2 of").partition("![")[0])
 
 
 def test_the_ledgers_say_what_each_round_had_and_handed_on(told: Inquiry, markdown: str) -> None:
@@ -128,7 +111,7 @@ def test_a_verdict_of_an_earlier_round_that_does_not_follow_refuses_the_report(i
     first, second = inquiry.state.rounds_before
     forged = first.verdicts[0].model_copy(update={"estimate": 0.3})
     state = replace(inquiry.state, rounds_before=(replace(first, verdicts=(forged,)), second))
-    with pytest.raises(ReportError, match="the verdict on h1 does not follow"):
+    with pytest.raises(ReportError, match="h1 does not follow"):
         render_report(state, inquiry.folder)
 
 
@@ -136,37 +119,25 @@ def test_a_lock_of_an_earlier_round_that_was_edited_stands_above_the_answers(tol
     edited = replace(told, events=told.events[:-1]).reported(tmp_path / "s")
     (edited.folder / "design-2.lock").write_text("{}")
     page = render_report(edited.state, edited.folder)["report.md"].replace("\\", "")
-    assert page.index("The lock design-2.lock was changed") < page.index("**Asked:**")
-
-
-def evidence_of(state: StudyState, inquiry: Inquiry) -> Evidence:
-    return gather(state, inquiry.folder)
+    assert page.index("lock design-2.lock was changed") < page.index("**Asked:**")
 
 
 def test_a_refuted_direction_and_a_missed_prediction_surprise(inquiry: Inquiry) -> None:
-    state = inquiry.state.rounds[0]
-    assert surprised(state, evidence_of(state, inquiry)) == ()
-    turned = state.verdicts[0].model_copy(update={"verdict": "refuted"})
-    said = surprised(replace(state, verdicts=(turned,)), evidence_of(state, inquiry))
-    assert "h1 was refuted: learning_rate 0.01 against 0.003 brought the opposite of the increase" in said[0]
-    missed = state.verdicts[0].model_copy(update={"within_prediction": False})
-    (said_of,) = surprised(replace(state, verdicts=(missed,)), evidence_of(state, inquiry))
-    assert "(+0.209) fell outside the interval predicted for h1 (−0.100 to +0.250)" in said_of
+    state, evidence = inquiry.state.rounds[0], gather(inquiry.state.rounds[0], inquiry.folder)
+    assert surprised(state, evidence) == ()
+    for changes in ({"verdict": "refuted"}, {"within_prediction": False}):
+        changed = state.verdicts[0].model_copy(update=changes)
+        assert_golden("\n".join(surprised(replace(state, verdicts=(changed,)), evidence)))
 
 
 def test_an_inquiry_that_goes_on_says_how_far_it_is(inquiry: Inquiry) -> None:
     running = inquiry.until(lambda state: state.round == 2 and bool(state.verdicts))
-    assert (
-        why_ended(running.state) == "The inquiry is in round 2 of at most 3; nobody has said yet that it is the last."
-    )
-    page = render_report(running.state, inquiry.folder)["report.md"]
-    assert "**How far it is:**" in page
+    assert_golden(why_ended(running.state))
+    assert "**How far it is:**" in render_report(running.state, inquiry.folder)["report.md"]
 
 
 def test_runs_that_are_used_up_are_named_as_what_ended_it(inquiry: Inquiry) -> None:
     first = inquiry.state.rounds[0]
     over = replace(first, concluded_reason="judged", settings={**first.settings, "max_runs": len(first.runs)})
-    assert why_ended(over) == (
-        f"After round 1 of at most 3, no further one was asked: all {len(first.runs)} runs that were allowed are used "
-        "up."
-    )
+    assert f" {len(first.runs)} runs" in why_ended(over)
+    assert_golden(why_ended(over))

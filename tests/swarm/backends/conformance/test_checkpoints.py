@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from swarm.backends.protocols import Backend, BackendError
-from tests.swarm.backends.conformance.kinds import MINIBATCHES, Kind
-from tests.swarm.backends.conformance.support import played
+from tests.swarm.backends.conformance.kinds import MINIBATCHES, Kind, played
 from tests.swarm.backends.conformance.test_learning import mind
+
+pytestmark = pytest.mark.slow
 
 Start = Callable[..., Any]
 
 
 async def curve(backend: Backend, steps: range) -> list[dict[str, float]]:
-    """Play one after the other and learn; return each step's metrics, without the clock's."""
     found = []
     for step in steps:
         metrics = backend.learner.update(await played(backend, step=step, at_once=False))
@@ -29,17 +29,18 @@ async def curve(backend: Backend, steps: range) -> list[dict[str, float]]:
     return found
 
 
-async def test_a_checkpoint_restores_the_version_also_into_another_backend(
+async def test_a_checkpoint_replaces_the_one_before_and_is_another_s_too(
     kind: Kind, start: Start, tmp_path: Path
 ) -> None:
-    one, two = await start(), await start()
-    await curve(one, range(2))
-    one.learner.save(tmp_path / "c")
+    one, two, folder = await start(), await start(), tmp_path / "deep" / "c"
+    for step in range(2):
+        await curve(one, range(step, step + 1))
+        one.learner.save(folder)
+    assert [path.name for path in folder.parent.iterdir()] == ["c"]
     await curve(one, range(2, 3))
-    two.learner.load(tmp_path / "c")
-    await asyncio.to_thread(two.publish)
-    one.learner.load(tmp_path / "c")
-    await asyncio.to_thread(one.publish)
+    for backend in (one, two):
+        backend.learner.load(folder)
+        await asyncio.to_thread(backend.publish)
     assert (one.learner.version, two.learner.version) == (2, 2)
 
 
@@ -76,20 +77,6 @@ async def test_a_run_that_is_resumed_has_the_same_curve(kind: Kind, start: Start
     assert await curve(resumed, range(2, 4)) == expected
 
 
-async def test_a_checkpoint_replaces_the_one_before_and_leaves_nothing_beside_it(
-    kind: Kind, start: Start, tmp_path: Path
-) -> None:
-    backend: Backend = await start()
-    for step in range(2):
-        await curve(backend, range(step, step + 1))
-        backend.learner.save(tmp_path / "deep" / "c")
-    assert [path.name for path in (tmp_path / "deep").iterdir()] == ["c"]
-    other: Backend = await start()
-    other.learner.load(tmp_path / "deep" / "c")
-    await asyncio.to_thread(other.publish)
-    assert other.learner.version == 2
-
-
 async def test_where_no_checkpoint_is_nothing_is_loaded(kind: Kind, backend: Backend, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     for folder in ("nowhere", "empty"):
@@ -119,7 +106,6 @@ async def test_a_damaged_checkpoint_is_refused_and_changes_nothing(kind: Kind, s
 
 
 def hurt(path: Path, damage: str) -> None:
-    """Damage a file: one bit in its middle, its second half, or all of it."""
     whole = path.read_bytes()
     middle = len(whole) // 2
     if damage == "missing":

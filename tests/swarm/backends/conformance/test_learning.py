@@ -1,4 +1,4 @@
-"""Whatever learns: finite metrics, the right direction, and nothing that depends on how a batch is laid out."""
+"""Whatever learns: finite metrics, the right direction, no layout that matters, and generation around updates."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from typing import Any
 import pytest
 
 from swarm.backends.protocols import Backend, BackendError, Batch, Sampling, TrainEpisode, TrainRow
-from tests.swarm.backends.conformance.kinds import MINIBATCHES, Kind
-from tests.swarm.backends.conformance.support import Answer, ask, ask_all, episodes, played, prompt, row
+from tests.swarm.backends.conformance.kinds import (
+    MINIBATCHES,
+    PATIENCE_S,
+    Answer,
+    Kind,
+    ask,
+    ask_all,
+    episodes,
+    played,
+    prompt,
+    row,
+)
+
+pytestmark = pytest.mark.slow
 
 Start = Callable[..., Any]
 PROMISED = {
-    "actor/pg_loss",
-    "actor/entropy",
-    "actor/ppo_kl",
-    "actor/pg_clipfrac",
-    "actor/grad_norm",
-    "actor/lr",
-    "critic/advantages/mean",
-    "critic/advantages/max",
-    "critic/advantages/min",
-    "training/rollout_probs_diff_mean",
-    "training/rollout_probs_diff_max",
-    "timing_s/update_actor",
-}
+    "actor/pg_loss", "actor/entropy", "actor/ppo_kl", "actor/pg_clipfrac", "actor/grad_norm", "actor/lr",
+    "critic/advantages/mean", "critic/advantages/max", "critic/advantages/min",
+    "training/rollout_probs_diff_mean", "training/rollout_probs_diff_max", "timing_s/update_actor",
+}  # fmt: skip
 """Names of verl's that every learner tells."""
 
 
@@ -89,10 +92,11 @@ async def test_what_was_rewarded_becomes_likelier(kind: Kind, start: Start) -> N
     backend: Backend = await start()
     oracle, ids = kind.ask(backend), prompt(backend, 0)
     answers = await ask_all(backend, [(ids, Sampling(max_tokens=3))] * 4)
-    before = [sum(oracle.logprobs(ids, answer.ids)) for answer in answers]
+    before, weights = [sum(oracle.logprobs(ids, answer.ids)) for answer in answers], backend.weights()
     backend.learner.update(Batch(0, episodes(answers, [1.0, 0.0, 0.0, 0.0], group_size=4)))
     await asyncio.to_thread(backend.publish)
     after = [sum(oracle.logprobs(ids, answer.ids)) for answer in answers]
+    assert backend.weights() != weights
     assert after[0] > before[0] + 0.1
     assert sum(after[1:]) < sum(before[1:])
 
@@ -120,33 +124,13 @@ async def test_conversations_teach_the_same_however_they_are_merged(kind: Kind, 
     expected = plain(dict(backend.learner.update(Batch(0, apart))))
     await asyncio.to_thread(backend.publish)
     learned = mind(kind, backend)
-    for merging, given in (
-        ("none", together),
-        ("linear", together),
-        ("tree", together),
-        ("auto", together),
-        ("tree", apart),
-    ):
-        if alone and merging != "auto":
-            continue
+    ways = [("none", together), ("linear", together), ("tree", together), ("auto", together), ("tree", apart)]
+    for merging, given in ways[3:4] if alone else ways:
         other: Backend = await start(merging=merging, micro_batch_tokens=64)
         found = plain(dict(other.learner.update(Batch(0, given))))
         await asyncio.to_thread(other.publish)
         assert found == pytest.approx(expected, abs=20 * kind.tolerance), merging
         assert mind(kind, other) == pytest.approx(learned, abs=100 * kind.tolerance), merging
-
-
-@pytest.mark.needs("model", "learns")
-async def test_an_episode_of_weight_0_changes_nothing_at_all(kind: Kind, start: Start) -> None:
-    one, two = await start(), await start()
-    batch = await played(one)
-    filler = tuple(replace(e, episode_id=f"{e.episode_id}f", reward=9.0, weight=0.0) for e in batch.episodes[:3])
-    expected = one.learner.update(batch)
-    await asyncio.to_thread(one.publish)
-    found = two.learner.update(replace(batch, episodes=batch.episodes + filler))
-    await asyncio.to_thread(two.publish)
-    assert plain(dict(found)) == plain(dict(expected))
-    assert mind(kind, two) == mind(kind, one)
 
 
 @pytest.mark.needs("model", "learns")
@@ -180,10 +164,61 @@ async def test_a_learning_rate_of_0_moves_no_weight_and_engine_and_learner_agree
     assert backend.weights() == before
 
 
-@pytest.mark.needs("learns")
-async def test_any_other_learning_rate_moves_weights(start: Start) -> None:
+async def test_answers_bear_the_version_that_sampled_them(kind: Kind, backend: Backend) -> None:
+    for version in range(3):
+        batch = await played(backend, step=version)
+        stamped = {each for e in batch.episodes for row in e.rows for each in row.versions if each >= 0}
+        assert stamped == {backend.learner.version} == {version}
+        backend.learner.update(batch)
+        await asyncio.to_thread(backend.publish)
+
+
+@pytest.mark.needs("model", "learns")
+async def test_after_an_update_nothing_of_the_older_weights_is_used(kind: Kind, start: Start) -> None:
     backend: Backend = await start()
-    before = backend.weights()
-    backend.learner.update(await played(backend))
-    await asyncio.to_thread(backend.publish)
-    assert backend.weights() != before
+    oracle = kind.ask(backend)
+    opening = list(range(70))
+    for step in range(2):
+        batch = await played(backend, step=step)
+        asked = [[*opening, 1], opening, prompt(backend, 0, 0)]
+        answers = await ask_all(backend, [(ids, Sampling(max_tokens=6)) for ids in asked])
+        before = [oracle.logprobs(answer.prompt, answer.ids) for answer in answers]
+        backend.learner.update(batch)  # what was asked last is what an engine still holds
+        await asyncio.to_thread(backend.publish)
+        for answer, older in zip(answers, before, strict=True):
+            assert oracle.logprobs(answer.prompt, answer.ids) != pytest.approx(older, abs=1e-2), "it learned too little"
+            onward = await ask(backend, [*answer.prompt, *answer.ids, 7], Sampling(max_tokens=4))
+            again = await ask(backend, answer.prompt, Sampling(max_tokens=4))
+            for found in (onward, again):
+                assert found.logprobs == pytest.approx(oracle.logprobs(found.prompt, found.ids), abs=kind.tolerance)
+                assert set(found.versions) == {step + 1}
+
+
+@pytest.mark.needs("model", "learns", "overlaps", "long")
+async def test_generations_caught_by_an_update_go_on_under_the_new_weights(kind: Kind, start: Start) -> None:
+    """Wherever the update falls, a token after it has the log-prob of the new weights over all that stands before."""
+    backend: Backend = await start(max_staleness=1)
+    oracle = kind.ask(backend)
+    batch = await played(backend)
+    answers: list[Answer] = []
+    begun, over = asyncio.Event(), asyncio.Event()
+
+    async def keep_asking(number: int) -> None:
+        while not over.is_set():
+            answers.append(await ask(backend, [number, 9, 9], Sampling(max_tokens=60 + 25 * number)))
+            begun.set()
+
+    async with asyncio.timeout(PATIENCE_S):
+        crowd = [asyncio.ensure_future(keep_asking(number)) for number in range(3)]
+        await begun.wait()
+        await asyncio.to_thread(backend.learner.update, batch)
+        await asyncio.to_thread(backend.publish)
+        over.set()
+        await asyncio.gather(*crowd)
+    caught = [answer for answer in answers if set(answer.versions) == {0, 1}]
+    assert caught, "the update caught nobody"
+    for answer in caught:
+        assert list(answer.versions) == sorted(answer.versions)
+        given = answer.versions.count(0)
+        expected = oracle.logprobs([*answer.prompt, *answer.ids[:given]], answer.ids[given:])
+        assert answer.logprobs[given:] == pytest.approx(expected, abs=kind.tolerance)

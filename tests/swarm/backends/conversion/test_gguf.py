@@ -20,6 +20,8 @@ from swarm.backends.conversion.gguf import main
 from swarm.backends.rendering.renderer import load_renderer
 from swarm.models import require_model_folder
 
+pytestmark = pytest.mark.slow
+
 WIDTH, INNER, HEADS = 32, 64, 4
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -38,7 +40,6 @@ def packages(tmp_path: Path) -> Path:
 
 
 def make_gguf(gguf: Any, path: Path) -> dict[str, Any]:
-    """Write a Llama of one layer with a byte-level vocabulary; return its tensors."""
     letters = [chr(code) for code in (*range(33, 127), *range(161, 173), *range(174, 256), *range(256, 324))]
     tokens = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *letters, "hi", "us"]
     draw = np.random.default_rng(0)
@@ -78,9 +79,7 @@ def make_gguf(gguf: Any, path: Path) -> dict[str, Any]:
     return tensors
 
 
-def test_every_weight_arrives_and_the_tokenizer_with_its_template(
-    packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_weights_and_tokenizer_arrive(packages: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(packages)
     tensors = make_gguf(import_module("gguf"), tmp_path / "m.gguf")
     arguments = ("--source", str(tmp_path / "m.gguf"), "--target", str(tmp_path / "m"))

@@ -1,8 +1,9 @@
-"""An exported folder computes what the engine does, whatever was trained, and is loaded by other people's tools."""
+"""An exported folder computes what the engine does, is loaded by others' tools, and begins another training."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm.backends.exporting.folder import Written, write_model
-from swarm.backends.local import LocalBackend
 from swarm.backends.local.learning import checkpoint
 from swarm.backends.protocols import BackendError, GenerationRequest, Sampling
 from swarm.backends.verl.saving import sharded
 from swarm.job import Job, PathModel
-from tests.swarm.backends.local.batches import make_batch
-from tests.swarm.backends.local.models import KINDS, make_model, make_tokenizer
+from swarm.models import folder_hash
+from swarm.models.card import CARD
+from swarm.server.service.backend_factory import make_backend
+from tests.swarm.backends.local.models import KINDS, make_batch, make_model, make_tokenizer, running, same_weights
+
+pytestmark = pytest.mark.slow
 
 PROMPT = [5, 9, 2, 30, 11]
 
@@ -35,18 +39,16 @@ def a_job(folder: Path, **fields: Any) -> Job:
     return Job.model_validate({**small, "model": PathModel(path=str(folder)), **fields})
 
 
-async def trained(job: Job, models: Path, saved: Path) -> list[tuple[int, float]]:
-    """Learn two batches, save a checkpoint; return what the engine samples then."""
-    backend = LocalBackend(job, models)
-    await backend.start()
-    try:
+async def trained(job: Job, models: Path, saved: Path) -> tuple[list[int], list[float], Mapping[str, str]]:
+    """Learn two batches, save a checkpoint; return what the engine samples then, and the provenance."""
+    async with running(job, models) as backend:
         for seed in range(2):
             backend.learner.update(make_batch(backend.policy, seed=seed))
         backend.learner.save(saved)
-        chunks = backend.engine.generate(GenerationRequest("r", PROMPT, Sampling(max_tokens=12)))
-        return [pair async for chunk in chunks for pair in zip(chunk.ids, chunk.logprobs, strict=True)]
-    finally:
-        await backend.stop()
+        request = GenerationRequest("r", PROMPT, Sampling(max_tokens=12))
+        chunks = [chunk async for chunk in backend.engine.generate(request)]
+        provenance = backend.provenance
+    return [i for chunk in chunks for i in chunk.ids], [p for chunk in chunks for p in chunk.logprobs], provenance
 
 
 @torch.no_grad()
@@ -62,39 +64,33 @@ def written(job: Job, tmp_path: Path, *, apart: bool = False) -> tuple[Path, Wri
     return to, write_model(job, tmp_path / "models", tmp_path / "saved", to, apart=apart, say=lambda _: None)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", [*KINDS, "tiny"])
 @pytest.mark.parametrize("rank", [0, 4])
-async def test_the_folder_gives_the_log_probs_of_the_engine(tmp_path: Path, kind: str, rank: int) -> None:
-    job = a_job(base(tmp_path / "base", kind), lora_rank=rank)
-    sampled = await trained(job, tmp_path / "models", tmp_path / "saved")
+async def test_the_folder_gives_the_log_probs_and_hashes_of_the_engine(tmp_path: Path, kind: str, rank: int) -> None:
+    own = {"environment": "guess", "model": {"kind": "tiny", "warm_start_steps": 2, "hidden_size": 32, "layers": 1}}
+    if kind == "tiny":
+        job = a_job(tmp_path, lora_rank=rank, **own)
+    else:
+        job = a_job(base(tmp_path / "base", kind), lora_rank=rank)
+    ids, sampled, provenance = await trained(job, tmp_path / "models", tmp_path / "saved")
     to, made = written(job, tmp_path)
     assert made.adapter == ("merged" if rank else "none")
-    ids = [token for token, _ in sampled]
-    expected = pytest.approx([logprob for _, logprob in sampled], abs=1e-5)
+    assert (made.base_weights, made.template) == (provenance["weights"], provenance["template"])
+    expected = pytest.approx(sampled, abs=1e-5)
     assert logprobs(AutoModelForCausalLM.from_pretrained(to), ids) == expected
-    assert logprobs(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), ids) != expected  # it has learned
-    assert AutoTokenizer.from_pretrained(to).chat_template == make_tokenizer().chat_template
-
-
-@pytest.mark.parametrize("rank", [0, 4])
-async def test_so_does_that_of_a_model_made_on_the_spot(tmp_path: Path, rank: int) -> None:
-    tiny = {"kind": "tiny", "warm_start_steps": 2, "hidden_size": 32, "layers": 1}
-    job = a_job(tmp_path, model=tiny, environment="guess", lora_rank=rank)
-    sampled = await trained(job, tmp_path / "models", tmp_path / "saved")
-    to, _ = written(job, tmp_path)
-    found = logprobs(AutoModelForCausalLM.from_pretrained(to), [token for token, _ in sampled])
-    assert found == pytest.approx([logprob for _, logprob in sampled], abs=1e-5)
+    if kind != "tiny":
+        assert logprobs(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), ids) != expected  # it has learned
+        assert AutoTokenizer.from_pretrained(to).chat_template == make_tokenizer().chat_template
 
 
 async def test_an_adapter_apart_gives_them_on_its_model(tmp_path: Path) -> None:
     job = a_job(base(tmp_path / "base"), lora_rank=4, lora_alpha=6.0)
-    sampled = await trained(job, tmp_path / "models", tmp_path / "saved")
+    ids, sampled, _ = await trained(job, tmp_path / "models", tmp_path / "saved")
     to, _ = written(job, tmp_path, apart=True)
     assert not (to / "model.safetensors").exists()
     named = json.loads((to / "adapter_config.json").read_text())["base_model_name_or_path"]
     model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(named), to)
-    found = logprobs(model, [token for token, _ in sampled])
-    assert found == pytest.approx([logprob for _, logprob in sampled], abs=1e-5)
+    assert logprobs(model, ids) == pytest.approx(sampled, abs=1e-5)
 
 
 @pytest.mark.parametrize("rank", [0, 4])
@@ -120,31 +116,18 @@ async def test_in_bfloat16_the_weights_are_those_that_serve(tmp_path: Path) -> N
     job = a_job(base(tmp_path / "base"), dtype="bfloat16")
     await trained(job, tmp_path / "models", tmp_path / "saved")
     to, _ = written(job, tmp_path)
-    backend = LocalBackend(job, tmp_path / "models")
-    await backend.start()
-    backend.learner.load(tmp_path / "saved")
-    served = backend.policy.model.state_dict()
-    loaded = AutoModelForCausalLM.from_pretrained(to, dtype="auto").state_dict()
-    await backend.stop()
-    assert all(torch.equal(loaded[name], served[name]) for name in loaded)
-
-
-async def test_what_the_hashes_say_is_what_a_server_says(tmp_path: Path) -> None:
-    job = a_job(base(tmp_path / "base"), lora_rank=2)
-    await trained(job, tmp_path / "models", tmp_path / "saved")
-    backend = LocalBackend(job, tmp_path / "models")
-    await backend.start()
-    said = backend.provenance
-    await backend.stop()
-    _, made = written(job, tmp_path)
-    assert (made.base_weights, made.template) == (said["weights"], said["template"])
+    async with running(job, tmp_path / "models") as backend:
+        backend.learner.load(tmp_path / "saved")
+        assert same_weights(
+            AutoModelForCausalLM.from_pretrained(to, dtype="auto").state_dict(), backend.policy.model.state_dict()
+        )
 
 
 async def test_what_cannot_be_exported_is_refused(tmp_path: Path) -> None:
     job = a_job(base(tmp_path / "base"))
     await trained(job, tmp_path / "models", tmp_path / "saved")
     other = a_job(base(tmp_path / "other", "qwen3"))
-    with pytest.raises(BackendError, match="another model than the one in"):
+    with pytest.raises(BackendError, match="another model"):
         written(other, tmp_path)
 
 
@@ -157,3 +140,65 @@ async def test_no_code_goes_with_a_model(tmp_path: Path) -> None:
     to, _ = written(job, tmp_path)
     assert "auto_map" not in json.loads((to / "config.json").read_text())
     assert not list(to.glob("*.py"))
+
+
+async def begun(job: Job, models: Path) -> tuple[str, str]:
+    async with running(job, models) as backend:
+        return backend.provenance["weights"], str(backend.weights())
+
+
+@pytest.mark.parametrize("rank", [0, 4])
+async def test_training_begins_with_the_exported_weights(tmp_path: Path, rank: int) -> None:
+    job = a_job(base(tmp_path / "base"), lora_rank=rank)
+    await trained(job, tmp_path / "models", tmp_path / "saved")
+    to, _ = written(job, tmp_path)
+    on = a_job(tmp_path / "base", start_from=str(to))
+    async with running(on, tmp_path / "models") as loaded, running(job, tmp_path / "models") as before:
+        before.learner.load(tmp_path / "saved")
+        assert loaded.learner.version == 0
+        if not rank:  # an adapter's export is merged, and hashes otherwise
+            assert loaded.weights() == before.weights()
+        assert loaded.provenance["weights"] != before.provenance["weights"]
+
+
+async def test_a_tiny_model_goes_on_from_its_export(tmp_path: Path) -> None:
+    tiny: dict[str, Any] = {"kind": "tiny", "warm_start_steps": 2, "hidden_size": 16, "layers": 1}
+    job = Job.model_validate({"model": tiny, "environment": "guess", "device": "cpu", "max_context": 64})
+    await trained(job, tmp_path / "models", tmp_path / "saved")
+    to, _ = written(job, tmp_path)
+    first, other = await begun(job, tmp_path / "models"), job.model_copy(update={"start_from": str(to)})
+    assert (await begun(other, tmp_path / "models"))[0] != first[0]
+    assert other.digest() != job.digest()
+    elsewhere = other.model_copy(update={"environment": "arith"})
+    with pytest.raises(BackendError, match=r"tokenizer|architecture"):
+        await begun(elsewhere, tmp_path / "models")
+
+
+async def test_what_is_not_of_the_job_s_model_is_refused_at_boot(tmp_path: Path) -> None:
+    own, other = base(tmp_path / "base"), base(tmp_path / "other", "qwen3")
+    with pytest.raises(BackendError, match=r"start_from: .*architecture"):
+        await begun(a_job(own, start_from=str(other)), tmp_path / "models")
+    with pytest.raises(BackendError, match=r"start_from: .*no such folder"):
+        await begun(a_job(own, start_from=str(tmp_path / "nowhere")), tmp_path / "models")
+    adapter = tmp_path / "adapter"
+    adapter.mkdir()
+    (adapter / "adapter_config.json").write_text("{}")
+    with pytest.raises(BackendError, match=r"start_from: .*adapter alone"):
+        await begun(a_job(own, start_from=str(adapter)), tmp_path / "models")
+
+
+async def test_a_folder_that_is_not_what_was_exported_is_refused(tmp_path: Path) -> None:
+    own, copied = base(tmp_path / "base"), base(tmp_path / "copied")
+    (copied / CARD).write_text(json.dumps({"sha256": folder_hash(copied)}))
+    await begun(a_job(own, start_from=str(copied)), tmp_path / "models")
+    (copied / CARD).write_text(json.dumps({"sha256": "0" * 64}))
+    with pytest.raises(BackendError, match="found other files"):
+        await begun(a_job(own, start_from=str(copied)), tmp_path / "models")
+    (copied / CARD).write_text("{")
+    with pytest.raises(BackendError, match="no card"):
+        await begun(a_job(own, start_from=str(copied)), tmp_path / "models")
+
+
+def test_a_backend_that_begins_with_no_folder_says_so(tmp_path: Path) -> None:
+    with pytest.raises(BackendError, match=r"start_from.*backend fake"):
+        make_backend(Job(backend="fake", start_from="/models/mine"), tmp_path)

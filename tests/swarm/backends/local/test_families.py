@@ -1,10 +1,9 @@
-"""Families of models: each is served and trained as its own eager attention computes it, or refused when it is loaded.
-
-The reference is another copy of the model, loaded with eager attention and run whole, sequence by sequence.
-"""
+"""Families of models: each is served and trained as its own eager attention computes it, or refused at once."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,36 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
+from swarm.backends.local import backend
+from swarm.backends.local.backend import LocalBackend
+from swarm.backends.local.forwards import tree_attention
 from swarm.backends.local.generating.batcher import Batcher
+from swarm.backends.local.generating.cache import SlotCache
 from swarm.backends.local.generating.eager_check import check_rows, check_slots
 from swarm.backends.local.generating.generation import Generation
 from swarm.backends.local.generating.paged import PagedBatcher
+from swarm.backends.local.generating.slots import SlotTable
 from swarm.backends.local.learning.learner import LocalLearner
+from swarm.backends.local.model import architecture
 from swarm.backends.local.model.loading import load_policy
 from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import BackendError, Batch, Sampling, TrainEpisode, TrainRow
-from swarm.job import Job
-from tests.swarm.backends.local.families import POSITIONS, REFUSED, SERVED, VOCABULARY, WINDOW, save_family
+from swarm.backends.protocols import BackendError, Batch, TrainEpisode
+from swarm.job import Job, PathModel
+from tests.swarm.backends.local.models import (
+    POSITIONS,
+    REFUSED,
+    SERVED,
+    VOCABULARY,
+    WINDOW,
+    generate,
+    make_model,
+    make_policy,
+    row_of,
+    save_family,
+    save_folder,
+)
 
-pytestmark = pytest.mark.filterwarnings("ignore:fan_in_fan_out")
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore:fan_in_fan_out")]
 
 
 _NOT_PAGED = {"deepseek_v2", "deepseek_v3", "falcon", "falcon-grouped", "gemma2", "gpt_oss", "nemotron"}
@@ -34,20 +51,10 @@ def _job(**fields: Any) -> Job:
 
 
 def _loaded(folder: Path, job: Job) -> Policy:
-    """Load and check a model as the backend does."""
     policy = load_policy(folder, job)
     check_rows(policy, job.max_context)
     check_slots(policy)
     return policy
-
-
-def _run(batcher: Batcher, prompts: list[list[int]], tokens: int) -> list[Generation]:
-    generations = [Generation([*prompt], Sampling(max_tokens=tokens)) for prompt in prompts]
-    for generation in generations:
-        batcher.add(generation)
-    while batcher.busy:
-        batcher.step()
-    return generations
 
 
 def _prompts(longest: int) -> list[list[int]]:
@@ -69,9 +76,9 @@ def test_every_token_has_the_log_prob_that_eager_attention_gives_it(family: str,
     """Prompts of unlike length up to the very last position, answers from kept rows, and rows copied from others."""
     folder = save_family(*SERVED[family], tmp_path)
     batcher = Batcher(_loaded(folder, _job()), slots=4, positions=WINDOW, seed=0)
-    first = _run(batcher, _prompts(20), tokens=10)
+    first = generate(batcher, _prompts(20), 10)
     opening = first[1].ids
-    again = _run(batcher, [[*opening, 7], [*opening[:20], 8], [9], _prompts(WINDOW - 2)[1]], tokens=6)
+    again = generate(batcher, [[*opening, 7], [*opening[:20], 8], [9], _prompts(WINDOW - 2)[1]], 6)
     assert len(again[3].ids) == WINDOW
     _assert_eager(folder, [*first, *again])
 
@@ -91,22 +98,12 @@ def test_engine_and_learner_agree_on_every_family(family: str, rank: int, tmp_pa
     batcher = Batcher(policy, slots=4, positions=WINDOW, seed=0)
     learner = LocalLearner(policy, job, {"sampling": batcher.generator})
     for update in range(2):
-        generations = _run(batcher, [[1, 2, i] for i in range(4)], tokens=6)
-        episodes = tuple(TrainEpisode(str(i), "g", float(i % 2), (_row(g),)) for i, g in enumerate(generations))
+        generations = generate(batcher, [[1, 2, i] for i in range(4)], 6)
+        episodes = tuple(TrainEpisode(str(i), "g", float(i % 2), (row_of(g),)) for i, g in enumerate(generations))
         metrics = learner.update(Batch(update, episodes))
         assert metrics["training/rollout_probs_diff_max"] < 1e-5
         assert metrics["actor/grad_norm"] > 0
         assert (metrics["actor/kl_loss"] > 0) == (update > 0)
-
-
-def _row(generation: Generation) -> TrainRow:
-    given, fresh = generation.prompt_length, generation.fresh
-    return TrainRow(
-        tuple(generation.ids),
-        (0,) * given + (1,) * len(fresh),
-        (0.0,) * given + tuple(token.logprob for token in fresh),
-        (-1,) * given + tuple(token.version for token in fresh),
-    )
 
 
 @pytest.mark.parametrize("family", REFUSED)
@@ -121,13 +118,11 @@ def test_what_cannot_be_served_is_refused_in_one_line_when_it_is_loaded(family: 
 @pytest.mark.parametrize(
     "family", ["cohere2", "gemma2", "gemma3", "gpt_oss", "mistral", "olmo3", "phi3-longrope", "qwen2-windows"]
 )
-def test_a_context_that_a_window_or_its_positions_do_not_cover_is_refused_before_a_weight_is_read(
-    family: str, tmp_path: Path
-) -> None:
+def test_a_context_beyond_window_or_positions_is_refused_before_weights_are_read(family: str, tmp_path: Path) -> None:
     folder = save_family(*SERVED[family], tmp_path)
     load_policy(folder, _job())
     next(folder.glob("*.safetensors")).write_bytes(b"nobody reads this")
-    with pytest.raises(BackendError, match=f"max_context is {WINDOW + 1}; .*set max_context to {WINDOW} at most"):
+    with pytest.raises(BackendError, match=f"{WINDOW + 1}.*max_context to {WINDOW}"):
         load_policy(folder, _job(max_context=WINDOW + 1))
 
 
@@ -136,22 +131,110 @@ def test_a_context_of_all_the_model_s_positions_is_served_in_company(family: str
     """What pads a batch has no position beyond the last one, which no table holds and by which frequencies move."""
     folder = save_family(*SERVED[family], tmp_path)
     batcher = Batcher(_loaded(folder, _job(max_context=POSITIONS)), slots=4, positions=POSITIONS, seed=0)
-    _assert_eager(folder, _run(batcher, _prompts(POSITIONS - 5), tokens=9))
+    _assert_eager(folder, generate(batcher, _prompts(POSITIONS - 5), 9))
 
 
 @pytest.mark.parametrize("family", [name for name in SERVED if name != "llama-dynamic"])
-def test_the_paged_engine_serves_a_family_as_eager_attention_does_or_refuses_it_in_one_line(
-    family: str, tmp_path: Path
-) -> None:
+def test_the_paged_engine_serves_a_family_as_eager_attention_does_or_refuses_it(family: str, tmp_path: Path) -> None:
     folder = save_family(*SERVED[family], tmp_path)
     policy = load_policy(folder, _job())
 
-    def made() -> Any:
-        return PagedBatcher(policy, sequences=4, positions=WINDOW, cache_bytes=1 << 20, seed=0)
-
+    made = partial(PagedBatcher, policy, sequences=4, positions=WINDOW, cache_bytes=1 << 20, seed=0)
     if family in _NOT_PAGED:
         with pytest.raises(BackendError, match=r"engine `slots`$") as refusal:
             made()
         assert "\n" not in str(refusal.value)
     else:
-        _assert_eager(folder, _run(made(), _prompts(20), tokens=10))
+        _assert_eager(folder, generate(made(), _prompts(20), 10))
+
+
+_PLAIN = SlotCache.bind
+
+
+def _one_too_many(cache: SlotCache, rows: Any, positions: Any, end: int) -> Any:
+    return _PLAIN(cache, rows, positions + 1, end + 1)
+
+
+def _sees_all(cache: SlotCache, rows: Any, positions: Any, end: int) -> Any:
+    return torch.zeros_like(_PLAIN(cache, rows, positions, end))
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+@pytest.mark.parametrize("bind", [_one_too_many, _sees_all])
+def test_an_engine_that_sees_too_much_is_refused(
+    kind: str, bind: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_slots(make_policy(kind))
+    monkeypatch.setattr(SlotCache, "bind", bind)
+    with pytest.raises(BackendError, match=rf"slot engine .*{kind} .*0.001 .*found [\d.]+: try") as told:
+        check_slots(make_policy(kind))
+    assert "engine `transformers`" in str(told.value)
+
+
+def test_wrong_copies_and_keys_of_another_prompt_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as copied:
+        copied.setattr(SlotCache, "copy", lambda *_: None)
+        with pytest.raises(BackendError, match="slot engine"):
+            check_slots(make_policy())
+    plain = SlotTable._common  # what is kept of a row is taken for more of the next prompt than it is
+
+    def more(table: SlotTable, prompt: Any) -> Any:
+        found = plain(table, prompt)
+        return (found + (found > 8) * 2).clip(max=prompt.size)
+
+    monkeypatch.setattr(SlotTable, "_common", more)
+    with pytest.raises(BackendError, match="slot engine"):
+        check_slots(make_policy())
+
+
+def _load(family: str, folder: Path, max_context: int = WINDOW) -> Policy:
+    return load_policy(save_family(*SERVED[family], folder), Job(max_context=max_context, device="cpu"))
+
+
+def test_soft_caps_that_sdpa_drops_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(architecture, "soft_caps", lambda _: False)
+    with pytest.raises(BackendError, match=r"gemma2 .*softcap"):
+        _load("gemma2", tmp_path / "told")
+    monkeypatch.setattr(tree_attention, "_DROPPED", ())
+    policy = _load("gemma2", tmp_path / "dropped")
+    with pytest.raises(BackendError, match=r"learner's forward .* gemma2 .*found \d\.\d+: choose another model"):
+        check_rows(policy, WINDOW)
+    with pytest.raises(BackendError, match=r"slot engine.* gemma2"):
+        check_slots(policy)
+
+
+def test_frequencies_that_follow_the_company_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(architecture, "_MOVING", frozenset())
+    policy = _load("phi3-longrope", tmp_path, POSITIONS)
+    check_rows(policy, WINDOW)
+    with pytest.raises(BackendError, match=r"phi3 .*in its batch"):
+        check_rows(policy, WINDOW + 1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_check_leaves_the_model_as_it_was(dtype: torch.dtype) -> None:
+    policy = Policy(make_model("qwen3").to(dtype))
+    attention = policy.config._attn_implementation
+    before = {name: weight.clone() for name, weight in policy.model.state_dict().items()}
+    stream = torch.get_rng_state()
+    check_rows(policy, 64)
+    check_slots(policy)
+    assert policy.config._attn_implementation == attention
+    assert torch.equal(torch.get_rng_state(), stream)
+    assert all(torch.equal(before[name], weight) for name, weight in policy.model.state_dict().items())
+    assert not any(weight.is_inference() for weight in policy.model.parameters()), "they could not be trained"
+
+
+@pytest.mark.parametrize("check", ["check_rows", "check_slots"])
+async def test_nobody_serves_what_was_not_checked(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise BackendError("not as eager attention does")
+
+    monkeypatch.setattr(f"swarm.backends.local.generating.eager_check.{check}", refuse)
+    job = Job(model=PathModel(path=str(save_folder(tmp_path / "m"))), max_context=64, device="cpu")
+    local = LocalBackend(job, tmp_path)
+    with pytest.raises(BackendError, match="not as eager"):
+        await local.start()
+    with pytest.raises(BackendError, match="not started"):
+        _ = local.engine
+    assert backend.PROBS_TOLERANCE

@@ -13,6 +13,8 @@ from starlette.routing import Route
 from swarm.server import make_app
 from tests.swarm.server.support import Answer, Served, eventually, job, serving
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 async def served(tmp_path: Path) -> AsyncIterator[Served]:

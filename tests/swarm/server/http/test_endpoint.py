@@ -24,6 +24,8 @@ from tests.lazily import lazy
 from tests.swarm.server.agents import ADD, GuidedBackend, called
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
 
+pytestmark = pytest.mark.slow
+
 openai = lazy("openai")
 
 
@@ -45,24 +47,12 @@ def sdk(lease: dict[str, Any], http_client: Any = None) -> openai.AsyncOpenAI:
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("n", 0),
-        ("tools", [{"type": "retrieval"}]),
-        ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}),
-        ("logit_bias", {"5": 1}),
-        ("min_tokens", 4),
-        ("frequency_penalty", 0.5),
-        ("temperature", 0.2),
-        ("top_p", 0.5),
-        ("top_k", 5),
-        ("top_logprobs", 3),
-        ("max_tokens", 0),
-        ("seed", 2**64),
-        ("stop", [""]),
-        ("temperature", "hot"),
-        ("no_such_field", 1),
+        ("n", 0), ("tools", [{"type": "retrieval"}]), ("tool_choice", "required"),
+        ("response_format", {"type": "json_object"}), ("logit_bias", {"5": 1}), ("min_tokens", 4),
+        ("frequency_penalty", 0.5), ("temperature", 0.2), ("top_p", 0.5), ("top_k", 5), ("top_logprobs", 3),
+        ("max_tokens", 0), ("seed", 2**64), ("stop", [""]), ("temperature", "hot"), ("no_such_field", 1),
     ],
-)
+)  # fmt: skip
 async def test_what_is_not_honoured_in_training_is_refused_by_name(served: Served, field: str, value: Any) -> None:
     lease = await served.begin()
     answer = await served.chat(lease, "hi", **{field: value})
@@ -110,15 +100,10 @@ async def test_a_prompt_that_leaves_no_room_is_refused_with_its_code(served: Ser
 @pytest.mark.parametrize(
     "raw",
     [
-        b"",
-        b"{",
-        b"[]",
-        b"{}",
-        b'{"model":"fake"}',
-        b'{"model":"fake","messages":[]}',
+        b"", b"{", b"[]", b"{}", b'{"model":"fake"}', b'{"model":"fake","messages":[]}',
         b'{"model":"fake","messages":[{}]}',
     ],
-)
+)  # fmt: skip
 async def test_a_malformed_body_is_an_openai_error(served: Served, raw: bytes) -> None:
     lease = await served.begin()
     answer = await served.call("POST", "/v1/chat/completions", lease["api_key"], raw=raw)
@@ -345,7 +330,8 @@ async def test_a_stream_that_has_begun_ends_with_its_error(tmp_path: Path) -> No
 
 
 async def test_several_answers_stream_side_by_side(tmp_path: Path) -> None:
-    async with speaking(tmp_path, "yes, indeed it is") as served, sdk(await served.begin()) as client:
+    says = "yes, indeed it is"
+    async with speaking(tmp_path, says) as served, sdk(await served.begin()) as client:
         stream = await client.chat.completions.create(model=MODEL, messages=ASK, n=2, stream=True)
         texts = {0: "", 1: ""}
         ends: list[int] = []
@@ -353,7 +339,7 @@ async def test_several_answers_stream_side_by_side(tmp_path: Path) -> None:
             (choice,) = chunk.choices
             texts[choice.index] += choice.delta.content or ""
             ends += [choice.index] if choice.finish_reason else []
-        assert set(texts.values()) == {"yes, indeed it is"}
+        assert set(texts.values()) == {says}
         assert sorted(ends) == [0, 1]
         assert len(nodes(served)) == 2
 

@@ -25,6 +25,8 @@ from tests.swarm.server.http.test_control import routes
 from tests.swarm.server.support import job
 from tests.swarm.server.threads import Threaded, threaded
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = 12
 LAST = ("load_job", "start_engine", "stop_engine")
 CONFORMS = [status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -49,7 +51,7 @@ def test_the_document_is_whole(server: Threaded) -> None:
     known = set(document["components"]["schemas"])
     assert {found.rpartition("/")[2] for found in re.findall(r"'\$ref': '([^']+)'", str(document))} <= known
     assert {"Job", "Lease", "Status", "EpisodeRecord", "Error"} <= known
-    answer = requests.get(f"{server.served.url}/openapi.json", headers=key(server.served.admin), timeout=10)
+    answer = requests.get(f"{server.served.url}/openapi.json", headers=key(server.served.admin), timeout=120)
     assert answer.json() == document
 
 
@@ -107,7 +109,7 @@ def test_whatever_is_sent_is_answered_as_the_document_says(
             case.body["wait_s"] = 0  # nobody waits here
         if operation.name == "events" and mode is GenerationMode.POSITIVE:
             case.query = {**(case.query or {}), "wait_s": 0}
-        answer = case.call(base_url=server.served.url, headers=key(_key(server, operation, lease)), timeout=20)
+        answer = case.call(base_url=server.served.url, headers=key(_key(server, operation, lease)), timeout=120)
         case.validate_response(answer, checks=checks)
         if answer.status_code != 503:  # in its place: the engine is off once it was stopped
             case.validate_response(answer, checks=[not_a_server_error])

@@ -22,6 +22,8 @@ from swarm.environments.playing.play import agent_of
 from swarm.job import Job, TinyModel
 from tests.swarm.server.support import Served, job, serving
 
+pytestmark = pytest.mark.slow
+
 STEPS = 3
 SCHEDULE: dict[str, Any] = {"evaluate_after": (1, 2), "evaluation_episodes": 6}
 ENVIRONMENT = get_environment("guess")

@@ -13,7 +13,9 @@ import pytest
 from swarm.backends.fake.backend import FakeBackend
 from swarm.backends.protocols import BackendError, Batch, NotFinite
 from swarm.job import Job
-from tests.swarm.server.support import eventually, job, serving
+from tests.swarm.server.support import Clock, eventually, job, serving
+
+pytestmark = pytest.mark.slow
 
 
 class RecordingTracker:
@@ -80,18 +82,10 @@ def check_batches(batches: list[Batch], seen: list[tuple[int, ...]]) -> None:
 
 def check_metrics(metrics: dict[str, float]) -> None:
     expected = {
-        "critic/rewards/mean": 0.5,
-        "critic/success/mean": 0.5,
-        "num_turns/mean": 3,
-        "batch/constant_groups": 0,
-        "drift/clean": 8,
-        "drift/fork": 0,
-        "merge/rows": 4,
-        "lease/begun": 12,
-        "lease/ended": 12,
-        "training/global_step": 3,
-        "episodes/total": 12,
-    }
+        "critic/rewards/mean": 0.5, "critic/success/mean": 0.5, "num_turns/mean": 3, "batch/constant_groups": 0,
+        "drift/clean": 8, "drift/fork": 0, "merge/rows": 4, "lease/begun": 12, "lease/ended": 12,
+        "training/global_step": 3, "episodes/total": 12,
+    }  # fmt: skip
     assert {name: metrics[name] for name in expected} == expected
     assert 1 < metrics["merge/ratio"] < metrics["merge/tree_ratio"]
     assert {"response_length/mean", "timing_s/gen", "timing_s/update_actor", "actor/trained_tokens"} <= metrics.keys()
@@ -147,7 +141,8 @@ async def test_an_evaluation_in_flight_is_waited_for_and_later_ones_wait_for_the
 
 
 async def test_a_generation_that_never_ends_is_fenced_and_the_step_goes_on(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(drain_timeout_s=2.0)) as served:  # longer than four ends take on a busy machine
+    clock = Clock()
+    async with serving(tmp_path, job(drain_timeout_s=10), clock=clock) as served:
         evaluation = await served.begin("e", kind="eval")
         leases = [await served.begin(task) for task in "aabb"]
         for lease in leases:
@@ -157,13 +152,16 @@ async def test_a_generation_that_never_ends_is_fenced_and_the_step_goes_on(tmp_p
         await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
         ended = await asyncio.gather(*(served.end(lease) for lease in leases))
         assert [answer.status for answer in ended] == [200] * 4
+        await served.until(state="ROLLING_POST")
+        clock.now += 11
         answer = await stuck
         assert (answer.status, answer.code) == (409, "lease_lost")
         await served.until(step=1)
 
 
 async def test_a_call_that_waits_for_the_update_is_not_fenced_for_one_that_holds_it_up(tmp_path: Path) -> None:
-    async with serving(tmp_path, job(drain_timeout_s=0.5)) as served:
+    clock = Clock()
+    async with serving(tmp_path, job(drain_timeout_s=10), clock=clock) as served:
         leases = [await served.begin(task) for task in "aabb"]
         for lease in leases:
             await served.chat(lease, "hi")
@@ -175,6 +173,8 @@ async def test_a_call_that_waits_for_the_update_is_not_fenced_for_one_that_holds
             await served.end(lease)
         await served.until(state="ROLLING_POST")
         late = asyncio.create_task(served.chat(patient, "x"))
+        await eventually(lambda: served.rollout.counts["calls"], lambda calls: calls == 6)
+        clock.now += 11
         assert (await stuck).code == "lease_lost"
         served.backend.engine.release()
         assert (await late).body["system_fingerprint"] == "policy-1"
@@ -262,7 +262,7 @@ async def test_a_tracker_that_breaks_fails_the_server(tmp_path: Path) -> None:
     async with serving(tmp_path, tracker=lambda _: FullDisk()) as served:
         await served.play_step()
         status = await served.until(state="FAILED")
-        assert "no space left on device" in status["reason"]
+        assert "no space left" in status["reason"]
 
 
 async def test_a_tracker_that_cannot_finish_is_told_and_the_engine_can_start_again(tmp_path: Path) -> None:
@@ -274,7 +274,7 @@ async def test_a_tracker_that_cannot_finish_is_told_and_the_engine_can_start_aga
     async with serving(tmp_path, tracker=lambda _: queue.pop(0)) as served:
         stopped = await served.post("/engine/stop", served.admin)
         assert (stopped.status, stopped.code) == (500, "server_failed")
-        assert "no space left on device" in stopped.message
+        assert "no space left" in stopped.message
         assert served.backend.stopped
         assert (await served.status())["state"] == "OFFLINE"
         assert (await served.post("/engine/start", served.admin)).status == 200
@@ -337,7 +337,7 @@ class Slow(FakeBackend):
         self.go, update = threading.Event(), self.learner.update
 
         def slow(batch: Batch) -> Mapping[str, float]:
-            assert self.go.wait(20)
+            assert self.go.wait(120)
             return update(batch)
 
         self.learner.update = slow  # type: ignore[method-assign]

@@ -6,37 +6,36 @@ import json
 import os
 import pty
 import select
-import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from research.cli.swarm.watching.frame import OlderServer, Watcher
-from research.installation.server_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
+from research.installation.server_process import SwarmProcess
 from swarm.client import NamedTask, SwarmClient
-from swarm.errors import NotFound
-from swarm.job import Job
-from tests.research.cli.conftest import Ajet
+from swarm.errors import NotFound, Unreachable
+from tests.research.cli.conftest import Ajet, client_of, own_server, server_of, small_job
+
+pytestmark = pytest.mark.slow
 
 DEADLINE_S = 180.0
-JOB = Job.model_validate(
-    {"backend": "fake", "steps": 4, "episodes_per_step": 2, "group_size": 2, "environment": "arith"}
-)
 
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """An installation whose server has done two of four steps, and has an episode open: nobody here goes on with it."""
     folder = tmp_path_factory.mktemp("watched")
-    trained(start_swarm(folder / "swarm", models=folder / "models", port=0))
-    yield folder
-    if (found := find_swarm(folder / "swarm")) is not None:
-        stop_swarm(found)
+    with own_server(folder, job=small_job(steps=4, episodes_per_step=2)) as running, client_of(folder) as client:
+        for step in (1, 2):
+            for reward in (0.0, float(step)):
+                running.run(running.served.play("t", reward))
+            running.run(running.served.until(step=step, state="ROLLING"))
+        client.begin(NamedTask("t"), wait_s=60)
+        yield folder
 
 
 @pytest.fixture
@@ -47,34 +46,7 @@ def home(home: Path, installation: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 
 @pytest.fixture
 def server(home: Path) -> SwarmProcess:
-    """The server of this installation."""
-    found = find_swarm(home / "swarm")
-    assert found is not None
-    return found
-
-
-def trained(server: SwarmProcess) -> SwarmProcess:
-    with SwarmClient(server.url, server.admin_token, owner="me") as client:
-        client.ensure_training(JOB)
-        for step in (1, 2):
-            for reward in (0.0, float(step)):
-                play(client, reward)
-            until(client, step)
-        client.begin(NamedTask("t"), wait_s=10)
-    return server
-
-
-def play(client: SwarmClient, reward: float) -> None:
-    episode = client.begin(NamedTask("t"), wait_s=10)
-    episode.chat([{"role": "user", "content": "hi"}])
-    episode.end(reward, success=reward > 0)
-
-
-def until(client: SwarmClient, step: int) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not (client.status().step == step and client.history(after=step - 1).steps):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    return server_of(home)
 
 
 @pytest.mark.usefixtures("server")
@@ -105,7 +77,9 @@ def test_status_is_twelve_lines_for_people_and_all_it_had_for_scripts(ajet: Ajet
 @pytest.mark.usefixtures("server")
 def test_the_live_screen_is_drawn_again_and_q_ends_it(home: Path) -> None:
     master, slave = pty.openpty()
-    environment = {**os.environ, "AJET_HOME": str(home), "TERM": "xterm", "COLUMNS": "80", "LINES": "30"}
+    server = server_of(home)
+    own = {"AJET_SERVER": server.url, "AJET_TOKEN": server.admin_token}
+    environment = {**os.environ, **own, "TERM": "xterm", "COLUMNS": "80", "LINES": "30"}
     command = [sys.executable, "-m", "research", "swarm", "top"]
     live = subprocess.Popen(
         command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True, close_fds=True
@@ -144,46 +118,21 @@ def drain(terminal: int, process: subprocess.Popen[bytes]) -> None:
                 return
 
 
-@pytest.fixture
-def mortal(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SwarmProcess]:
-    """A server of a test's own, trained alike, which may be killed and started again."""
-    monkeypatch.setenv("AJET_HOME", str(tmp_path))
-    yield trained(start_swarm(tmp_path / "swarm", models=tmp_path / "models", port=0))
-    if (found := find_swarm(tmp_path / "swarm")) is not None:
-        stop_swarm(found)
-
-
-def test_the_history_outlives_a_server_that_is_killed(ajet: Ajet, tmp_path: Path, mortal: SwarmProcess) -> None:
-    server = mortal
-    with SwarmClient(server.url, server.admin_token) as client:
-        before = client.history()
-    process = psutil.Process(server.pid)
-    os.kill(server.pid, signal.SIGKILL)
-    process.wait(DEADLINE_S)
-    again = start_swarm(tmp_path / "swarm", models=tmp_path / "models", port=0)
-    with SwarmClient(again.url, again.admin_token) as client:
-        client.ensure_training(JOB)
-        after = client.history()
-        assert [record.step for record in after.steps] == [1, 2]
-        for old, new in zip(before.steps, after.steps, strict=True):
-            for name in ("critic/rewards/mean", "tokens/trained", "batch/groups"):
-                assert new.metrics[name] == old.metrics[name]
-    assert "2 of 4" in ajet("swarm", "top", "--once").out
-
-
 def test_a_watcher_shows_what_was_while_a_server_does_not_answer(
     server: SwarmProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("research.cli.swarm.watching.frame.ANSWER_S", 0.3)
     with SwarmClient(server.url, server.admin_token) as client:
-        watcher = Watcher(server.url, client)
+        now = [0.0]
+        watcher = Watcher(server.url, client, lambda: now[0])
         first = watcher.look()
-        os.kill(server.pid, signal.SIGSTOP)
-        try:
-            silent = watcher.look()
-        finally:
-            os.kill(server.pid, signal.SIGCONT)
-        assert silent.silent_s > 0
+
+        def silent_server(**_: object) -> None:
+            raise Unreachable("it does not answer")
+
+        monkeypatch.setattr(client, "snapshot", silent_server)
+        now[0] = 12.0
+        silent = watcher.look()
+        assert silent.silent_s == 12.0
         assert (silent.snapshot, silent.steps) == (first.snapshot, first.steps)
 
 
@@ -199,6 +148,5 @@ def test_a_server_that_tells_no_snapshot_is_said_to_be_of_an_earlier_release(
     monkeypatch.setattr(SwarmClient, "snapshot", snapshot)
     with SwarmClient(server.url, server.admin_token) as client, pytest.raises(OlderServer, match="earlier release"):
         Watcher(server.url, client).look()
-    ended = ajet("swarm", "top")
-    assert (ended.code, "ajet swarm status" in ended.line) == (2, True)
+    ajet("swarm", "top").refused("ajet swarm status")
     assert "2 of 4" in ajet("swarm", "status").out
