@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,15 +13,13 @@ import pytest
 from tests.research.cli.conftest import ajet, home  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parents[1] / "benchmarks"))  # for `simlab`, which the recordings were made with
 Unpack = Callable[[str, Path], Path]
+Expected = Mapping[str, Any]
 
 
 @pytest.fixture(scope="session")
-def expected() -> Mapping[str, Any]:
-    """Return expected.json."""
-    value: Mapping[str, Any] = json.loads((HERE / "expected.json").read_text())
-    return value
+def expected() -> Expected:
+    return json.loads((HERE / "expected.json").read_text())
 
 
 @pytest.fixture(scope="session")

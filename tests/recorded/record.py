@@ -134,15 +134,13 @@ def stopped() -> Any:
 def _half_done(home: Path) -> bool:
     if not (home / "ajet.db").exists():
         return False
-    with _log(home) as log:
-        runs = [run for study in log.studies() for run in fold(log.read(study)).runs.values()]
+    runs = [run for state in _states(home) for run in state.runs.values()]
     return sum(run.status == "collected" for run in runs) >= 2 and any(run.active for run in runs)
 
 
-@contextmanager
-def _log(home: Path) -> Iterator[EventLog]:
+def _states(home: Path) -> list[StudyState]:
     with closing(EventLog(f"sqlite:///{home / 'ajet.db'}")) as log:
-        yield log
+        return [fold(log.read(study)) for study in log.studies()]
 
 
 def simulated() -> Any:
@@ -239,18 +237,19 @@ def _told(client: SwarmClient) -> dict[str, Any]:
 
 def _pack_home(home: Path) -> dict[str, Any]:
     """Pack a home without what is left out; return what is said of its studies."""
-    _pack(home.name, home, lambda path: not set(path.parts) & set(LEFT_OUT) and not _twice(path))
-    listed = ajet(home, "study", "list")
-    with _log(home) as log:
-        states = {study: fold(log.read(study)) for study in log.studies()}
-    shown = {study: ajet(home, "study", "show", study) for study in states}
-    told = {study: facts(state) for study, state in states.items()}
-    return {"list": listed, "show": shown, "state": told, "calibration": ajet(home, "planner", "calibration")}
 
+    def keep(path: Path) -> bool:  # what was collected of an attempt's evaluations lies in `runs/`
+        twice = "attempts" in path.parts and path.name.startswith("evaluation-")
+        return not set(path.parts) & set(LEFT_OUT) and not twice
 
-def _twice(path: Path) -> bool:
-    """Whether it is an evaluation as the attempt left it: what was collected of it lies in `runs/`."""
-    return "attempts" in path.parts and path.name.startswith("evaluation-")
+    _pack(home.name, home, keep)
+    states = {state.id: state for state in _states(home)}
+    return {
+        "list": ajet(home, "study", "list"),
+        "show": {study: ajet(home, "study", "show", study) for study in states},
+        "state": {study: facts(state) for study, state in states.items()},
+        "calibration": ajet(home, "planner", "calibration"),
+    }
 
 
 def facts(state: StudyState) -> dict[str, Any]:

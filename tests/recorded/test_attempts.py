@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -37,11 +38,8 @@ def test_attempts_open_without_evaluations_during_training_and_keep_their_names(
 
 
 def test_runs_fold_to_attempts_that_kept_no_evaluations(tmp_path: Path, unpack: Unpack) -> None:
-    log = EventLog(f"sqlite:///{unpack('stopped', tmp_path) / 'ajet.db'}")
-    try:
+    with closing(EventLog(f"sqlite:///{unpack('stopped', tmp_path) / 'ajet.db'}")) as log:
         runs = [run for study in log.studies() for run in fold(log.read(study)).runs.values()]
-    finally:
-        log.close()
     assert {attempt.during_sha256 for run in runs for attempt in run.attempts} == {""}
 
 
@@ -51,6 +49,5 @@ def test_a_servers_job_waits_for_no_evaluation_and_has_the_digest_its_checkpoint
 ) -> None:
     folder = unpack(name, tmp_path)
     job = ServerDirectory(folder).interrupted()
-    assert job is not None
     assert (job.evaluate_after, job.evaluation_episodes) == ((), 64)
     assert [path.name for path in (folder / "checkpoints").iterdir()] == [job.digest()[:12]]

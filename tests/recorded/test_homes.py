@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from research.installation.home import Home
 from studies import EventLog, EventType, StudyState, fold
 from studies.log.lock_file import lock_error
 from studies.verdicts.judge import judge_hypothesis
-from tests.recorded.conftest import Unpack, check_says
+from tests.recorded.conftest import Expected, Unpack, check_says
 from tests.recorded.record import KILLED, TOPIC, facts
 from tests.research.cli.conftest import Ajet
 
@@ -42,27 +42,17 @@ def says(home: Path, ajet: Ajet) -> Says:
     return call
 
 
-@contextmanager
-def opened(home: Path) -> Iterator[EventLog]:
-    with closing(EventLog(f"sqlite:///{home / 'ajet.db'}")) as log:
-        yield log
-
-
 def states(home: Path) -> dict[str, StudyState]:
-    with opened(home) as log:
+    with closing(EventLog(f"sqlite:///{home / 'ajet.db'}")) as log:
         return {study: fold(log.read(study)) for study in log.studies()}
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_studies_are_listed_and_shown_as_they_were(
-    home: Path,
-    says: Says,
-    ajet: Ajet,
-    unpack: Unpack,
-    expected: Mapping[str, Any],
-    name: str,
+def test_studies_are_listed_and_shown_as_they_were_and_predictions_scored(
+    home: Path, says: Says, ajet: Ajet, unpack: Unpack, expected: Expected, name: str
 ) -> None:
     unpack(name, home)
+    check_says(says("planner", "calibration"), expected[name]["calibration"])
     check_says(says("study", "list"), expected[name]["list"])
     listed = ajet("study", "list")
     for study, recorded in expected[name]["show"].items():
@@ -74,19 +64,14 @@ def test_studies_are_listed_and_shown_as_they_were(
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_logs_verify_and_fold_to_what_they_did(
-    tmp_path: Path, unpack: Unpack, expected: Mapping[str, Any], name: str
+def test_logs_verify_and_fold_to_what_they_did_locks_hold_and_each_verdict_is_computed_as_it_was(
+    tmp_path: Path, unpack: Unpack, expected: Expected, name: str
 ) -> None:
-    found = states(unpack(name, tmp_path))
-    assert found.keys() == expected[name]["state"].keys()
-    for study, recorded in expected[name]["state"].items():
-        check_says(json.loads(json.dumps(facts(found[study]))), recorded, study)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_locks_hold_and_each_verdict_is_computed_as_it_was(tmp_path: Path, unpack: Unpack, name: str) -> None:
     path = unpack(name, tmp_path)
-    for study, state in states(path).items():
+    found = states(path)
+    assert found.keys() == expected[name]["state"].keys()
+    for study, state in found.items():
+        check_says(json.loads(json.dumps(facts(state))), expected[name]["state"][study], study)
         assert lock_error(state, path / "studies" / study) is None
         for verdict in (*state.interim, *state.verdicts):
             again = judge_hypothesis(state, verdict.hypothesis, look=verdict.look, phase=verdict.phase)
@@ -109,12 +94,7 @@ def test_each_study_verifies_where_it_lies_and_as_an_export(
 
 @pytest.mark.parametrize(("name", "number"), REPORTED)
 def test_a_report_is_there_as_it_was_and_is_built_again_with_the_same_data(
-    home: Path,
-    says: Says,
-    unpack: Unpack,
-    expected: Mapping[str, Any],
-    name: str,
-    number: int,
+    home: Path, says: Says, unpack: Unpack, expected: Expected, name: str, number: int
 ) -> None:
     """The words of a report may change from version to version; its numbers, hashes and verdicts may not."""
     unpack(name, home)
@@ -144,12 +124,7 @@ def data(page: bytes) -> set[str]:
     return set(DATA.findall(text))
 
 
-def test_a_stopped_study_goes_on_to_its_verdict(
-    home: Path,
-    says: Says,
-    unpack: Unpack,
-    expected: Mapping[str, Any],
-) -> None:
+def test_a_stopped_study_goes_on_to_its_verdict(home: Path, says: Says, unpack: Unpack, expected: Expected) -> None:
     """The trainings that were left are simulated."""
     unpack("stopped", home)
     (before,) = states(home).values()
@@ -201,10 +176,7 @@ def _gone_on(flight: Flight, path: Path, before: StudyState) -> StudyState:
 
 
 def test_an_old_study_takes_a_note_and_stays_concluded(
-    home: Path,
-    says: Says,
-    unpack: Unpack,
-    expected: Mapping[str, Any],
+    home: Path, says: Says, unpack: Unpack, expected: Expected
 ) -> None:
     unpack("finished", home)
     (recorded,) = expected["finished"]["list"]
@@ -212,15 +184,3 @@ def test_an_old_study_takes_a_note_and_stays_concluded(
     as_recorded = [{**verdict, "scope": "all"} for verdict in recorded["verdicts"]]
     assert says("study", "resume", "--no-prefect")["verdicts"] == as_recorded
     assert says("study", "report", "--build")["study"] == recorded["study"]
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_what_was_predicted_is_scored_as_it_was(
-    home: Path,
-    says: Says,
-    unpack: Unpack,
-    expected: Mapping[str, Any],
-    name: str,
-) -> None:
-    unpack(name, home)
-    check_says(says("planner", "calibration"), expected[name]["calibration"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-GOING_ON = "verif or locks_hold or goes_on_to_its_verdict"
+GOING_ON = "verif or goes_on_to_its_verdict"
 
 
 @pytest.mark.slow

@@ -16,7 +16,7 @@ from swarm.backends.local import LocalBackend
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.job import Job
 from swarm.server.shared.directory import ServerDirectory
-from tests.recorded.conftest import HERE, Unpack, check_says
+from tests.recorded.conftest import HERE, Expected, Unpack, check_says
 from tests.recorded.record import LEASE, PROBE
 from tests.swarm.server.support import Served, eventually, serving
 
@@ -24,9 +24,7 @@ STATUS = ("job_digest", "step", "steps", "policy_version", "collected_episodes")
 
 
 def interrupted(folder: Path) -> Job:
-    found = ServerDirectory(folder).interrupted()
-    assert found is not None
-    return found
+    return ServerDirectory(folder).interrupted()
 
 
 async def told(served: Served, path: str) -> Any:
@@ -64,7 +62,7 @@ def renewed(lease: Mapping[str, Any], folder: Path, served: Served) -> dict[str,
 
 
 async def test_a_killed_server_recovers_and_trains_each_episode_once(
-    tmp_path: Path, unpack: Unpack, expected: Mapping[str, Any]
+    tmp_path: Path, unpack: Unpack, expected: Expected
 ) -> None:
     recorded, folder = expected["fake"], unpack("fake", tmp_path)
     lease = json.loads((folder / LEASE).read_text())
@@ -115,7 +113,7 @@ def trained(served: Served) -> dict[str, int]:
 
 
 async def test_a_killed_training_of_a_model_goes_on_with_its_weights(
-    tmp_path: Path, unpack: Unpack, expected: Mapping[str, Any], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, unpack: Unpack, expected: Expected, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The checkpoint is of step 2; step 3 is learned again from the store."""
     from swarm.backends.local.learning.checkpoint import read  # imports torch
@@ -184,16 +182,12 @@ async def test_a_folder_of_an_earlier_release_has_none_and_gets_one_as_it_trains
         assert "best" not in kept
         await served.server.start()
         await served.until(state="ROLLING")
-        assert await finished(served, 5) == [5], "which is learned again"
+
+        async def steps() -> list[int]:
+            return [record["step"] for record in (await told(served, "/history"))["steps"]]
+
+        # the store may be a moment behind
+        assert await eventually(steps, lambda found: found[-1:] == [5]) == [5], "which is learned again"
         await served.play("y")
         await served.until(step=6, finished=True)
-        assert await finished(served, 6) == [5, 6]
-
-
-async def finished(served: Served, last: int) -> list[int]:
-    """Return the steps of the history once it has the last one: the store may be a moment behind."""
-
-    async def steps() -> list[int]:
-        return [record["step"] for record in (await told(served, "/history"))["steps"]]
-
-    return list(await eventually(steps, lambda found: found[-1:] == [last]))
+        assert await eventually(steps, lambda found: found[-1:] == [6]) == [5, 6]

@@ -11,7 +11,7 @@ from studies import Event
 from studies.checks.run_facts import conditions_in, facts
 from studies.log.event import EventType
 from studies.metrics import Asked, Results, kind_named, kind_of, other_environment
-from studies.records.design import Design, Hypothesis, Metric, RunSpec, Schedule
+from studies.records.design import Design, Metric, RunSpec, Schedule
 from studies.records.design_parts import Prediction
 from studies.records.run_data import Measurement
 from studies.records.run_specs import confirm_spec
@@ -40,8 +40,7 @@ def measured_design(chosen: Metric, seeds: int = 5, **changes: Any) -> Design:
         prediction=Prediction(low=low, high=high, probability=0.7),
     )
     given: dict[str, Any] = {"metric": chosen, "test": "welch", "shared_seeds": True}
-    claims: tuple[Hypothesis, ...] = (claim,)
-    return design(claims, seeds, **(given | changes))
+    return design((claim,), seeds, **(given | changes))
 
 
 @dataclass
@@ -84,8 +83,8 @@ class MeasuredStudy(Synthetic):
             snapshot={**written, "steps": STEPS}, evaluation={**whole, "episodes": 2 * HELD},
             conditions=conditions_in(history, initial, final), facts=facts(final),
         )  # fmt: skip
-        found = kind_of(spec.metric).measure(spec.metric, Results(initial, final, during, history, other))
-        for key, (value, n) in found.items():
+        results = Results(initial, final, during, history, other)
+        for key, (value, n) in kind_of(spec.metric).measure(spec.metric, results).items():
             record = Measurement(run_id=spec.run_id, key=key, value=value, n=n, sha256=whole["sha256"])
             self.append(EventType.MEASUREMENT_RECORDED, **record.model_dump(mode="json"))
         return collected

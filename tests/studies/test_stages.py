@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from studies import Event, EventType, LogCorrupt, StudyState
+from studies import Event, EventType, LogCorrupt
 from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, RunSpec
-from studies.records.design_parts import (
-    Knob,
-    Look,
-    Prediction,
-    Promise,
-    Replication,
-    Rung,
-    Screen,
-    Selection,
-)
+from studies.records.design_parts import Knob, Look, Prediction, Promise, Replication, Rung, Screen, Selection
 from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import confirm_spec, noise_hash, noise_spec, replicate_spec, screen_spec
 from studies.records.screen_claims import claims, confirmed_arms
@@ -47,11 +37,6 @@ def searching() -> Design:
     control = Arm(name="control", overrides={"group_size": 4, "epochs": 1})
     changes = {"arms": (control,), "control_arm": "control", "hypotheses": (), "screen": SCREEN}
     return Design(**{**plain.model_dump(), **changes, "promise": Promise(power=0.8, effect=0.1)})
-
-
-@pytest.fixture
-def study(tmp_path: Path) -> Synthetic:
-    return Synthetic(tmp_path)
 
 
 def begun(s: Synthetic, chosen: Design | None = None) -> Synthetic:
@@ -115,27 +100,21 @@ def amend(s: Synthetic, **changes: Any) -> Event:
     return s.append(EventType.DESIGN_AMENDED, amendment={"kind": "note", "reason": "x", **changes})
 
 
-def test_a_noise_plan_stands_before_the_design(study: Synthetic) -> None:
+def test_a_noise_plan_stands_before_the_design_and_an_attempt_at_its_run_is_no_launch_of_the_design(
+    study: Synthetic,
+) -> None:
     study.create()
     noise(study, seconds_per_run=7.0)
-    plan(study, noise_spec(study.study, PLAN, noise_hash(PLAN), 5))
+    plan(study, spec := noise_spec(study.study, PLAN, noise_hash(PLAN), 5))
+    study.launch(spec)
     state = study.state()
     assert (state.status, state.noise_plan, state.noise_seconds) == ("planning", PLAN, 7.0)
     assert [run.spec.phase for run in state.runs.values()] == ["noise"]
-
-
-def test_an_attempt_at_a_noise_run_is_not_the_first_launch_of_the_design(study: Synthetic) -> None:
-    study.create()
-    noise(study)
-    spec = noise_spec(study.study, PLAN, noise_hash(PLAN), 5)
-    plan(study, spec)
-    study.launch(spec)
-    assert study.state().first_launch is None
+    assert state.first_launch is None
 
 
 def test_a_screen_leads_to_arms_and_claims(study: Synthetic) -> None:
     state = screened(study).state()
-    assert state.design is not None
     assert state.locked_design == study.design
     assert state.design_hash == study.design.hash()
     assert [arm.name for arm in state.design.arms] == ["control", DEEP.name, WIDE.name]
@@ -175,8 +154,7 @@ def test_later_looks_replace_earlier_ones_in_the_open(study: Synthetic) -> None:
 
 
 def test_a_run_of_a_later_look_leaves_an_earlier_verdict_standing_and_one_of_its_own_does_not(study: Synthetic) -> None:
-    begun(study, looked())
-    specs = study.plan()
+    specs = study.begin(looked())
     judge(study)
     decide(study)
     study.run(specs[4])  # the first run of the third seed
@@ -196,17 +174,11 @@ def test_a_decision_settles_a_hypothesis_or_does_not(study: Synthetic, action: s
 
 
 def test_a_replication_has_a_verdict_of_its_own(study: Synthetic) -> None:
-    begun(study, looked())
-    judge(study, final=True)
-    decide(study, "replicate")
-    arm = study.design.arms[1]
-    spec = replicate_spec(study.study, study.design, study.design.hash(), arm, 71)
-    plan(study, spec)
-    judge(study, phase="replicate", final=True)
+    arm = replicated(study)[1].arm
     state = study.state()
     assert [v.phase for v in (*state.verdicts, *state.replications)] == ["confirm", "replicate"]
-    assert [run.spec.environment for run in state.runs_of(arm.name, "replicate")] == ["arith"]
-    assert state.runs_of(arm.name) == ()
+    assert [run.spec.environment for run in state.runs_of(arm, "replicate")] == ["arith"]
+    assert state.runs_of(arm) == ()
 
 
 def test_an_amendment_knows_whether_results_came_before_it(study: Synthetic) -> None:
@@ -228,21 +200,25 @@ def test_an_amendment_that_accepts_has_invalid_verdicts_computed_again(study: Sy
     assert (state.verdicts, [v.verdict for v in state.superseded]) == ((), ["invalid"])
 
 
-def test_a_veto_and_an_amendment_after_the_end_stand_and_change_nothing(study: Synthetic) -> None:
+def test_it_has_the_invalid_verdict_on_a_replication_computed_again_too(study: Synthetic) -> None:
+    replicated(study, verdict="invalid")
+    amend(study, kind="accept", target="co_tenancy")
+    state = study.state()
+    assert (state.replications, [v.phase for v in state.superseded]) == ((), ["replicate"])
+    assert [v.phase for v in state.verdicts] == ["confirm"]
+
+
+def test_a_veto_and_an_amendment_after_the_end_stand_and_change_nothing_and_the_first_of_two_vetoes_stands(
+    study: Synthetic,
+) -> None:
     before = study.whole()
-    study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason="late")
+    for reason in ("late", "later"):
+        study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason=reason)
     amend(study, kind="accept", target="co_tenancy")
     after = study.state()
     assert after.verdicts == before.verdicts
     assert after.vetoed["h1"].reason == "late"
     assert len(after.amendments) == 1
-
-
-def test_the_first_of_two_vetoes_stands(study: Synthetic) -> None:
-    begun(study)
-    for reason in ("first", "second"):
-        study.append(EventType.HYPOTHESIS_VETOED, hypothesis="h1", reason=reason)
-    assert study.state().vetoed["h1"].reason == "first"
 
 
 def foreign(s: Synthetic, **changes: Any) -> Event:
@@ -336,13 +312,8 @@ UNFIT: dict[str, tuple[Step, str]] = {
 @pytest.mark.parametrize("name", UNFIT)
 def test_what_a_lock_does_not_lead_to_is_refused_and_named(study: Synthetic, name: str) -> None:
     step, said = UNFIT[name]
-
-    def fold_it() -> StudyState:
-        step(study)
-        return study.state()
-
     with pytest.raises(LogCorrupt, match=said) as caught:
-        fold_it()
+        (step(study), study.state())  # a step may fold as well
     assert f"event {caught.value.seq} ({caught.value.type})" in str(caught.value)
 
 
@@ -359,19 +330,10 @@ def replicated(s: Synthetic, **changes: Any) -> list[RunSpec]:
     return specs
 
 
-def test_an_amendment_has_the_invalid_verdict_on_a_replication_computed_again_too(study: Synthetic) -> None:
-    replicated(study, verdict="invalid")
-    amend(study, kind="accept", target="co_tenancy")
-    state = study.state()
-    assert (state.replications, [v.phase for v in state.superseded]) == ((), ["replicate"])
-    assert [v.phase for v in state.verdicts] == ["confirm"]
-
-
 def test_a_verdict_falls_when_a_run_of_its_seeds_is_launched_or_given_up_for_it_is_to_be_accounted_for(
     study: Synthetic,
 ) -> None:
-    begun(study, looked())
-    specs = study.plan()
+    specs = study.begin(looked())
     judge(study)
     study.launch(specs[4])  # the first run of the third seed, which the first look does not see
     assert [v.look for v in study.state().verdicts] == [1]

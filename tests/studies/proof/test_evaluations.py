@@ -1,4 +1,4 @@
-"""Evaluations during training, and on another environment, are checked against what the metric asks for."""
+"""Evaluations are checked against what the metric asks for; each run that feeds a claim has the course of its files."""
 
 from __future__ import annotations
 
@@ -12,13 +12,17 @@ from typing import Any, cast
 
 import pytest
 
-from studies import RunState, StudyState
+from studies import RunState, StudyState, fold
+from studies.checks.run_facts import conditions_in
 from studies.metrics import Asked, Results, kind_named, kind_of
+from studies.proof.chain import events_of
 from studies.proof.evidence import check_files
 from studies.proof.findings import Findings
 from studies.records.design import Metric, RunSpec, Schedule
+from studies.records.design_parts import CollapseRule
 from studies.records.run_data import Measurement
 from studies.records.run_specs import evaluated
+from tests.studies.proof.conftest import Kept
 
 STEPS, PER_STEP, EPISODES, PLAYS = 8, 16, 20, 5
 AREA = kind_named("area").define(
@@ -37,9 +41,8 @@ def part(version: int, episodes: int, solved: int, environment: str = "guess") -
 def found(metric: Metric, folder: Path, change: Callable[[Any], object], steps: int = STEPS) -> str:
     """Return what is found of a run of so many steps whose stored evaluation was changed, hash and number with it."""
     job = evaluated({"episodes_per_step": PER_STEP, "steps": STEPS}, metric)
-    spec = RunSpec(
-        study="s", design_hash="d", arm="a", seed=7, environment="guess", job=job, metric=metric, phase="noise"
-    )
+    about = {"study": "s", "design_hash": "d", "arm": "a", "environment": "guess", "phase": "noise"}
+    spec = RunSpec(**about, seed=7, job=job, metric=metric)
     evaluation = {
         "study": "s", "run_id": spec.run_id, "attempt": 1, "initial": part(0, EPISODES, 4),
         "final": part(steps, EPISODES, 12),
@@ -58,10 +61,9 @@ def found(metric: Metric, folder: Path, change: Callable[[Any], object], steps: 
         (folder / f"{name}.json").write_bytes(data)
         collected[name] = {"path": f"{name}.json", "sha256": hashlib.sha256(data).hexdigest()}
     stored = Results(evaluation["initial"], evaluation["final"], evaluation["during"], history, evaluation.get("other"))
+    bound = {"run_id": spec.run_id, "sha256": collected["evaluation"]["sha256"]}
     measured = {
-        key: Measurement(
-            run_id=spec.run_id, key=key, value=each.value, n=each.n, sha256=collected["evaluation"]["sha256"]
-        )
+        key: Measurement(**bound, key=key, value=each.value, n=each.n)
         for key, each in kind_of(metric).measure(metric, stored).items()
     }
     run = replace(RunState(spec.run_id, spec), collected=collected, measurements=measured)
@@ -70,14 +72,10 @@ def found(metric: Metric, folder: Path, change: Callable[[Any], object], steps: 
     return "\n".join(map(str, findings.drifts))
 
 
-def unchanged(value: Any) -> None:
-    """Leave it as it is."""
-
-
 @pytest.mark.parametrize("metric", [AREA, ELSEWHERE], ids=["area", "transfer"])
 @pytest.mark.parametrize("steps", [STEPS, 5, 4, 1])
 def test_what_is_whole_holds_however_far_the_training_came(metric: Metric, steps: int, tmp_path: Path) -> None:
-    assert found(metric, tmp_path, unchanged, steps) == ""
+    assert found(metric, tmp_path, lambda value: None, steps) == ""
 
 
 @pytest.mark.parametrize(
@@ -100,3 +98,62 @@ def test_what_the_metric_does_not_ask_for_is_named(
     metric: Metric, change: Callable[[Any], object], difference: str, tmp_path: Path
 ) -> None:
     assert difference in found(metric, tmp_path, change)
+
+
+# courses, under a locked rule of collapse
+
+Conditions = dict[str, Any]
+
+
+@pytest.fixture
+def state(kept: Kept) -> StudyState:
+    """The study as if it had locked a rule of collapse, which it is older than."""
+    found = fold(events_of(kept.study, kept.rows, Findings()))
+    return replace(found, locked_design=found.locked_design.model_copy(update={"collapse": CollapseRule()}))
+
+
+def with_courses(kept: Kept, state: StudyState, change: Callable[[Conditions], Conditions]) -> list[str]:
+    """Return what is found where the runs' conditions are those of their files, after a change of them."""
+    runs = {}
+    for run_id, run in state.runs.items():
+        snapshot, evaluation = (
+            json.loads((kept.folder / run.collected[kind]["path"]).read_text()) for kind in ("snapshot", "evaluation")
+        )
+        known = conditions_in(snapshot["history"], evaluation["initial"], evaluation["final"])
+        conditions = change({**(run.collected.get("conditions") or {}), **known})
+        runs[run_id] = replace(run, collected={**run.collected, "conditions": conditions})
+    return drifts(kept, replace(state, runs=runs))
+
+
+def drifts(kept: Kept, state: StudyState) -> list[str]:
+    findings = Findings()
+    check_files(state, kept.folder, findings)
+    return [str(drift) for drift in findings.drifts]
+
+
+def test_recorded_courses_hold(kept: Kept, state: StudyState) -> None:
+    assert with_courses(kept, state, lambda known: known) == []
+
+
+def test_a_run_without_its_course_is_named(kept: Kept, state: StudyState) -> None:
+    found = drifts(kept, state)
+    assert len(found) == len(state.runs)
+    assert all("holds no course" in line for line in found)
+    assert with_courses(kept, state, lambda known: known | {"course": None}) == found
+
+
+def test_without_a_rule_nothing_is_asked_of_older_runs(kept: Kept, state: StudyState) -> None:
+    before = state.locked_design.model_copy(update={"collapse": None})
+    assert drifts(kept, replace(state, locked_design=before)) == []
+
+
+def test_a_forged_course_is_named(kept: Kept, state: StudyState) -> None:
+    found = with_courses(kept, state, lambda known: known | {"course": known["course"] | {"end": -1.0}})
+    assert len(found) == len(state.runs)
+    assert all("course is" in line for line in found)
+
+
+def test_a_run_that_is_said_to_have_broken_down_and_has_all_its_steps_is_named(kept: Kept, state: StudyState) -> None:
+    found = with_courses(kept, state, lambda known: known | {"stopped_by": "kl_blow_up"})
+    assert len(found) == len(state.runs)
+    assert all("stopped_by is 'kl_blow_up'" in line for line in found)

@@ -5,22 +5,30 @@ from __future__ import annotations
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
 
 from studies.records.design import Arm
 from studies.report import build_report
 from tests.studies.asked_on import Inquiry
 from tests.studies.synthetic import Synthetic, design
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
 CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)"),
+]
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--no-first-run"]
+    from playwright.sync_api import sync_playwright
+
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
         yield chromium
@@ -101,8 +109,7 @@ def test_light_and_dark_differ(browser: Browser, report: Path) -> None:
     colours = set()
     for scheme in ("light", "dark"):
         page, _ = opened(browser, report, width=800, scheme=scheme)
-        colours.add(
-            page.evaluate("getComputedStyle(document.body).backgroundColor + getComputedStyle(document.body).color")
-        )
+        body = "getComputedStyle(document.body)"
+        colours.add(page.evaluate(f"{body}.backgroundColor + {body}.color"))
         page.context.close()
     assert len(colours) == 2

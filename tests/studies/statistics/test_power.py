@@ -48,15 +48,12 @@ def _arms(shape: PowerDesign, effect: float, rng: random.Random) -> list[Runs]:
 @pytest.mark.parametrize(
     ("shape", "effect"),
     [
-        (PowerDesign("welch", once(5)), 2.0),
-        (PowerDesign("welch", once(3)), 2.0),
-        (PowerDesign("common", once(5), arms=3), 2.0),
-        (PowerDesign("common", once(3), arms=5), 2.5),
-        (PowerDesign("common", once(5), arms=4), 1.8),
-        (PowerDesign("paired", once(5), correlation=0.5), 1.5),
+        (PowerDesign("welch", once(5)), 2.0), (PowerDesign("welch", once(3)), 2.0),
+        (PowerDesign("common", once(5), arms=3), 2.0), (PowerDesign("common", once(3), arms=5), 2.5),
+        (PowerDesign("common", once(5), arms=4), 1.8), (PowerDesign("paired", once(5), correlation=0.5), 1.5),
         (PowerDesign("welch", once(10), families=4), 1.5),
     ],
-)
+)  # fmt: skip
 @studies(60, 1000)
 def test_power_is_what_the_shipped_test_has(shape: PowerDesign, effect: float, studies: int) -> None:
     """Within three points and three standard errors."""

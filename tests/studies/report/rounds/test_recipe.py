@@ -9,6 +9,7 @@ from studies import StudyState
 from studies.records.design import CONFIGURATION, Arm
 from studies.report.rounds.answer import recipe_said
 from studies.report.rounds.recipe import SettingRecipe, recipes
+from tests.golden import assert_golden
 from tests.studies.asked_on import Inquiry
 
 RATE = "learning_rate"
@@ -16,16 +17,17 @@ RATE = "learning_rate"
 
 def judged(state: StudyState, control: float, treatment: float, **verdict: Any) -> StudyState:
     """Return a round as if it had compared these learning rates in arith, with a verdict that is changed so."""
-    assert state.design is not None
-    (claim,) = state.design.hypotheses
     pair = {"variable": RATE, "control": control, "treatment": treatment}
-    arms = tuple(Arm(name=f"lr={value}", overrides={RATE: value}) for value in (control, treatment))
-    design = state.design.model_copy(
-        update={
-            "environment": "arith", "arms": arms, "control_arm": arms[0].name,
-            "hypotheses": (claim.model_copy(update=pair),),
-        }
-    )  # fmt: skip
+    return compared(state, pair, [{RATE: value} for value in (control, treatment)], verdict)
+
+
+def compared(
+    state: StudyState, pair: dict[str, Any], arms: list[dict[str, Any]], verdict: dict[str, Any]
+) -> StudyState:
+    (claim,) = state.design.hypotheses
+    control, treatment = (Arm(name=f"arm-{n}", overrides=fields) for n, fields in enumerate(arms))
+    changes = {"environment": "arith", "arms": (control, treatment), "control_arm": control.name}
+    design = state.design.model_copy(update=changes | {"hypotheses": (claim.model_copy(update=pair),)})
     return replace(state, design=design, verdicts=(state.verdicts[0].model_copy(update=verdict),))
 
 
@@ -41,12 +43,7 @@ def better(*rounds: StudyState) -> list[tuple[int, Any, Any]]:
 def test_each_setting_has_a_recipe_of_its_own(inquiry: Inquiry) -> None:
     found = {recipe.environment: list(recipe.values) for recipe in recipes(inquiry.state.rounds)}
     assert found == {"arith": [RATE], "guess": [RATE]}
-    said = recipe_said(inquiry.state)
-    assert said[0] == (
-        "In arith: learning_rate = 0.01 rather than learning_rate = 0.003: expect about +0.209 (from +0.068 to +0.350) "
-        "of hidden success (round 1, 99.86 % interval, 6 fresh seeds of each arm)."
-    )
-    assert len(said) == 2
+    assert_golden("\n".join(recipe_said(inquiry.state)))
 
 
 def test_what_a_later_round_did_not_show_again_is_taken_back_and_said(inquiry: Inquiry) -> None:
@@ -54,11 +51,7 @@ def test_what_a_later_round_did_not_show_again_is_taken_back_and_said(inquiry: I
     again = judged(second, 0.003, 0.01, verdict="inconclusive")
     assert better(first, again) == []
     state = replace(third, rounds_before=(first, again), design=None, verdicts=())
-    assert recipe_said(state) == (
-        "Nothing was confirmed: no comparison whose last round showed that one value is better.",
-        "In arith: what round 1 showed of learning_rate 0.01 against 0.003 was not shown again in round 2, on fresh "
-        "seeds: it is no part of a recipe.",
-    )
+    assert_golden("\n".join(recipe_said(state)))
 
 
 def test_the_last_of_two_confirmations_that_contradict_each_other_counts(inquiry: Inquiry) -> None:
@@ -88,29 +81,17 @@ def test_values_are_said_to_hold_together_only_where_each_was_tried_with_those_b
     shown = {"verdict": "supported", "estimate": 0.2, "low": 0.1, "high": 0.3}
     later = replace(third, verdicts=(third.verdicts[0].model_copy(update=shown),))
     assert in_arith(first, later).together
-    assert later.design is not None
     base = {**later.design.base_job, RATE: 0.003}
     without = replace(later, design=later.design.model_copy(update={"base_job": base}))
     assert not in_arith(first, without).together
     assert list(in_arith(first, without).values) == [RATE, "episodes_per_step"]
-    (said,) = [line for line in recipe_said(replace(without, rounds_before=(first,))) if "add up" in line]
-    assert said == "In arith, these values were not all tried together: that their effects add up was not tested."
+    assert_golden("\n".join(recipe_said(replace(without, rounds_before=(first,)))))
 
 
 def configured(state: StudyState, control: dict[str, Any], treatment: dict[str, Any], **verdict: Any) -> StudyState:
     """Return a round as if a search had found a configuration that was then compared with its control."""
-    changed = judged(state, 0.003, 0.01, **verdict)
-    assert changed.design is not None
-    (claim,) = changed.design.hypotheses
-    arms = (Arm(name="control", overrides=control), Arm(name="found", overrides={**control, **treatment}))
     pair = {"variable": CONFIGURATION, "control": {name: control[name] for name in treatment}, "treatment": treatment}
-    design = changed.design.model_copy(
-        update={
-            "arms": arms, "control_arm": "control",
-            "hypotheses": (claim.model_copy(update=pair),),
-        }
-    )  # fmt: skip
-    return replace(changed, design=design)
+    return compared(state, pair, [control, {**control, **treatment}], verdict)
 
 
 def test_a_search_that_goes_on_from_the_best_of_another_adds_to_its_recipe(inquiry: Inquiry) -> None:

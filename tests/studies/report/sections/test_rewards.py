@@ -10,17 +10,18 @@ import pytest
 
 from studies import EventType, LogCorrupt, StudyState, fold
 from studies.checks.job_fields import off_design
-from studies.records.design import BUILT_IN, REWARD, Arm, Design
-from studies.report import build_report
+from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
+from studies.report.build import render_report
 from studies.report.figures.series import curves, reward_curves
 from studies.report.parts.evidence import REWARDS, SUCCESS, Evidence, RunEvidence, gather
 from studies.report.sections.rewards import reach, written
 from studies.report.sections.scrutiny import checks, threats
-from tests.studies.report.sections.test_scrutiny import said
-from tests.studies.report.test_build import page
+from tests.golden import assert_golden
+from tests.studies.report.pages import Page, pages, section
+from tests.studies.report.sections.test_scrutiny import said, said_of
 from tests.studies.synthetic import SOURCE, Synthetic, coded_design, hypothesis
 
-LLM = {"name": "llm", "model": "scripted"}
+pytestmark = pytest.mark.usefixtures("undrawn")
 DOCKER = {"budget_s": 900.0, "max_runs": None, "parallel": 2, "approve": "none", "sandbox": {"kind": "docker"}}
 
 
@@ -29,10 +30,12 @@ def study(tmp_path: Path) -> Synthetic:
     return Synthetic(tmp_path, means={"reward=built-in": 0.52, "reward=dense": 0.66, "group_size=16": 0.6})
 
 
+def begin(study: Synthetic, design: Design | None = None) -> list[RunSpec]:
+    return study.begin(design or coded_design(), planner={"name": "llm", "model": "scripted"}, settings=DOCKER)
+
+
 def whole(study: Synthetic, design: Design | None = None) -> StudyState:
-    study.create(planner=LLM, settings=DOCKER)
-    study.lock(design or coded_design())
-    for spec in study.plan():
+    for spec in begin(study, design):
         study.launch(spec, sandbox={"kind": "docker", "image": "sha256:0"})
         study.end(spec)
         study.collect(spec)
@@ -41,43 +44,31 @@ def whole(study: Synthetic, design: Design | None = None) -> StudyState:
 
 
 def test_a_report_shows_the_code_its_hash_its_arm_and_its_author(study: Synthetic) -> None:
-    report = build_report(whole(study), study.folder)
-    digest = hashlib.sha256(SOURCE.encode()).hexdigest()
-    text, markdown = page(report).text, report.markdown.read_text()
-    for shown in (text, markdown.replace("**", "")):
-        assert digest in shown
-        assert "trained on by reward=dense" in shown
-        assert "Written by the planner's language model (scripted) before the data" in shown
-        assert "It ran in containers only" in shown
-    assert f"```\n{SOURCE}\n```" in markdown
-    assert " ".join(SOURCE.split()) in text
+    whole(study)
+    markdown, page = pages(study)
+    found = section(markdown, "Generated code")
+    assert_golden(found)
+    for part in (hashlib.sha256(SOURCE.encode()).hexdigest(), SOURCE):
+        assert part in found
+        assert " ".join(part.split()) in page.text
 
 
 @pytest.mark.parametrize(
-    ("sandbox", "where"),
+    ("sandboxes", "where"),
     [
-        ({"kind": "docker"}, "It ran in containers only, on training episodes."),
-        ({"kind": "process"}, "Where it ran is not recorded."),
-        (None, "It has not run."),
+        (("docker", "docker"), "containers only"),
+        (("process", "process"), "not recorded"),
+        (("docker", "process"), "not recorded"),
+        (("", ""), "not run"),
     ],
 )
 def test_where_the_code_ran_is_what_the_log_of_its_attempts_says(
-    study: Synthetic, sandbox: dict[str, str] | None, where: str
+    study: Synthetic, sandboxes: tuple[str, str], where: str
 ) -> None:
-    study.create(planner=LLM, settings=DOCKER)
-    study.lock(coded_design())
-    for spec in study.plan():
-        if sandbox is not None:
-            study.launch(spec, sandbox=sandbox if spec.code else {"kind": "docker"})
+    for number, spec in enumerate(entry for entry in begin(study) if entry.code):
+        if kind := sandboxes[min(number, 1)]:
+            study.launch(spec, sandbox={"kind": kind})
     assert where in written(study.state())
-
-
-def test_one_attempt_elsewhere_is_enough_not_to_say_containers_only(study: Synthetic) -> None:
-    study.create(planner=LLM, settings=DOCKER)
-    study.lock(coded_design())
-    for number, spec in enumerate(entry for entry in study.plan() if entry.code):
-        study.launch(spec, sandbox={"kind": "process" if number else "docker"})
-    assert "Where it ran is not recorded." in written(study.state())
 
 
 HOSTILE = (
@@ -87,40 +78,40 @@ HOSTILE = (
 
 
 def test_code_is_text_in_a_report_whatever_it_holds(study: Synthetic) -> None:
-    report = build_report(whole(study, coded_design(HOSTILE)), study.folder)
-    found = page(report)
-    assert "script" not in found.tags
-    assert "{{ 7*7 }} {% raw %}" in found.text
+    found = render_report(whole(study, coded_design(HOSTILE)), study.folder)
+    page = Page(found["report.html"])
+    assert "script" not in page.tags
+    assert "{{ 7*7 }} {% raw %}" in page.text
     fence = "`" * 4
-    assert f"{fence}\n{HOSTILE}\n{fence}" in report.markdown.read_text()
+    assert f"{fence}\n{HOSTILE}\n{fence}" in found["report.md"]
 
 
 def test_code_with_a_side_effect_leaves_no_trace_from_lock_to_report(study: Synthetic, tmp_path: Path) -> None:
     trace = tmp_path / "trace"
-    build_report(whole(study, coded_design(f"open({str(trace)!r}, 'w').close()\n{SOURCE}")), study.folder)
+    render_report(whole(study, coded_design(f"open({str(trace)!r}, 'w').close()\n{SOURCE}")), study.folder)
     assert not trace.exists()
 
 
-def test_a_report_without_code_says_nothing_of_it(study: Synthetic) -> None:
-    report = build_report(Synthetic(study.folder / "other").whole(), study.folder / "other")
-    assert "Generated code" not in page(report).text
-    assert not any("training-reward" in figure.name for figure in report.figures)
+def test_a_report_without_code_says_nothing_of_it(finished: tuple[StudyState, Path]) -> None:
+    found = render_report(*finished)
+    assert "Generated code" not in found["report.md"] + found["report.html"]
+    assert not any("training-reward" in name for name in found)
 
 
 def test_the_threat_of_reward_hacking_is_named_with_its_arm(study: Synthetic) -> None:
-    state = whole(study)
-    evidence = gather(state, study.folder)
-    assert "threat: The training reward of reward=dense was written by a language model" in said(state, evidence)
-    assert "note: Training reward beside hidden success with reward=dense" in said(state, evidence)
+    whole(study)
+    assert_golden(about(said_of(study), "reward"))
+
+
+def about(remarks: str, word: str) -> str:
+    return "\n".join(line for line in remarks.split("\n") if word in line)
 
 
 def test_a_reward_that_rises_while_hidden_success_falls_is_said_to_have_parted(tmp_path: Path) -> None:
     study = Synthetic(tmp_path, means={"reward=built-in": 0.52, "reward=dense": 0.1})
     state = whole(study)
     evidence = with_curves(gather(state, study.folder), REWARDS, ((1, 0.2), (40, 3.5)))
-    text = said(state, evidence)
-    assert "threat: Training reward and hidden success parted with reward=dense" in text
-    assert "from 0.200 to 3.500" in text
+    assert_golden(about(said(state, evidence), "parted"))
 
 
 @pytest.mark.parametrize(
@@ -141,9 +132,8 @@ def test_what_a_source_names_beyond_its_arguments_is_read_from_it(source: str, f
 
 
 def test_code_that_reaches_beyond_its_arguments_is_a_threat(study: Synthetic) -> None:
-    state = whole(study, coded_design("import os\n" + SOURCE))
-    text = said(state, gather(state, study.folder))
-    assert "threat: The reward dense names os, by which it may do more than judge a play" in text
+    whole(study, coded_design("import os\n" + SOURCE))
+    assert "threat: The reward dense names os" in said_of(study)
 
 
 @pytest.mark.parametrize(
@@ -157,20 +147,17 @@ def test_code_that_reaches_beyond_its_arguments_is_a_threat(study: Synthetic) ->
 def test_an_arm_whose_code_may_have_chosen_what_counts_is_a_threat(
     study: Synthetic, arm: str, code: str, told: bool
 ) -> None:
-    study.create(planner=LLM, settings=DOCKER)
-    study.lock(coded_design())
-    specs = study.plan()
+    specs = begin(study)
     lost = next(spec for spec in specs if spec.arm == arm)
     for spec in specs:
         study.launch(spec)
         if spec is lost:
             study.end(spec, status="failed")
-            study.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code=code, reason="x")
+            study.give_up(spec, code)
         else:
             study.end(spec)
             study.collect(spec)
-    text = said(study.state(), gather(study.state(), study.folder))
-    assert (f"Runs of reward=dense were lost ({code}) and others count" in text) == told
+    assert (f"reward=dense were lost ({code})" in said_of(study)) == told
 
 
 def with_curves(evidence: Evidence, key: str, curve: tuple[tuple[int, float], ...]) -> Evidence:
@@ -194,24 +181,26 @@ def three_arms() -> Design:
     return coded_design(arms=arms, control_arm="control", hypotheses=claims)
 
 
-def test_each_reward_has_a_figure_of_its_own_with_the_arms_that_trained_on_it(study: Synthetic) -> None:
+def test_each_reward_has_a_figure_of_its_own_with_the_arms_that_trained_on_it(
+    study: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     state = whole(study, three_arms())
     drawn = reward_curves(state, gather(state, study.folder))
     assert [[arm.arm for arm in data.arms] for data in drawn] == [["control", "group_size=16"], ["reward=dense"]]
     assert [data.measured for data in drawn] == [
         "mean training reward by built-in", "mean training reward by dense",
     ]  # fmt: skip
-    report = build_report(state, study.folder)
-    assert {"training-reward-1.svg", "training-reward-2.svg"} <= {figure.name for figure in report.figures}
-    page(report)
+    monkeypatch.undo()
+    found = render_report(state, study.folder)
+    assert {"figures/training-reward-1.svg", "figures/training-reward-2.svg"} <= found.keys()
+    Page(found["report.html"])
 
 
 def test_rewards_of_different_functions_are_never_drawn_on_one_axis(study: Synthetic) -> None:
     state = whole(study)
     evidence = gather(state, study.folder)
     together = curves(state, evidence)
-    assert together is not None
-    assert together.measured == "share of training episodes solved"
+    assert_golden(together.measured)
     without_success = with_curves(evidence, SUCCESS, ())
     assert without_success.curve_key == REWARDS
     assert curves(state, without_success) is None
@@ -221,8 +210,7 @@ def test_the_arms_of_a_reward_differ_in_it_and_in_nothing_else(study: Synthetic)
     state = whole(study, three_arms())
     evidence = gather(state, study.folder)
     assert off_design(state) == {}
-    text = "\n".join(remark.text for remark in checks(state, evidence))
-    assert "The resolved jobs and rewards of compared arms differ in group_size, reward and in nothing else." in text
+    assert_golden(about("\n".join(remark.text for remark in checks(state, evidence)), "resolved jobs"))
 
 
 @pytest.mark.parametrize("code", [None, SOURCE + "#"])
@@ -231,15 +219,14 @@ def test_a_run_with_other_code_than_its_arms_is_no_run_of_the_design(study: Synt
     study.lock(coded_design())
     spec = study.spec("reward=dense", study.design.seeds[0]).model_copy(update={"code": code})
     study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
-    with pytest.raises(LogCorrupt, match="not what its lock leads to: code"):
+    with pytest.raises(LogCorrupt, match="leads to: code"):
         fold(study.log.read(study.study))
 
 
 def test_a_partial_study_with_code_has_its_threats_and_no_numbers(study: Synthetic) -> None:
-    study.create(planner=LLM, settings=DOCKER)
-    study.lock(coded_design())
+    begin(study)
     state = study.state()
     found = [remark.text for remark in threats(state, gather(state, study.folder))]
     assert any("reward hacking" in text for text in found)
     assert not any("beside hidden success" in text for text in found)
-    build_report(state, study.folder)
+    render_report(state, study.folder)
