@@ -1,5 +1,3 @@
-"""Launched once, found again: many controllers, killed ones, an engine that goes away, and what is ours to reap."""
-
 from __future__ import annotations
 
 import json

@@ -1,5 +1,3 @@
-"""The folder of a sandbox: written once and for good, one at a time, and its troubles told in a line."""
-
 from __future__ import annotations
 
 import os

@@ -1,5 +1,3 @@
-"""What a sandbox said steers no terminal, and a text that grows, seen through its end, is told once."""
-
 from __future__ import annotations
 
 import itertools

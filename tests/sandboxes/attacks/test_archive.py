@@ -1,5 +1,3 @@
-"""What an attacker sends in as an archive: nothing of it is unpacked, and nothing starts."""
-
 from __future__ import annotations
 
 import io

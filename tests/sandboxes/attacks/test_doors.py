@@ -1,5 +1,3 @@
-"""What an attacker does with the two doors it has, while an honest client of the same server trains to the end."""
-
 from __future__ import annotations
 
 import asyncio

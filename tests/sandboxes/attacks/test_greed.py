@@ -1,5 +1,3 @@
-"""What an attacker takes of the machine: processes, memory, disk, the engine's log, and the time of others."""
-
 from __future__ import annotations
 
 from dataclasses import replace

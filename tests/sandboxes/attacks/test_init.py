@@ -1,5 +1,3 @@
-"""What an attacker does to the container's PID 1, to its word on how it ended, and to its end."""
-
 from __future__ import annotations
 
 import array

@@ -1,5 +1,3 @@
-"""What an attacker leaves in place of results."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""Where an attacker looks for keys: none of this machine's is in its container."""
-
 from __future__ import annotations
 
 import io

@@ -1,5 +1,3 @@
-"""What an attacker tries against the walls of its container, one attempt a test; and the same without the walls."""
-
 from __future__ import annotations
 
 import json

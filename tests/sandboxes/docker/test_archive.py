@@ -1,5 +1,3 @@
-"""Archives: what cannot be a plain file at a plain path does not get into a container, whoever made the archive."""
-
 from __future__ import annotations
 
 import bz2

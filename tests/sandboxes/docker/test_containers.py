@@ -1,5 +1,3 @@
-"""Containers in a real engine, from launch to folder: every end told apart, everything bounded, nothing left behind."""
-
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,3 @@
-"""Reading the frames of PID 1: whole results only, within their bounds, whatever else the log holds."""
-
 from __future__ import annotations
 
 import base64

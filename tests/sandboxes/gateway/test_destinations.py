@@ -1,5 +1,3 @@
-"""What an allow-list's entries mean, and which addresses are of the public Internet."""
-
 from __future__ import annotations
 
 import ipaddress

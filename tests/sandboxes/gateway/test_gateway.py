@@ -1,5 +1,3 @@
-"""The gateway on real sockets: what passes, what does not, and what becomes of either side when the other goes."""
-
 from __future__ import annotations
 
 import asyncio

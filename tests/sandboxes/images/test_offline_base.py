@@ -1,5 +1,3 @@
-"""A base of this machine's Debian: its sources are read in both formats, and what is missing is one line."""
-
 from __future__ import annotations
 
 import stat

@@ -1,5 +1,3 @@
-"""PID 1 by itself: whom it believes, and, in a process namespace of its own, how it ends."""
-
 from __future__ import annotations
 
 import ast

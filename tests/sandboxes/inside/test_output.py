@@ -1,5 +1,3 @@
-"""What PID 1 keeps of its command's output, and that it accounts for the rest."""
-
 from __future__ import annotations
 
 import base64

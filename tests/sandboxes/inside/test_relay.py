@@ -1,5 +1,3 @@
-"""The relay: bytes, ends of sending, back-pressure and absent gateways, on real sockets."""
-
 from __future__ import annotations
 
 import asyncio

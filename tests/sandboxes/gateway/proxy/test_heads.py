@@ -1,5 +1,3 @@
-"""Heads as they are passed on: whatever came, one reading of what is sent."""
-
 from __future__ import annotations
 
 import pytest
