@@ -71,7 +71,7 @@ def begin(kind, task):
     body = json.dumps({"task_id": task, "kind": kind}).encode()
     headers = {"Authorization": "Bearer " + os.environ["AJET_TOKEN"], "Content-Type": "application/json"}
     request = urllib.request.Request("http://127.0.0.1:8000/episodes", body, headers)
-    return urllib.request.urlopen(request, timeout=5).status
+    return urllib.request.urlopen(request, timeout=60).status
 
 
 tried("environment", lambda: dict(os.environ))
@@ -80,7 +80,7 @@ tried("image", lambda: write("/opt/ajet/site/swarm/environments/base.py"))
 tried("host", lambda: write(TRACE))
 tried("results", lambda: [os.makedirs("/workspace/results", exist_ok=True), write(RESULTS)])
 tried("evaluation", lambda: begin("eval", "arith-1-1"))
-tried("stop", lambda: urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:8000/stop", b"{}"), timeout=5))
+tried("stop", lambda: urllib.request.urlopen(urllib.request.Request("http://127.0.0.1:8000/stop", b"{}"), timeout=60))
 
 
 def reward(task, messages, outcome):

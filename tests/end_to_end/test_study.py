@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 def flow_runs(url: str) -> list[dict[str, Any]]:
     request = urllib.request.Request(f"{url}/api/flow_runs/filter", b"{}", {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=20) as reply:
+    with urllib.request.urlopen(request, timeout=120) as reply:
         found: list[dict[str, Any]] = json.load(reply)
     return found
 

@@ -51,7 +51,7 @@ handle = DockerSandbox(Path(root), engine).run(
     SandboxSpec("one", command, Path("/"), image=image, archive=archive, results={"a": 10}, labels={"study": "s"})
 )
 if when == "settle":
-    handle.wait(60)
+    handle.wait(180)
 """
 COPY = "open('results/a', 'w').write(open('/input/word').read())"
 
@@ -318,7 +318,7 @@ def wired(engine: ContainerEngine, wire: Wire, tmp_path: Path) -> Iterator[Conta
     """The engine behind the wire."""
     import docker
 
-    client = docker.DockerClient(f"unix://{tmp_path}/wire.sock", version="auto", timeout=2)
+    client = docker.DockerClient(f"unix://{tmp_path}/wire.sock", version="auto")
     yield replace(engine, client=client, host="unix:///the/wire")
     client.close()
 
@@ -329,6 +329,7 @@ def test_an_engine_that_goes_away_is_one_line_and_nothing_is_concluded(
     assert box.run("pass", "quiet").wait(DEADLINE_S) == Exit("finished", 0)
     handle = DockerSandbox(box.root, wired).run(box.spec(SLEEPER))
     assert handle.poll() is None
+    wired.client.api.timeout = 1
     wire.silent = True
     with pytest.raises(SandboxError, match=r"answer.*unix:///the/wire.*nothing was concl"):
         handle.poll()

@@ -218,7 +218,7 @@ def standing_in() -> Iterator[StandIn]:
     server = uvicorn.Server(uvicorn.Config(application(standin), host="127.0.0.1", port=0, log_level="warning"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while not server.started:
         assert time.monotonic() < deadline, "expected the stand-in to bind"
         time.sleep(0.01)

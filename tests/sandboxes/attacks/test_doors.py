@@ -48,7 +48,7 @@ def honest_spec(attackers: Attackers, exchange: Path, tasks: Any) -> SandboxSpec
     command = ("python3", "-m", "swarm.environments", "play", "--environment", "guess", "--concurrency", "4",
                "--server", "http://127.0.0.1:8000", "--tasks", "/input/tasks.json")  # fmt: skip
     return SandboxSpec(
-        "honest", command, Path("/"), environment={"AJET_TOKEN": PLACEHOLDER}, time_limit_s=90.0, limits=Limits(),
+        "honest", command, Path("/"), environment={"AJET_TOKEN": PLACEHOLDER}, time_limit_s=180.0, limits=Limits(),
         image=attackers.image.id, archive=pack({"tasks.json": to_json(tasks).encode()}), exchange=exchange,
         ports={8000: PORTS[8000]},
     )  # fmt: skip
@@ -97,7 +97,7 @@ async def fight(attackers: Attackers, tmp_path_factory: pytest.TempPathFactory) 
                 results={"report.json": 1 << 20, "seen": 8 << 20},
             )  # fmt: skip
             player = await asyncio.to_thread(attackers.sandbox.run, honest_spec(attackers, folder / "honest", tasks))
-            honest = await asyncio.to_thread(player.wait, 80.0)
+            honest = await asyncio.to_thread(player.wait, 200.0)
             report = await asyncio.to_thread(attack.report)
             status = await served.status()
             assert honest is not None, player.logs()

@@ -105,7 +105,7 @@ def reports(
     exchange = Path(folder) / "own"
     exchange.mkdir()
     attack = attackers.run(
-        "probing.py", "/workspace/results/report.json", *MODULES, exchange=exchange, ports={}, time_limit_s=90.0
+        "probing.py", "/workspace/results/report.json", *MODULES, exchange=exchange, ports={}, time_limit_s=180.0
     )
     user = weak.run(
         "probing.py", "-", *MODULES[:3], facts=facts, network_mode="host",

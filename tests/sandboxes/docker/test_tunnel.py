@@ -24,7 +24,7 @@ ASK = dedent(
     import http.client, json, os, signal, socket, sys, time
 
     def ask(body, path="/v1/chat/completions"):
-        connection = http.client.HTTPConnection("127.0.0.1", 8000, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", 8000, timeout=120)
         connection.request("POST", path, body, {"authorization": "Bearer sandbox", "content-type": "application/json"})
         return connection.getresponse().read()
 
@@ -69,7 +69,7 @@ async def ran(
         command=("python3", "-I", "-c", ASK + dedent(code)),
         directory=folder,
         environment={"AJET_TOKEN": PLACEHOLDER},
-        time_limit_s=40.0,
+        time_limit_s=180.0,
         image=image.id,
         results={"said.json": 1000},
         exchange=exchange,
@@ -81,7 +81,7 @@ async def ran(
             Gateway(exchange, upstream=Upstream(url, "token", lambda _: None), log=folder / "egress.jsonl"),
         ):
             handle_of = await in_thread(lambda: sandbox.run(spec))
-            ended = await in_thread(lambda: handle_of.wait(60))
+            ended = await in_thread(lambda: handle_of.wait(200))
         (tunnel,) = sandbox._tunnels.values()
         return ended, handle_of.logs(), (tunnel, handle_of.results())
     finally:
@@ -149,7 +149,7 @@ async def test_a_call_that_is_aborted_leaves_the_others_alone(
     ended, said, (tunnel, _) = await ran(
         engine, image, tmp_path,
         """
-        slow = http.client.HTTPConnection("127.0.0.1", 8000, timeout=20)
+        slow = http.client.HTTPConnection("127.0.0.1", 8000, timeout=120)
         slow.request("POST", "/v1/chat/completions", b"slow", {"authorization": "Bearer sandbox"})
         for _ in range(5):
             gone = socket.create_connection(("127.0.0.1", 8000))
@@ -191,5 +191,5 @@ async def test_the_agent_can_neither_end_nor_trace_the_tunnel_nor_take_the_place
 
 async def test_the_tunnel_ends_with_its_container(engine: ContainerEngine, image: Image, tmp_path: Path) -> None:
     _, _, (tunnel, _) = await ran(engine, image, tmp_path, "ask(b'x')", reversed_)
-    await in_thread(lambda: tunnel._thread.join(10))
+    await in_thread(lambda: tunnel._thread.join(60))
     assert not tunnel.alive

@@ -583,12 +583,12 @@ async def test_a_connection_that_the_server_may_be_about_to_close_is_not_used_ag
 
 
 async def test_a_server_that_speaks_unasked_is_heard_by_nobody(tmp_path: Path) -> None:
-    cut = asyncio.Event()
+    answered, cut = asyncio.Event(), asyncio.Event()
 
     async def unasked(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(EMPTY)
-        await asyncio.sleep(0.02)
+        await answered.wait()
         writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
         with contextlib.suppress(ConnectionError):
             await reader.read()
@@ -596,6 +596,7 @@ async def test_a_server_that_speaks_unasked_is_heard_by_nobody(tmp_path: Path) -
 
     async with speaking(unasked) as port, opened(tmp_path, port) as both:
         assert await both.get() == 200
+        answered.set()
         await soon(cut)
 
 
