@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,8 +50,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Choose processes for this session and every command that a test starts; no test is judged by its speed.
 
-    Nothing is sent to W&B, whoever is logged in here.
+    Nothing is sent to W&B, whoever is logged in here. What whoever starts the tests has set for signals (a shell's
+    background job ignores SIGINT), for new files and for proxies is not the tests'.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.umask(0o022)
+    for proxy in [name for name in os.environ if name.lower().endswith("_proxy")]:
+        del os.environ[proxy]
     os.environ["AJET_SANDBOX"] = "process"
     os.environ["WANDB_MODE"] = "offline"
     os.environ["AJET_ROUNDS"] = "1"  # a test that asks on says so
