@@ -132,7 +132,7 @@ def test_a_server_that_was_stopped_takes_its_job_up_again_and_says_when_another_
 
     with client(start(steps=3)) as first:
         for _ in range(2):
-            episode = first.begin(NamedTask("sum"), wait_s=120)
+            episode = first.begin(NamedTask("sum"), wait_s=60)
             episode.chat([{"role": "user", "content": "1 + 2"}])
             episode.end(1.0)
         while (status := first.status()).step < 1 or status.state != "ROLLING":
