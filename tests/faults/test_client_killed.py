@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 
 from swarm.client.asynchronous import AsyncSwarmClient, NamedTask
-from tests.faults.books import check
-from tests.faults.harness import SAID, Books, Client, Play, job, moments, play_to_the_end, running
+from tests.faults.harness import SAID, Books, Client, Play, check, job, moments, play_to_the_end, running
 
 WANTED = job(lease_ttl_s=0.8, drain_timeout_s=0.8)
 

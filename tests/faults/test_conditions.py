@@ -17,8 +17,7 @@ from aiohttp import web
 
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.errors import LeaseLost
-from tests.faults.books import check
-from tests.faults.harness import SAID, Books, Client, Server, job, moments, play_to_the_end, refused, running
+from tests.faults.harness import SAID, Books, Client, Server, check, job, moments, play_to_the_end, refused, running
 
 WANTED = job()
 PAGES = 100

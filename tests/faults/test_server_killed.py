@@ -11,8 +11,7 @@ import pytest
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.errors import SwarmError, Unreachable
 from swarm.job import Job
-from tests.faults.books import check
-from tests.faults.harness import SAID, Books, Client, Server, job, play_to_the_end, running
+from tests.faults.harness import SAID, Books, Client, Server, check, job, play_to_the_end, running
 from tests.faults.points import Fault
 
 WANTED = job()

@@ -13,8 +13,18 @@ from swarm.client.asynchronous import NamedTask
 from swarm.client.teams import Team
 from swarm.errors import EpisodeEnded, LeaseLost, TeamAborted
 from swarm.wire import EpisodeSummary
-from tests.faults.books import newest_weights, stored_episodes
-from tests.faults.harness import DEADLINE_S, SAID, Books, Client, Server, job, moments, running
+from tests.faults.harness import (
+    DEADLINE_S,
+    SAID,
+    Books,
+    Client,
+    Server,
+    job,
+    moments,
+    newest_weights,
+    running,
+    stored_episodes,
+)
 from tests.faults.points import Fault
 
 WANTED = job(steps=1)

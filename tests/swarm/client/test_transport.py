@@ -1,9 +1,11 @@
-"""The transport waits for a server as long as that lives, however long it is silent, and no longer."""
+"""The transport waits for a server as long as that lives, and plain functions wait in threads of their own."""
 
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import socket
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -11,7 +13,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from swarm.client import transport
+from swarm.client import threads, transport
+from swarm.client.threads import in_thread
 from swarm.client.transport import Transport
 from swarm.errors import Unreachable
 from tests.swarm.server.support import job, serving
@@ -124,3 +127,70 @@ async def test_a_call_nobody_waits_for_any_more_is_cut() -> None:
 async def test_the_kernel_is_told_to_ask_whether_a_silent_connection_is_there() -> None:
     with transport._kept_alive((socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", ("", 0))) as made:
         assert made.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)
+
+
+async def test_the_loop_goes_on_while_a_function_works() -> None:
+    working, go_on = threading.Event(), threading.Event()
+
+    def slow() -> str:
+        working.set()
+        assert go_on.wait(10)
+        return "done"
+
+    call = asyncio.create_task(in_thread(slow))
+    while not working.is_set():  # noqa: ASYNC110 - a thread sets it
+        await asyncio.sleep(0)
+    go_on.set()
+    assert await call == "done"
+
+
+async def test_a_function_sees_the_context_of_its_caller() -> None:
+    colour = contextvars.ContextVar("colour", default="none")
+    colour.set("red")
+    assert await in_thread(colour.get) == "red"
+
+
+async def test_no_call_is_made_while_too_many_have_not_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threads, "_left_behind", set())
+    go_on = threading.Event()
+    for _ in range(threads.MOST_LEFT):
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.001):
+                await in_thread(go_on.wait, 10)
+    with pytest.raises(TimeoutError, match="have not returned"):
+        await in_thread(int)
+    left = list(threads._left_behind)
+    go_on.set()
+    for thread in left:
+        await asyncio.to_thread(thread.join, 10)
+    assert await in_thread(int) == 0
+
+
+async def test_nobody_waits_for_a_function_whose_loop_is_closed() -> None:
+    """The thread goes on, and what it returns is dropped without a word."""
+    working, go_on = threading.Event(), threading.Event()
+    threads_before = set(threading.enumerate())
+
+    def slow() -> None:
+        working.set()
+        go_on.wait(10)
+
+    def other_loop() -> None:
+        async def given_up() -> None:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.01):
+                    await in_thread(slow)
+
+        asyncio.run(given_up())
+
+    await asyncio.to_thread(other_loop)
+    failures: list[object] = []
+    hook, threading.excepthook = threading.excepthook, failures.append
+    try:
+        go_on.set()
+        for thread in set(threading.enumerate()) - threads_before:
+            if thread.name == "play":
+                await asyncio.to_thread(thread.join, 10)
+    finally:
+        threading.excepthook = hook
+    assert failures == []

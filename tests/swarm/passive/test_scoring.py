@@ -1,16 +1,23 @@
-"""Rewards are relative: their mean does not move, their order is the scores', and a person's word goes first."""
+"""Rewards are relative: they keep the scores' order, and a person's word goes first. What is to be erased is."""
 
 from __future__ import annotations
 
+import asyncio
 import random
+from collections.abc import Sequence
 from statistics import fmean
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarm.passive import erasing
+from swarm.passive.erasing import Eraser
 from swarm.passive.judge import AnswerJudge, read_order
 from swarm.passive.scoring import ScorerFailed, checked, preferred, relative
+from swarm.wire import Erasure
 
 SCORES = st.lists(st.integers(-50, 50).map(float), min_size=2, max_size=12)
 
@@ -54,3 +61,35 @@ async def test_a_judge_that_likes_the_longest_finds_it_wherever_it_is_shown() ->
         judge = AnswerJudge(longest, random.Random(seed))
         scores = await judge.score({"messages": []}, ["aa", "aaaa", "a", "aaa"])
         assert list(scores) == [-2.0, 0.0, -3.0, -1.0]
+
+
+class FullDisk:
+    """Records of one episode, whose first note finds no room."""
+
+    def __init__(self) -> None:
+        self.left, self.gone, self.failures = ["e1"], asyncio.Event(), 1
+
+    def to_erase(self, most: int) -> list[str]:
+        return self.left[:most]
+
+    def tried(self, episodes: Sequence[str], erased: Sequence[str]) -> None:
+        if self.failures:
+            self.failures -= 1
+            raise OSError(28, "No space left on device")
+        self.left = [each for each in self.left if each not in erased]
+        self.gone.set()
+
+
+async def test_a_full_disk_ends_no_eraser(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def erase(secret: str, episodes: Sequence[str]) -> Any:
+        return Erasure(erased=tuple(episodes), left=(), unknown=())
+
+    monkeypatch.setattr(erasing, "AGAIN_S", 0.01)
+    records = FullDisk()
+    eraser = Eraser(cast(Any, SimpleNamespace(erase=erase)), cast(Any, records), "secret")
+    running = asyncio.create_task(eraser.run())
+    await asyncio.wait_for(records.gone.wait(), 20)
+    assert not running.done()
+    assert records.left == []
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
