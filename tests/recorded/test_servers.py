@@ -112,6 +112,7 @@ def trained(served: Served) -> dict[str, int]:
     return dict(found)
 
 
+@pytest.mark.slow
 async def test_a_killed_training_of_a_model_goes_on_with_its_weights(
     tmp_path: Path, unpack: Unpack, expected: Expected, caplog: pytest.LogCaptureFixture
 ) -> None:

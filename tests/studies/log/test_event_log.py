@@ -222,6 +222,7 @@ def test_a_read_only_log_can_be_read_but_not_written(log: EventLog, path: Path) 
     read_only.close()
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_reported_and_loses_nothing_durable(path: Path) -> None:
     """A real writer meets a real limit on file size, as on a full disk; what it had said to be durable stays."""
 
@@ -238,6 +239,7 @@ def test_a_full_disk_is_reported_and_loses_nothing_durable(path: Path) -> None:
         assert len(log.read(STUDY)) >= int(done.stdout.split()[-1])
 
 
+@pytest.mark.slow
 def test_two_processes_append_at_once_and_lose_nothing(url: str) -> None:
     writers = [start("log", url, STUDY, "60", name) for name in ("a", "b")]
     said = [int(line) for process in writers for line in process.communicate()[0].split()]
@@ -249,6 +251,7 @@ def test_two_processes_append_at_once_and_lose_nothing(url: str) -> None:
         assert [e.payload["number"] for e in events if e.payload["writer"] == name] == list(range(60))
 
 
+@pytest.mark.slow
 def test_kill_9_at_random_moments_leaves_a_log_that_verifies_and_holds_all_that_was_durable(path: Path) -> None:
     rng, durable = random.Random(3), 0
     for round_ in range(4):

@@ -69,6 +69,7 @@ def taker(url: str) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.slow
 def test_of_processes_that_contend_one_wins_and_the_others_are_told_who(url: str) -> None:
     with ExitStack() as stack:
         takers = [stack.enter_context(taker(url)) for _ in range(3)]
@@ -80,6 +81,7 @@ def test_of_processes_that_contend_one_wins_and_the_others_are_told_who(url: str
         assert all(holder in said and "/home-b" in said for pid, said in answers.items() if pid != winner), answers
 
 
+@pytest.mark.slow
 def test_a_killed_holder_of_this_host_is_followed_at_once(url: str) -> None:
     with closing(EventLog(url)) as log, taker(url) as process:
         go(process)

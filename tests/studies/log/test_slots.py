@@ -19,8 +19,6 @@ from studies.log.leases import ControllerLeases, Holder, LeaseWatch
 from studies.log.slots import Slot, SlotAsk, SlotRow, Slots, grantable
 from tests.studies.processes import go, line, start
 
-pytestmark = pytest.mark.slow
-
 HOST = "machine"
 
 
@@ -49,6 +47,7 @@ def fit(slots: Sequence[Slot]) -> bool:
     return apart and sum((Fraction(1, slot.parts) for slot in slots), Fraction(0)) <= 1
 
 
+@pytest.mark.slow
 def test_processes_that_contend_share_the_machine_and_leave_nothing_free(url: str) -> None:
     parts = (2, 3, 4)
     processes = [start("slots", url, HOST, f"study-{count}", str(count)) for count in parts]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from studies import StudyState
 from studies.records.design import CONFIGURATION, Arm
 from studies.report.rounds.answer import recipe_said
@@ -12,6 +14,7 @@ from studies.report.rounds.recipe import SettingRecipe, recipes
 from tests.golden import assert_golden
 from tests.studies.asked_on import Inquiry
 
+pytestmark = pytest.mark.slow  # for the inquiry that it begins with
 RATE = "learning_rate"
 
 

@@ -25,7 +25,7 @@ from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.report.pages import section
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn")]
+pytestmark = pytest.mark.usefixtures("undrawn")
 KINDS = ("episodes", "seconds", "area", "reward", "collapse", "success", "gain")
 SLOW, QUICK = "group_size=4", "group_size=16"
 
@@ -54,6 +54,7 @@ def episodes(tmp_path_factory: pytest.TempPathFactory) -> MeasuredStudy:
     return study(tmp_path_factory.mktemp("episodes"), "episodes")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_report_and_is_verified_down_to_its_files(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
