@@ -1,7 +1,8 @@
-"""What every built-in environment promises."""
+"""What every built-in environment promises, and addresses of those whose package is missing."""
 
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from typing import get_args
@@ -11,8 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.environments import Environment, Outcome, Split, environments, get_environment, said
+from swarm.environments.adapters import ADAPTERS, adapted, slug
 from swarm.environments.splits import split_of
 from swarm.errors import InvalidRequest
+from tests.golden import refused
 
 SPLITS: tuple[Split, ...] = get_args(Split)
 NAMES = sorted(environments())
@@ -110,3 +113,17 @@ def test_a_kind_of_task_is_told_of_every_task_and_each_kind_has_enough_to_tell_i
     kinds = Counter(task.kind for task in environment.tasks("hidden"))
     assert kinds.total() == len(environment.tasks("hidden"))
     assert min(kinds.values()) >= 20, kinds
+
+
+@pytest.mark.parametrize("scheme", ADAPTERS)
+def test_a_missing_package_is_told_with_the_line_to_type(scheme: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter = ADAPTERS[scheme]
+    monkeypatch.setitem(sys.modules, adapter.package, None)
+    with refused(InvalidRequest, adapter.package, adapter.example, f"pip install '{adapter.requirement}'"):
+        adapted(adapter.example)
+
+
+def test_a_long_address_is_cut_to_a_name() -> None:
+    name = slug("reasoning-gym:" + "+".join(["leg_counting"] * 9))
+    assert len(name) <= 64
+    assert name[-1].isalnum()

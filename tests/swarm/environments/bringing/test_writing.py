@@ -1,4 +1,4 @@
-"""What an environment is, is written down once, and its words are words."""
+"""What an environment is, is written down once, and its words are words; memory that grows by each play is told."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ import pytest
 from swarm.environments import Environment, Game, Message, Outcome, Split, Task, said
 from swarm.environments.bringing.drawing import SPLITS
 from swarm.environments.bringing.judged_tasks import JudgedTasks
+from swarm.environments.bringing.measuring import LEAK_BYTES, leak, require_declared
 from swarm.environments.bringing.writing import PLAYS, probe, write_lines, write_tasks
 from swarm.environments.brought import DEMONSTRATIONS, data_hash
+from swarm.environments.playing.rewards import RewardFailed
 from swarm.environments.tasks_file import from_json
 from swarm.errors import InvalidRequest
 from tests.golden import refused
@@ -158,3 +160,37 @@ async def test_tasks_that_cannot_be_posed_are_refused_by_their_id(opening: Any) 
 
     with pytest.raises(InvalidRequest, match="'train-0'"):
         await probe(Odd(), drawn())
+
+
+MIB = 1 << 20
+
+
+def test_growth_by_each_play_is_a_leak_of_so_much() -> None:
+    assert leak([100 * MIB + play * 2 * MIB for play in range(60)]) == pytest.approx(2 * MIB)
+
+
+@pytest.mark.parametrize(
+    "peaks",
+    [
+        [100 * MIB] * 60,
+        [min(100 + 10 * play, 200) * MIB for play in range(60)],
+        [100 * MIB + (play > 50) * 500 * MIB for play in range(60)],
+        [100 * MIB + play * LEAK_BYTES // 2 for play in range(60)],
+        [play * 100 * MIB for play in range(20)],
+    ],
+    ids=["at rest", "a cache that fills", "one large play", "crumbs", "too few plays to say"],
+)
+def test_what_comes_to_rest_is_none(peaks: list[int]) -> None:
+    assert leak(peaks) == 0
+
+
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [({}, "'calls' of every play, found none"), ({"calls": 5.0}, "declared range, 4 to 0, found 5; widen the range")],
+)
+def test_a_declared_fact_that_a_play_lacks_or_has_beyond_its_range_is_a_fault(
+    said: dict[str, float], fault: str
+) -> None:
+    with pytest.raises(RewardFailed, match=fault):
+        require_declared({"calls": (4.0, 0.0)}, said)
+    require_declared({"calls": (4.0, 0.0)}, {"calls": 4.0, "more": 9.0})

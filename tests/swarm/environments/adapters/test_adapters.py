@@ -1,0 +1,236 @@
+"""Environments of gymnasium, reasoning-gym and textarena by their addresses, or a line that says why not."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+
+import pytest
+
+from swarm.environments import Environment, Outcome, Task, said
+from swarm.environments.adapters import adapted
+from swarm.environments.adapters.textarena_games import ArenaGame
+from swarm.environments.bringing.drawing import LEAST, draw
+from swarm.errors import InvalidRequest
+from tests.swarm.clients.packages import ADAPTED
+
+pytestmark = pytest.mark.usefixtures("adapted_packages")
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [
+        ("gymnasium:FrozenLak-v1", "Did you mean"),
+        ("gymnasium:CartPole-v1", "CartPole-v1 sees Box"),
+        ("gymnasium:Pendulum-v1", "Pendulum-v1 takes Box"),
+        ("gymnasium:FrozenLake-v1?ice=1", "unexpected keyword argument 'ice'"),
+        ("gymnasium:FrozenLake-v1?p=0", "p 0.4 to 1"),
+        ("gymnasium:FrozenLake-v1?size=2", "size 3 to 16"),
+        ("gymnasium:FrozenLake-v1?map_name=4x4&is_slippery=false", "is one task; leave map_name"),
+        ("reasoning-gym:chainsum", "did you mean chain_sum"),
+        ("reasoning-gym:chain_sum?max_term=3", "did you mean max_terms"),
+        ("reasoning-gym:chain_sum?allow_negation=5", "expected allow_negation=true"),
+        ("reasoning-gym:chain_sum?max_terms=-3", "max_terms must be >= min_terms"),
+        ("reasoning-gym:chain_sum+leg_counting?max_terms=3", "did you mean chain_sum.max_terms"),
+        ("reasoning-gym:ransom_note", "poses the same in every process"),
+        ("reasoning-gym:chain_sum?tasks=3", "expected tasks=16 or more"),
+        ("textarena:TicTacToe-v0", "is for more players than one"),
+        ("textarena:SpiteAndMalice-v0", "for one player"),
+        ("textarena:Mastermin-v0", "did you mean Mastermind-v0"),
+        ("textarena:Mastermind-v0?colour=3", "unexpected keyword argument 'colour'"),
+    ],
+)
+def test_what_cannot_be_had_or_put_into_words_is_refused(address: str, reason: str) -> None:
+    with pytest.raises(InvalidRequest, match=reason):
+        adapted(address)
+
+
+LAKE = "gymnasium:FrozenLake-v1?is_slippery=false&max_episode_steps=20"
+
+
+def best_play(environment: Environment, task: Task) -> Outcome:
+    game = environment.game(task)
+    messages = list(game.opening())
+    following = messages
+    while following:
+        move = said(str(environment.oracle(task, messages)))
+        following = list(game.answer(move))
+        messages = [*messages, move, *following]
+    return game.outcome()
+
+
+@pytest.mark.parametrize("address", [LAKE, "gymnasium:Taxi-v4", "gymnasium:CliffWalking-v1"])
+def test_the_best_play_succeeds_and_is_worth_most(address: str) -> None:
+    environment = adapted(address)
+    outcome = best_play(environment, environment.generate(5))
+    assert outcome.success
+    assert 0.99 < outcome.reward <= 1.0
+
+
+def test_each_task_of_the_lake_has_a_map_that_the_player_sees() -> None:
+    environment = adapted(LAKE)
+    maps = [str(environment.generate(seed).data["opening"]) for seed in range(10)]
+    assert len(set(maps)) > 5
+    assert all("@" in each and "left edge" in each for each in maps)
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 8])
+@pytest.mark.parametrize("secret", [b"a" * 32, b"b" * 32, b"c" * 32])
+def test_lakes_of_any_size_are_split_each_map_on_one_side(size: int, secret: bytes) -> None:
+    environment = adapted(f"{LAKE}&size={size}&tasks=16")
+    _, drawn = draw(environment, secret)
+    maps = {split: {task.data["opening"] for task in tasks} for split, tasks in drawn.items()}
+    assert {split: len(own) for split, own in maps.items()} == {split: len(tasks) for split, tasks in drawn.items()}
+    assert not maps["train"] & maps["hidden"]
+    assert len(maps["search"]) >= LEAST["search"]
+
+
+def test_a_lake_of_one_map_on_slippery_ice_has_a_task_for_each_chance() -> None:
+    _, drawn = draw(adapted("gymnasium:FrozenLake-v1?map_name=4x4&is_slippery=true&tasks=16"), b"a" * 32)
+    assert len({task.data["chance"] for own in drawn.values() for task in own}) == 16 + 4 + 8
+
+
+def test_an_answer_that_names_no_action_ends_the_play_with_the_least_reward() -> None:
+    environment = adapted("gymnasium:Taxi-v4")
+    game = environment.game(environment.generate(1))
+    assert game.answer(said("no idea")) == []
+    outcome = game.outcome()
+    assert (outcome.reward, outcome.success) == (0.0, False)
+
+
+def test_the_action_that_is_named_last_is_taken() -> None:
+    environment = adapted("gymnasium:CliffWalking-v1")
+    game = environment.game(environment.generate(1))
+    (seen,) = game.answer(said("Not right, for there is the cliff: up"))
+    assert seen["content"].startswith("row 2 column 0")
+
+
+def test_demonstrations_are_whole_plays_that_reach_the_goal_only_at_times() -> None:
+    environment, rng = adapted(LAKE), random.Random(0)
+    ends = []
+    for seed in range(30):
+        task = environment.generate(seed)
+        game = environment.game(task)
+        for message in environment.imitate(task, rng):
+            if message["role"] == "assistant":
+                game.answer(message)
+        ends.append(game.outcome().success)
+    assert 0.2 < sum(map(bool, ends)) / len(ends) < 0.95
+
+
+def test_a_toy_that_does_not_say_what_follows_has_no_oracle() -> None:
+    environment = adapted("gymnasium:Blackjack-v1")
+    game = environment.game(environment.generate(1))
+    assert not environment.has("oracle")
+    assert game.answer(said("stick")) == []
+
+
+def reward_of(address: str, seed: int, answer: str) -> float:
+    environment = adapted(address)
+    game = environment.game(environment.generate(seed))
+    game.opening()
+    assert game.answer(said(answer)) == []
+    return game.outcome().reward
+
+
+@pytest.mark.parametrize("name", ["chain_sum", "acre", "word_ladder", "prime_factorization", "game_of_life_halting"])
+def test_the_package_judges_its_own_answer_best_and_none_as_worth_nothing(name: str) -> None:
+    environment = adapted(f"reasoning-gym:{name}")
+    task = environment.generate(2**62 + 5)
+    assert reward_of(f"reasoning-gym:{name}", 2**62 + 5, str(environment.oracle(task, ()))) == 1.0
+    assert reward_of(f"reasoning-gym:{name}", 2**62 + 5, "no tags") == 0.0
+
+
+def test_an_answer_that_a_judge_cannot_read_is_worth_nothing() -> None:
+    assert reward_of("reasoning-gym:prime_factorization", 3, "<answer>foo</answer>") == 0.0
+
+
+def test_generators_together_say_which_a_task_is_of_and_take_options_by_name() -> None:
+    environment = adapted("reasoning-gym:chain_sum+leg_counting?chain_sum.max_terms=2")
+    tasks = [environment.generate(seed) for seed in range(4)]
+    assert [task.kind for task in tasks] == ["chain_sum", "leg_counting"] * 2
+    assert all(str(task.data["question"]).count("+") <= 1 for task in tasks[::2])
+
+
+def test_a_task_is_its_question_without_the_answer_and_any_process_makes_the_entry_again() -> None:
+    task = adapted("reasoning-gym:leg_counting").generate(11)
+    assert set(task.data) == {"question"}
+    code = (
+        "from swarm.environments.adapters import adapted\n"
+        "print(adapted('reasoning-gym:leg_counting').generate(11).data['question'])"
+    )
+    other = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.append({str(ADAPTED.there())!r})\n{code}"],
+        capture_output=True, text=True, check=True, env={"PYTHONHASHSEED": "7", "PYTHONPATH": "."},
+    )  # fmt: skip
+    assert other.stdout.strip() == str(task.data["question"]).strip()
+
+
+def test_a_generator_without_one_answer_has_no_oracle_and_no_demonstrations() -> None:
+    environment = adapted("reasoning-gym:graph_color")
+    assert not environment.has("oracle")
+    assert not environment.has("imitate")
+
+
+def test_a_demonstration_is_right_about_half_of_the_time() -> None:
+    environment, rng = adapted("reasoning-gym:chain_sum"), random.Random(0)
+    tasks = [environment.generate(seed) for seed in range(60)]
+    right = sum(environment.imitate(task, rng)[-1] == said(str(environment.oracle(task, ()))) for task in tasks)
+    assert 18 <= right <= 45
+
+
+def begun(address: str, seed: int) -> ArenaGame:
+    environment = adapted(address)
+    game = environment.game(environment.generate(seed))
+    assert isinstance(game, ArenaGame)
+    game.opening()
+    return game
+
+
+def test_a_game_is_played_over_turns_and_the_package_says_what_follows() -> None:
+    (following,) = begun("textarena:Mastermind-v0", 5).answer(said("[1 2 3 4]"))
+    assert following["role"] == "user"
+    assert "black peg(s)" in following["content"]
+
+
+def test_the_right_move_ends_the_game_with_the_full_reward() -> None:
+    environment = adapted("textarena:GuessTheNumber-v0?max_number=60&max_turns=60")
+    game = environment.game(environment.generate(5))
+    game.opening()
+    for number in range(1, 61):
+        if not game.answer(said(f"[{number}]")):
+            break
+    outcome = game.outcome()
+    assert outcome.reward == environment.solved_at == 1.0
+
+
+def test_a_second_invalid_move_ends_the_game_as_the_package_has_it() -> None:
+    game = begun("textarena:Mastermind-v0", 5)
+    (following,) = game.answer(said("hm"))
+    assert "invalid move" in following["content"]
+    assert game.answer(said("hm")) == []
+    assert game.outcome().facts["invalid move"] == 1.0
+
+
+def test_a_game_that_has_not_ended_is_worth_nothing() -> None:
+    assert begun("textarena:Mastermind-v0", 5).outcome().reward == 0.0
+
+
+def test_plays_at_once_draw_as_they_would_alone_and_nobody_else_sees_it() -> None:
+    def heard(games: list[ArenaGame]) -> list[list[str]]:
+        said_to = [[str(game.answer(said(move))) for game in games] for move in ("[up]", "[left]", "[down]")]
+        return [list(each) for each in zip(*said_to, strict=True)]
+
+    random.seed(3)
+    before = random.getstate()
+    alone = [heard([begun("textarena:2048-v0", seed)])[0] for seed in (1, 2)]
+    assert heard([begun("textarena:2048-v0", seed) for seed in (1, 2)]) == alone
+    assert random.getstate() == before
+
+
+def test_seeds_that_begin_the_same_game_are_one_task() -> None:
+    environment = adapted("textarena:TowerOfHanoi-v0")
+    assert environment.generate(1).data == environment.generate(2).data
+    codes = adapted("textarena:Mastermind-v0")
+    assert codes.generate(1).data != codes.generate(2).data
