@@ -79,4 +79,4 @@ def is_there(key: str) -> bool:
     """Say whether the test of a key is still written."""
     path, _, name = key.partition("::")
     file = HERE / path
-    return file.exists() and f"def {name.split('::')[-1].split('[')[0].split(' #')[0]}(" in file.read_text()
+    return file.exists() and f"def {name.split('[')[0].split(' #')[0].split('::')[-1]}(" in file.read_text()
