@@ -12,9 +12,10 @@ from typing import Any, cast
 
 import pytest
 
-from studies import RunState, StudyState, fold
+from studies import EventType, RunState, StudyState, fold
 from studies.checks.run_facts import conditions_in
 from studies.metrics import Asked, Results, kind_named, kind_of
+from studies.proof import export, exported, verify
 from studies.proof.chain import events_of
 from studies.proof.evidence import check_files
 from studies.proof.findings import Findings
@@ -22,7 +23,10 @@ from studies.records.design import Metric, RunSpec, Schedule
 from studies.records.design_parts import CollapseRule
 from studies.records.run_data import Measurement
 from studies.records.run_specs import evaluated
+from studies.report import build_report
+from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.proof.conftest import Kept
+from tests.studies.proof.forging import rehashed
 
 STEPS, PER_STEP, EPISODES, PLAYS = 8, 16, 20, 5
 AREA = kind_named("area").define(
@@ -157,3 +161,35 @@ def test_a_run_that_is_said_to_have_broken_down_and_has_all_its_steps_is_named(k
     found = with_courses(kept, state, lambda known: known | {"stopped_by": "kl_blow_up"})
     assert len(found) == len(state.runs)
     assert all("stopped_by is 'kl_blow_up'" in line for line in found)
+
+
+# a study that is judged by its course, exported
+
+
+def held(folder: Path) -> list[Any]:
+    study, rows, broken = exported(folder)
+    return list(verify(study, rows, folder, known=broken).drifts)
+
+
+@pytest.mark.parametrize(("kind", "threshold"), [("seconds", 0.7), ("area", None)])
+def test_an_export_holds_and_one_play_that_was_turned_is_named_by_its_file_or_by_the_number_that_follows(
+    tmp_path: Path, kind: str, threshold: float | None
+) -> None:
+    made, folder = MeasuredStudy(tmp_path / "home"), tmp_path / "sent"
+    asked = metric(kind, threshold)
+    made.whole(measured_design(asked, scope_reached=asked.cut_at is not None))
+    made.append(EventType.REPORT_BUILT, **build_report(made.state(), made.folder).payload(made.folder))
+    export(made.study, made.log.stored(made.study), made.folder, folder)
+    assert held(folder) == []
+    path = sorted((folder / "runs").rglob("*evaluation*"))[0]
+    before = hashlib.sha256(path.read_bytes()).hexdigest()
+    value = json.loads(path.read_text())
+    play = value["during"][1]["episodes"][0]  # of the second evaluation during the training
+    play["success"] = not play["success"]
+    path.write_text(json.dumps(value))
+    assert path.relative_to(folder).as_posix() in [drift.place for drift in held(folder)]
+    study, rows, _ = exported(folder)
+    after = hashlib.sha256(path.read_bytes()).hexdigest()
+    forged = rehashed([{**row, "payload": row["payload"].replace(before, after)} for row in rows])
+    said = [str(drift) for drift in verify(study, forged, folder).drifts]
+    assert any(value["run_id"] in line and asked.key in line for line in said), said

@@ -52,19 +52,34 @@ def test_a_collapsed_run_is_no_part_of_the_mean_and_is_counted() -> None:
     assert found.inputs_sha256 != clean.inputs_sha256
 
 
-def test_a_claim_speaks_of_all_trainings_only_where_no_open_rate_could_undo_it() -> None:
-    small, large = (judged(arm("c", LOW), arm("t", HIGH), locked(drop=drop)) for drop in (0.05, 0.4))
-    assert (small.verdict, small.scope) == ("supported", "all")
-    assert (large.verdict, large.scope) == ("supported", "not_collapsed")
-    assert_golden(f"{small.reason}\n{large.reason}")
+NEAR = [0.51, 0.50, 0.52, 0.50, 0.53]
+FAR = ([0.01, 0.02, 0.0, 0.01, 0.02], [0.9, 0.91, 0.92, 0.9, 0.93])
+SCOPES: dict[str, tuple[list[float], ArmData, Design, tuple[str, str]]] = {
+    "no open rate could undo it": (LOW, arm("t", HIGH), locked(drop=0.05), ("supported", "all")),
+    "an open rate could": (LOW, arm("t", HIGH), locked(drop=0.4), ("supported", "not_collapsed")),
+    "runs that fell less": (LOW, arm("t", HIGH, [0.58]), locked(drop=0.05), ("supported", "all")),
+    "runs that contradict the drop": (LOW, arm("t", HIGH, [0.0]), locked(drop=0.05), ("supported", "not_collapsed")),
+    "a broken run": (LOW, arm("t", HIGH, broken=1), locked(drop=0.05), ("supported", "not_collapsed")),
+    "no known drop": (LOW, arm("t", HIGH), locked(), ("supported", "not_collapsed")),
+    "all that is lost leaves it ahead": (FAR[0], arm("t", FAR[1]), locked(), ("supported", "all")),
+    "none collapsed, none could matter": (LOW, arm("t", NEAR), locked(0.1, drop=0.1), ("equivalent", "all")),
+    "a costly one could": (LOW, arm("t", NEAR), locked(0.1, drop=0.4), ("equivalent", "not_collapsed")),
+    "one collapsed": (LOW, arm("t", NEAR, [0.45]), locked(0.3, drop=0.01), ("equivalent", "not_collapsed")),
+}  # fmt: skip
 
 
-def test_a_drop_that_the_runs_themselves_contradict_makes_no_claim_about_all_trainings() -> None:
-    mild, deep = (judged(arm("c", LOW), arm("t", HIGH, fallen), locked(drop=0.05)) for fallen in ([0.58], [0.0]))
-    assert (mild.verdict, mild.scope) == ("supported", "all")
-    assert (deep.verdict, deep.scope) == ("supported", "not_collapsed")
-    broken = judged(arm("c", LOW), arm("t", HIGH, broken=1), locked(drop=0.05))
-    assert broken.scope == "not_collapsed"
+@pytest.mark.parametrize("name", SCOPES)
+def test_a_claim_speaks_of_all_trainings_only_where_no_collapse_could_undo_it(name: str) -> None:
+    control, treatment, chosen, expected = SCOPES[name]
+    found = judged(arm("c", control), treatment, chosen)
+    assert (found.verdict, found.scope) == expected
+    assert_golden(found.reason)
+
+
+def test_a_small_difference_that_is_not_zero_is_told_as_both() -> None:
+    found = judged(arm("c", LOW), arm("t", [value + 0.05 for value in LOW]), locked(0.1))
+    assert (found.verdict, found.nonzero) == ("equivalent", True)
+    assert "not zero" in found.reason
 
 
 def test_of_pairs_the_arm_that_is_ahead_is_the_one_that_the_pairs_say() -> None:
@@ -82,29 +97,6 @@ def test_a_run_that_collapsed_is_one_that_was_measured() -> None:
     stray = ArmData({}, {"t-0": 0}, worst={"t-0": "NAN"}, collapsed={"t-0": "it fell"})
     with pytest.raises(ValueError, match="without a value"):
         judged(arm("c", LOW), stray)
-
-
-def test_without_a_known_drop_a_collapse_may_cost_all_that_was_reached() -> None:
-    assert judged(arm("c", LOW), arm("t", HIGH)).scope == "not_collapsed"
-    far = judged(arm("c", [0.01, 0.02, 0.0, 0.01, 0.02]), arm("t", [0.9, 0.91, 0.92, 0.9, 0.93]))
-    assert far.scope == "all", "a rate of 45 % of all that is lost leaves it ahead"
-
-
-def test_an_equivalence_speaks_of_all_trainings_only_where_none_collapsed_and_none_could_matter() -> None:
-    near = [0.51, 0.50, 0.52, 0.50, 0.53]
-    plain = judged(arm("c", LOW), arm("t", near), locked(0.1, drop=0.1))
-    assert (plain.verdict, plain.scope) == ("equivalent", "all")
-    costly = judged(arm("c", LOW), arm("t", near), locked(0.1, drop=0.4))
-    assert (costly.verdict, costly.scope) == ("equivalent", "not_collapsed")
-    fallen = judged(arm("c", LOW), arm("t", near, [0.45]), locked(0.3, drop=0.01))
-    assert (fallen.verdict, fallen.scope) == ("equivalent", "not_collapsed")
-
-
-def test_a_small_difference_that_is_not_zero_is_told_as_both() -> None:
-    higher = [value + 0.05 for value in LOW]
-    found = judged(arm("c", LOW), arm("t", higher), locked(0.1))
-    assert (found.verdict, found.nonzero) == ("equivalent", True)
-    assert "not zero" in found.reason
 
 
 @pytest.mark.parametrize("kept", [0, 1, 2])
