@@ -344,9 +344,9 @@ def _stages(event: Event, mode: str) -> set[str]:
     return looks if phase == "confirm" else {"replication" if phase == "replicate" else phase}
 
 
-def most_examples(count: int) -> int:
-    """Return the profile's number of examples, `count` at most: a whole study takes seconds."""
-    return min(count, settings.default.max_examples)
+def examples(part: int) -> int:
+    """Return a part of the profile's number of examples: a whole study takes seconds."""
+    return max(1, settings.default.max_examples // part)
 
 
 @contextmanager

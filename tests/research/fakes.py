@@ -55,6 +55,9 @@ class ManualClock:
 LARGER_GROUP = make_claim(control=8, statement="A larger group helps.", predicted_high=0.6, probability=0.7)
 
 
+ANSWERED = "The question is answered."
+
+
 class ScriptedPlanner:
     """Proposes its claims, in the wanted number of seeds; keeps what it is shown."""
 
@@ -77,7 +80,7 @@ class ScriptedPlanner:
             case "design":
                 return PlannerTurn(ProposeDesign(environment=self._environment, seeds_per_arm=self._seeds))
             case "conclude":
-                return PlannerTurn(Conclude(reason="The question is answered."))
+                return PlannerTurn(Conclude(reason=ANSWERED))
 
 
 def create_study(

@@ -176,6 +176,7 @@ def test_old_plans_hash_as_before() -> None:
     assert noise_hash(noise_plan()) != noise_hash(plan())
 
 
+@pytest.mark.slow
 def test_a_learner_that_moves_weights_at_a_learning_rate_of_0_ends_the_study(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -34,7 +34,7 @@ from research.study.stop import answer, open_question, request_continue, request
 from studies import EventType, StudyLog, StudyState, fold
 from studies.report.parts.evidence import gather
 from studies.report.view import view
-from tests.research.bench import STUDY, Bench, Cut, check_whole, most_examples, scratch, unapproved
+from tests.research.bench import STUDY, Bench, Cut, check_whole, examples, scratch, unapproved
 from tests.research.designs import design, every_stage, noise_plan
 from tests.research.fakes import ScriptedPlanner
 
@@ -85,7 +85,7 @@ def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(
         assert [note.text for note in state.notebook] == ([] if staged else ["An idea.", "Which?"])
 
 
-@settings(max_examples=most_examples(60))
+@settings(max_examples=examples(3))
 @given(
     kind=st.sampled_from(["plain", "looks", "stages"]),
     endings=ENDINGS,
@@ -334,7 +334,7 @@ class StudyMachine(RuleBasedStateMachine):
 
 
 StudyMachine.TestCase.settings = settings(
-    max_examples=most_examples(100),
+    max_examples=examples(2),
     stateful_step_count=20,
     suppress_health_check=list(HealthCheck),
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a study takes too long to be run anew a thousand times

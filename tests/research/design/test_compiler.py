@@ -39,6 +39,7 @@ from studies.records.design import Budget, Design, Hypothesis, Metric
 from studies.records.design_parts import CollapseRule
 from studies.records.run_specs import confirm_spec
 from swarm.job import Job, tunables
+from tests.golden import assert_golden
 from tests.research.banks import bank
 from tests.research.compiling import compile_design, noise_plan, refusal
 from tests.research.factories import make_claim
@@ -256,7 +257,7 @@ def test_a_planner_may_want_to_see_more_than_the_study_but_never_less(asked: flo
     assert StatisticalRequirements.of(requirements.settings()) == requirements
     assert [requirements.wanted(effect, METRIC) for effect in (None, 0.03, least)] == [least, 0.03, least]
     for effect in (least + 1e-9, 0.6, 0.999):
-        with pytest.raises(DesignRefused, match=f"expected a smallest_effect of at most {least:g}"):
+        with pytest.raises(DesignRefused, match=f"at most {least:g}"):
             requirements.wanted(effect, METRIC)
 
 
@@ -291,10 +292,10 @@ def test_a_screen_begins_where_a_planner_says_and_not_where_a_user_says_otherwis
 
 
 def test_a_claim_is_worded_by_code_from_its_fields_and_the_planners_words_are_kept_beside() -> None:
-    lie = proposed("temperature", 1.0, 1.3).model_copy(update={"statement": "Curriculum learning raises success."})
+    lie = proposed("temperature", 1.0, 1.3).model_copy(update={"statement": "Curricula raise success."})
     (claim,) = accepted(lie)
-    assert claim.statement == ("temperature = 1.3 raises the hidden success, compared with temperature = 1.0.")
-    assert claim.said == "Curriculum learning raises success."
+    assert_golden(claim.statement)
+    assert claim.said == "Curricula raise success."
     (silent,) = accepted(proposed().model_copy(update={"statement": ""}))
     assert (silent.said, "said" in silent.model_dump(mode="json")) == ("", False)
 

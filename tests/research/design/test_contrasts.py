@@ -16,6 +16,7 @@ from research.llm_planner.prompts import schema
 from research.llm_planner.strict_actions import StatedPropose
 from research.proposals.actions import Propose, ProposeDesign
 from studies.records.design import Budget, Design
+from tests.golden import assert_golden
 from tests.research.banks import bank
 from tests.research.compiling import assert_refused, compile_design
 from tests.research.fakes import PRICING
@@ -54,9 +55,7 @@ def test_an_interaction_locks_four_arms_and_one_claim() -> None:
     assert [dict(arm.overrides) for arm in design.arms] == [LOW, {A: 16, B: 1e-3}, {A: 4, B: 3e-3}, HIGH]
     assert list(design.contrast_of(design.hypotheses[0]).values()) == [1, -1, -1, 1]
     assert (design.test, design.multiplicity, design.control_arm) == ("contrast", "none", design.arms[0].name)
-    assert design.hypotheses[0].statement.startswith(
-        f"The effect of {A} (4 to 16) on the hidden success is larger with"
-    )
+    assert_golden(design.hypotheses[0].statement)
     assert design.price.runs >= 4 * len(design.seeds)
 
 

@@ -160,7 +160,7 @@ def test_what_was_measured_counts_for_jobs_that_sample_alike_and_the_price_says_
         assert Estimates((mine, theirs)).of(wanted) == found
     assert Estimates((mine,)).run(other) == Estimates().run(other)
     said = priced_by(make_pricing(2, measured=(mine,)), [other])
-    assert f"does not count, as it was with {name} {getattr(brought, name)}, not {value}" in said
+    assert f"{name} {getattr(brought, name)}, not {value}" in said
     assert "\n" not in said
     longer = brought.model_copy(update={"steps": 7, "learning_rate": 0.5, "seed": 3, "group_size": 4})
     assert Estimates((mine,)).of(longer) == mine, "what the untrained model says does not depend on how it will learn"

@@ -20,6 +20,7 @@ from research.proposals.actions import Propose, ProposeDesign, ProposedKnob, Pro
 from research.proposals.models import ComparedModel, ComparedModels
 from studies.records.design import GAIN, Budget, Hypothesis
 from swarm.job import Job, PathModel
+from tests.golden import assert_golden
 from tests.research.banks import group
 from tests.research.compiling import compile_design, noise_plan, refusal
 from tests.research.factories import make_claim
@@ -54,11 +55,7 @@ def refused(bank: NoiseBank, direction: str = "increase", **changes: Any) -> Des
 
 def test_a_control_near_the_ceiling_is_refused_with_what_would_help() -> None:
     found = refused(at(0.95))
-    assert found.message == (
-        "the control itself comes to 0.950 in 12 runs of its job, 0.050 from the ceiling of 1: an effect of 0.1 does "
-        "not fit between: train fewer steps, --set steps=20; or choose another environment, --env arith; or look for a "
-        "smaller effect, --effect 0.05, which needs more seeds"
-    )
+    assert_golden(found.message)
     assert "design 20 steps" in found.for_planner
     assert "decline" in found.for_planner
     assert "--" not in found.for_planner

@@ -25,6 +25,7 @@ from studies.records.design import Budget
 from studies.records.design_parts import Noise
 from studies.statistics.exact_rates import boschloo
 from studies.statistics.multiplicity import effective_level
+from tests.golden import assert_golden
 
 
 def noise(sd: float = 0.03, df: int = 16, correlation: float | None = None, pairs: int = 0) -> Noise:
@@ -155,14 +156,12 @@ def test_what_was_spent_and_made_counts() -> None:
     assert not budget_check(200, seconds_left=90.0).affords(stages)
     assert budget_check(200, 6, runs_made=2).affords(stages)
     assert not budget_check(200, 6, runs_made=3).affords(stages)
-    assert budget_check(200, 6, runs_made=3, seconds_left=150.0).stated() == (
-        "the budget is 3 min 20 s (50 s of it spent) and 6 runs (3 of them made)"
-    )
+    assert_golden(budget_check(200, 6, runs_made=3, seconds_left=150.0).stated())
 
 
 def test_the_price_names_runs_time_and_the_slowest_run() -> None:
     said = budget_check(1000).priced([Stage("screen", 3, 10.0), Stage("confirm", 3, 40.0)])
-    assert said == "6 runs need about 2 min on this machine (40 s a run, 2 at once)"
+    assert_golden(said)
 
 
 stages = st.lists(st.builds(Stage, st.just("s"), st.integers(1, 40), st.floats(1, 900)), min_size=1, max_size=3)

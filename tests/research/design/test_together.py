@@ -17,6 +17,7 @@ from studies.records.design import Budget, Design
 from studies.records.sentences import sentences
 from studies.verdicts.judge_input import JudgeInput
 from studies.verdicts.verdict import ArmData, judge
+from tests.golden import assert_golden
 from tests.research.banks import bank
 from tests.research.compiling import compile_design
 from tests.research.fakes import PRICING
@@ -64,8 +65,8 @@ def test_matched_data_is_locked_as_two_arms_that_differ_in_both_fields() -> None
     assert [dict(arm.overrides) for arm in design.arms] == [LONG, WIDE]
     assert [arm.name for arm in design.arms] == ["episodes_per_step=64+steps=80", "episodes_per_step=256+steps=20"]
     claim = design.hypotheses[0]
-    assert claim.statement.endswith("the difference cannot be laid to episodes_per_step or steps alone.")
-    assert sentences([claim])[0].endswith("cannot be laid to episodes_per_step or steps alone.")
+    assert_golden(claim.statement)
+    assert_golden(sentences([claim])[0])
     assert not any("more episodes" in fear for fear in claim.confounds)  # both arms train on 5,120
 
 

@@ -23,6 +23,7 @@ from research.proposals.actions import AskUser, Note, Revise
 from studies.inquiry.ledger import Ledgers, RoundOutcome
 from studies.log.study_state import PlannerNote
 from studies.records.verdict import CollapseRate, Verdict
+from tests.golden import assert_golden
 from tests.research.designs import claim, design
 from tests.research.factories import make_verdict
 
@@ -48,7 +49,7 @@ def test_every_claim_has_its_effect_and_interval_and_the_newest_rounds_their_rea
     assert all((entry["estimate"], entry["low"], entry["high"]) == (0.01, -0.1, 0.12) for entry in claims)
     assert ["reason" in entry for entry in claims] == [False, False, True, True, True, True]
     assert ["asked_because" in entry for entry in told["rounds_so_far"]] == [False, False, True, True, True, True]
-    assert told["left_out"] == "reasons and settings of the first 2 rounds"
+    assert_golden(told["left_out"])
 
 
 def test_both_ledgers_say_what_was_handed_on() -> None:
@@ -64,11 +65,7 @@ def test_what_surprised_is_said_of_claims_and_runs() -> None:
         **MISSED, violations=("co_tenancy: a backup ran",), counted_as_worst={"group_size=16: training_nan": 2},
         collapses=(CollapseRate(arm="group_size=16", count=1, of=4, low=0.0, high=0.8, upper=0.7),),
     )  # fmt: skip
-    assert [entry.what for entry in surprises(3, claim(), found)] == [
-        "increase was claimed, and the opposite was found (-0.2)", "predicted +0 to +0.6, found -0.2",
-        "1 of 4 trainings of group_size=16 collapsed", "group_size=16: training_nan: 2 counted with the worst value",
-        "the linter says: co_tenancy: a backup ran",
-    ]  # fmt: skip
+    assert_golden("\n".join(entry.what for entry in surprises(3, claim(), found)))
     assert list(surprises(3, claim(), judged())) == []
     assert "surprises" not in facts(3).facts()
 
@@ -77,9 +74,9 @@ def test_what_other_measures_say_is_among_the_surprises_in_plain_words() -> None
     inquiry = facts(2)
     moved = replace(inquiry.rounds[1], beside=("h1: other measures\nof the same runs tell the arms apart",))
     told = replace(inquiry, rounds=(inquiry.rounds[0], moved)).facts()
-    assert told["surprises"] == [
-        {"round": 2, "claim": "", "what": "h1: other measures of the same runs tell the arms apart"}
-    ]
+    (told,) = told["surprises"]
+    assert (told["round"], told["claim"]) == (2, "")
+    assert_golden(told["what"])
 
 
 def test_surprises_are_the_latest_and_those_left_out_are_counted() -> None:
@@ -110,7 +107,7 @@ ODD = st.sampled_from(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("look at \x1b[31mthe seeds\x1b[0m", "look at the seeds"), ("\x1b]0;owned\x07stop", "stop"),
+        ("look at \x1b[31mseeds\x1b[0m", "look at seeds"), ("\x1b]0;owned\x07stop", "stop"),
         ("a\r\nb\tc", "a b c"), ("\u202egnp.exe", "gnp.exe"), ("a\x00b\x7f", "ab"), ("plain é 群れ", "plain é 群れ"),
     ],
 )  # fmt: skip
@@ -134,8 +131,8 @@ def test_the_latest_are_kept_and_empty_ones_left_out() -> None:
 
 
 def test_notes_stand_quoted_in_the_facts(digest: Callable[..., Digest]) -> None:
-    facts = digest("group size 4 vs 16", notes=[Quoted("note-7", "look at the seeds")]).facts()
-    assert facts["user_notes_quoted"] == [{"id": "note-7", "text": "look at the seeds"}]
+    facts = digest("group size 4 vs 16", notes=[Quoted("note-7", "look at seeds")]).facts()
+    assert facts["user_notes_quoted"] == [{"id": "note-7", "text": "look at seeds"}]
 
 
 def note(seq: int, **changes: Any) -> PlannerNote:

@@ -31,7 +31,7 @@ from studies.records.run_specs import noise_spec
 from tests.research.bench import STUDY, Cut, CutLog, Knows
 from tests.research.calibrated import Came, verdict_on
 from tests.research.factories import make_claim
-from tests.research.fakes import BASE, PRICING, ManualClock, ScriptedPlanner, create_study
+from tests.research.fakes import ANSWERED, BASE, PRICING, ManualClock, ScriptedPlanner, create_study
 from tests.studies.raw import append
 
 EMPTY = NoiseBank()
@@ -215,12 +215,12 @@ def test_a_controller_killed_at_any_event_takes_no_turn_and_no_note_twice(home: 
 def test_a_planner_is_shown_what_earlier_studies_found(home: Home, log: EventLog) -> None:
     class Found:
         def find(self, words: str, most: int) -> list[Quoted]:
-            return [Quoted("f1", f"Of {words!r} much is known.")]
+            return [Quoted("f1", f"Of {words!r}")]
 
     planner = ScriptedPlanner()
     planning(home, log, planner, Knows(), findings=Found()).plan(state_of(log), lambda: 600.0)
     [found] = planner.shown[0].facts()["findings_of_earlier_studies_quoted"]
-    assert found == {"id": "f1", "text": "Of 'Does a larger group help?' much is known."}
+    assert found == {"id": "f1", "text": f"Of {state_of(log).topic!r}"}
     assert planner.shown[0].may_look.answer("findings", {"words": "groups"})["quoted"][0]["id"] == "f1"
 
 
@@ -307,7 +307,7 @@ def judged(home: Home, log: EventLog) -> Callable[..., StudyState]:
         verdict = verdict_on(design.hypotheses[0].id, Came(0.7, "equivalent"))
         warned = verdict.model_copy(update={"violations": ("hardware: other machines",)})
         append(log, STUDY, EventType.VERDICT_COMPUTED, warned.model_dump(mode="json"))
-        note = {"kind": "note", "reason": "\x1b[31mthe fan was loud\x1b[0m"}
+        note = {"kind": "note", "reason": "\x1b[31mloud fan\x1b[0m"}
         append(log, STUDY, EventType.DESIGN_AMENDED, {"amendment": note}, actor="user")
         return state_of(log)
 
@@ -319,12 +319,12 @@ def test_a_conclusion_is_asked_for_with_arms_warnings_verdicts_and_quoted_notes(
 ) -> None:
     planner, state = ScriptedPlanner(), judged()
     said = planning(home, log, planner).conclusion(state, 100.0)
-    assert said == PlannerWords(by="scripted", text="The question is answered.", unfounded=())
+    assert said == PlannerWords(by="scripted", text=ANSWERED, unfounded=())
     (digest,) = planner.shown
     facts = digest.facts()
     assert facts["verdicts"][0]["verdict"] == "equivalent"
     assert facts["linter_warnings"] == ["hardware: other machines"]
-    assert [note["text"] for note in facts["user_notes_quoted"]] == ["the fan was loud"]
+    assert [note["text"] for note in facts["user_notes_quoted"]] == ["loud fan"]
     assert [arm["name"] for arm in facts["arms"]] == [arm.name for arm in arm_facts(state)]
     assert facts["budget"]["seconds_left"] == 100
     assert planning(home, log, planner).conclusion(state_of(log), 50.0) == said

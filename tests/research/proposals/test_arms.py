@@ -13,6 +13,7 @@ from research.proposals.arms import common_controls, compare, feared, field_valu
 from studies.records.design import Hypothesis
 from studies.records.design_parts import Prediction
 from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
+from tests.golden import assert_golden
 
 
 def claim(variable: str, control: Any, treatment: Any, name: str = "h1") -> Hypothesis:
@@ -117,7 +118,8 @@ def test_tracking_is_not_a_confound() -> None:
 
 
 def test_equal_arms_are_named() -> None:
-    assert lint_arms(Job(), Job(), "group_size") == ["the declared variable group_size does not differ"]
+    (line,) = lint_arms(Job(), Job(), "group_size")
+    assert_golden(line)
 
 
 @pytest.mark.parametrize(
@@ -198,25 +200,31 @@ def test_a_reward_is_no_constant() -> None:
         compare("guess", [claim("group_size", 4, 16)], {"reward": "dense"})
 
 
-def test_a_reward_that_differs_beside_the_declared_variable_is_a_confound() -> None:
-    job = Job()
-    assert lint_arms(job, job, "reward", ("built-in", "dense")) == []
-    assert lint_arms(job, job, "reward") == ["the declared variable reward does not differ"]
-    assert lint_arms(job, job.model_copy(update={"temperature": 0.7}), "temperature", ("built-in", "dense")) == [
-        "reward differs ('built-in' and 'dense'), but the declared variable is temperature"
-    ]
-    assert lint_arms(job, job.model_copy(update={"temperature": 0.7}), "reward", ("built-in", "dense")) == [
-        "temperature differs (1.0 and 0.7), but the declared variable is reward"
-    ]
+@pytest.mark.parametrize(
+    ("changes", "declared", "rewards", "differs"),
+    [
+        ({}, "reward", ("built-in", "dense"), []),
+        ({}, "reward", None, ["reward does not"]),
+        ({"temperature": 0.7}, "temperature", ("built-in", "dense"), ["reward differs ('built-in' and 'dense')"]),
+        ({"temperature": 0.7}, "reward", ("built-in", "dense"), ["temperature differs (1.0 and 0.7)"]),
+    ],
+)
+def test_a_reward_that_differs_beside_the_declared_variable_is_a_confound(
+    changes: dict[str, Any], declared: str, rewards: tuple[str, str] | None, differs: list[str]
+) -> None:
+    beside = () if rewards is None else (rewards,)
+    lines = lint_arms(Job(), Job(**changes), declared, *beside)
+    assert len(lines) == len(differs)
+    assert all(part in line for part, line in zip(differs, lines, strict=True))
 
 
 def test_several_declared_variables_may_differ_and_nothing_else() -> None:
     control, arm = Job(), Job(group_size=16, learning_rate=3e-3)
     assert lint_arms(control, arm, ("group_size", "learning_rate")) == []
     (line,) = lint_arms(control, arm, ("group_size", "temperature"))
-    assert line == "learning_rate differs (0.001 and 0.003), but declared are group_size, temperature"
+    assert_golden(line)
     (same,) = lint_arms(control, control, ("group_size", "temperature"))
-    assert same == "none of the declared group_size, temperature differs"
+    assert_golden(same)
 
 
 def test_what_follows_from_one_of_several_declared_variables_may_differ() -> None:

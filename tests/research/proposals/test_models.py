@@ -18,6 +18,7 @@ from research.proposals.models import NO_MODELS, ComparedModels, folders_in
 from research.rule_planner.planner import RulesPlanner, require_readable
 from studies.records.design import MODEL
 from swarm.job import Job, PathModel
+from tests.golden import assert_golden
 from tests.research.factories import make_claim
 from tests.research.model_folders import model_at
 
@@ -51,10 +52,7 @@ def test_models_go_by_short_names_and_survive_settings(place: Path) -> None:
 def test_arms_hold_the_model_as_the_job_does(place: Path) -> None:
     models = found(*BOTH)
     accepted = accept_hypotheses(Propose(hypotheses=(hypothesis("smollm2-135m", "qwen.v2"),)), models)
-    assert (
-        accepted[0].statement
-        == "model = qwen.v2 raises the gain in hidden success, compared with model = SmolLM2-135M."
-    )
+    assert_golden(accepted[0].statement)
     resolved = compare("arith", accepted, {})
     assert [arm.name for arm in resolved.arms] == ["model=smollm2-135m", "model=qwen.v2"]
     for arm, job in zip(resolved.arms, resolved.jobs, strict=True):

@@ -58,6 +58,7 @@ def second(tmp_path: Path, first: Home) -> Home:
     return Home(tmp_path / "second", first.database).prepare()
 
 
+@pytest.mark.slow
 def test_a_second_installation_drives_no_study_whose_controller_lives(first: Home, second: Home) -> None:
     with closing(EventLog(first.database)) as log, controller(first) as holder:
         with (
@@ -73,6 +74,7 @@ def test_a_second_installation_drives_no_study_whose_controller_lives(first: Hom
             assert lease.epoch == 2
 
 
+@pytest.mark.slow
 def test_studies_of_one_installation_are_driven_side_by_side_each_by_one(first: Home) -> None:
     with closing(EventLog(first.database)) as log, controller(first, "another-study") as other:
         with controlling(first, log, STUDY, unexpected) as lease:
