@@ -41,14 +41,8 @@ STOP = "Observation:"
 SAID = f"look {STOP} 7"
 TTL_S = 30.0
 DROPPED_AFTER_THE_END = (
-    "no_calls",
-    "no_trained_calls",
-    "partial_group",
-    "constant_group",
-    "pool_bytes",
-    "stale",
-    "job_finished",
-)
+    "no_calls", "no_trained_calls", "partial_group", "constant_group", "pool_bytes", "stale", "job_finished",
+)  # fmt: skip
 
 
 @dataclass
@@ -215,7 +209,7 @@ def check_groups(batch: Batch, wanted: Job) -> None:
         assert f"<|user|>{episode.group.partition('#')[0]}<|assistant|>" in asked
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(
     habits=st.lists(st.sampled_from(HABITS), max_size=40),
     orders=st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=4), min_size=1, max_size=6),

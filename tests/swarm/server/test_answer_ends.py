@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.answers import AnswerFormat, ToolCall
@@ -90,14 +90,9 @@ def told(found: AnswerGeneration) -> dict[str, Any]:
     assert found.logprobs == list(map(fake_logprob, found.ids))
     assert [token.logprob for token in reply.tokens] in ([], found.logprobs)
     return {
-        "sampled": tuple(found.ids),
-        "text": found.text,
-        "answer": found.answer,
-        "finish": reply.finish,
-        "stop": reply.stop,
-        "calls": reply.call_ids,
-        "tokens": reply.tokens,
-    }
+        "sampled": tuple(found.ids), "text": found.text, "answer": found.answer, "finish": reply.finish,
+        "stop": reply.stop, "calls": reply.call_ids, "tokens": reply.tokens,
+    }  # fmt: skip
 
 
 def sampling_plan(stops: tuple[str, ...] = (), *, streamed: bool = False, one_call: bool = False) -> SamplingPlan:
@@ -125,7 +120,6 @@ ENDS = st.lists(st.integers(1, 40), max_size=12)
 STOPS = st.sampled_from([(), ("stop",), ("b",), ("ab", "b"), ("sto", "stop"), ("🙂",), ("<tool_call>",)])
 
 
-@settings(max_examples=400)
 @given(spellings(), ENDS, STOPS, st.booleans(), st.booleans(), st.booleans())
 def test_the_same_ids_are_the_same_answer_in_whatever_chunks_they_come(
     tokens: list[bytes], ends: list[int], stops: tuple[str, ...], streamed: bool, one_call: bool, whole: bool
@@ -138,7 +132,6 @@ def test_the_same_ids_are_the_same_answer_in_whatever_chunks_they_come(
     assert [token.text for token in chunked["tokens"]] == [token.text for token in alone["tokens"]]
 
 
-@settings(max_examples=400)
 @given(spellings(), ENDS, STOPS.filter(bool))
 def test_the_last_id_of_a_stopped_answer_completes_the_stop_string(
     tokens: list[bytes], ends: list[int], stops: tuple[str, ...]

@@ -41,13 +41,11 @@ async def played(served: Served) -> dict[str, Any]:
     ("fields", "said"),
     [
         ({"by_call": {"3": 1.0}}, "none of the episode's calls: 0, 1, 2"),
-        ({"by_agent": {"nobody": 1.0}}, "critic, solver"),
-        ({"by_call": {"0": None}}, "by_call"),
-        ({"by_call": {"0": 1e99}}, "by_call"),
-        ({"by_call": {"-1": 1.0}}, "by_call"),
+        ({"by_agent": {"nobody": 1.0}}, "critic, solver"), ({"by_call": {"0": None}}, "by_call"),
+        ({"by_call": {"0": 1e99}}, "by_call"), ({"by_call": {"-1": 1.0}}, "by_call"),
         ({"by_agent": {"solver": "much"}}, "by_agent"),
     ],
-)
+)  # fmt: skip
 async def test_what_is_not_there_is_refused_and_the_episode_stays_open(
     served: Served, fields: dict[str, Any], said: str
 ) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from swarm.backends.protocols import Batch
 from swarm.job import Job
-from tests.swarm.server.support import Served, eventually, job, serving
+from tests.swarm.server.support import Clock, Served, eventually, job, serving
 from tests.swarm.server.test_recovery import local
 from tests.swarm.server.training.test_training import RecordingTracker
 
@@ -83,13 +83,20 @@ async def test_a_batch_waits_for_a_group_that_would_become_too_old(tmp_path: Pat
 
 
 async def test_who_holds_up_a_batch_with_an_old_group_is_fenced_and_others_are_not(tmp_path: Path) -> None:
-    async with serving(tmp_path, overlapping(drain_timeout_s=0.3)) as served:
+    clock = Clock()
+    async with serving(tmp_path, overlapping(drain_timeout_s=10, lease_ttl_s=86_000), clock=clock) as served:
         old, young = await served.begin("a"), None
         await served.chat(old, "hi")
         await served.play_step("bbcc")
         await served.until(step=1)
         young = await served.begin("f")
         await served.play_step("ddee")
+
+        def passed() -> int:
+            clock.now += 1
+            return served.rollout.counts["drop_held_up_batch"]
+
+        await eventually(passed, bool)
         await served.until(step=2)
         assert (await served.end(old)).code == "lease_lost"
         assert (await served.chat(young, "hi")).status == 200

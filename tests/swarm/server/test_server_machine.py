@@ -184,6 +184,26 @@ class Logged:
     def finish(self) -> None: ...
 
 
+def playing() -> Any:
+    """Return the rule that plays whole episodes; a machine has it several times, so that batches come to be."""
+
+    @rule(
+        streams=st.sampled_from(["ab", "ba", "a", "b"]), episodes=st.integers(2, 12), rewards=st.integers(0, 2**12 - 1),
+        end=st.none() | st.sampled_from(POINTS),
+    )  # fmt: skip
+    def play(self: Server, streams: str, episodes: int, rewards: int, end: str | None) -> None:
+        """Whole episodes by name, one after another, through the server's death at the `end`."""
+        self.life.end = end
+        for number in range(episodes):
+            before = set(self.told)
+            self.begin("x", streams[number % len(streams)])
+            for name in set(self.told) - before:
+                self.calls(name)
+                self.ends(name, float(rewards >> number & 1))
+
+    return play
+
+
 class Server(RuleBasedStateMachine):
     """Clients p and q share the task list of stream `a`, and play by name in both streams."""
 
@@ -211,7 +231,7 @@ class Server(RuleBasedStateMachine):
         self.adopted: dict[str, int] = {}  # the turns that plays by name count for since the list was named
         self.batches: dict[int, Any] = {}  # what each step learned when it was first seen
         self.measured: dict[int, Any] = {}
-        self.lives = 0
+        self.first = self.lives = 0
         self.runner.run(self.begin_life([]))
 
     @property
@@ -351,7 +371,9 @@ class Server(RuleBasedStateMachine):
 
     @rule(data=st.data())
     def call(self, data: st.DataObject) -> None:
-        name = self.chosen(data, "open")
+        self.calls(self.chosen(data, "open"))
+
+    def calls(self, name: str | None) -> None:
         for episode in self.rollout.leases:
             if episode.id == name:
                 prompt = episode.tree.prompt([{"role": "user", "content": str(len(episode.tree.nodes))}])
@@ -398,10 +420,10 @@ class Server(RuleBasedStateMachine):
 
     @rule(data=st.data(), reward=st.sampled_from([0.0, 1.0]), twice=st.booleans(), broken=st.booleans())
     def end(self, data: st.DataObject, reward: float, twice: bool, broken: bool) -> None:
-        name = self.chosen(data, "open")
-        if name is None:
-            return
+        if (name := self.chosen(data, "open")) is not None:
+            self.ends(name, reward, twice=twice, broken=broken)
 
+    def ends(self, name: str, reward: float, *, twice: bool = False, broken: bool = False) -> None:
         async def ends() -> list[Any]:
             request = EndRequest(reward=reward)
             work = [self.rollout.end(self.claims(name), request) for _ in range(2 if twice else 1)]
@@ -427,6 +449,15 @@ class Server(RuleBasedStateMachine):
             if first and self.told[name] != {"ended"}:
                 self.rewards[name] = reward
             self.told[name] = {"ended"}
+
+    play, play_on, play_more, play_much, play_most = (playing() for _ in range(5))
+
+    @rule(rewards=st.integers(0, 255))
+    def finish(self, rewards: int) -> None:
+        """All that are open make a call and end."""
+        for number, name in enumerate([name for name, told in self.told.items() if "open" in told]):
+            self.calls(name)
+            self.ends(name, float(rewards >> number % 8 & 1))
 
     @rule(data=st.data())
     def abort(self, data: st.DataObject) -> None:
@@ -492,7 +523,8 @@ class Server(RuleBasedStateMachine):
 
     @rule(order=st.sampled_from(ORDERS), with_ids=st.booleans())
     def name_tasks(self, order: tuple[str, ...], with_ids: bool) -> None:
-        before = self.listed
+        if (before := self.listed) is None:  # what was played before is behind the list's first turn
+            self.first = max((s.cursor for s in self.rollout.streams().streams if s.name == "a"), default=0)
         with self.asking():
             answer = self.do(self.rollout.list_tasks(listing(order, with_ids=with_ids)))
             assert answer.known == (before is not None or with_ids)
@@ -652,7 +684,7 @@ class Server(RuleBasedStateMachine):
         playing.update(turns.of(h.id) for h in self.rollout.leases.prepared if h.sample.stream == "a")
         assert list(found.lacking) == [t for t in found.unfinished if playing[t] + counted[t] < size], "what is lost"
         unfinished, following = self.standing()
-        for turn in range(following):
+        for turn in range(self.first, following):
             assert turn in unfinished or counted[turn] >= size, "none left out"
 
     @invariant()
@@ -673,7 +705,7 @@ class Server(RuleBasedStateMachine):
 
 ENDED = ("ended", "in_step", "dropped")
 TestServer = Server.TestCase
-TestServer.settings = settings(stateful_step_count=30, suppress_health_check=[HealthCheck.too_slow])
+TestServer.settings = settings(stateful_step_count=25, suppress_health_check=[HealthCheck.too_slow])
 
 
 def test_the_fold_knows_what_must_not_happen() -> None:

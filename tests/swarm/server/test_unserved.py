@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.backends.fake.backend import EOS_ID, FakeBackend
@@ -28,19 +28,9 @@ from swarm.wire import BeginRequest, EndRequest, ServerState
 from tests.swarm.server.support import DEADLINE_S, job
 
 ACTIONS = (
-    "come",
-    "come announced",
-    "come reading",
-    "come reading announced",
-    "leave",
-    "hold",
-    "release",
-    "fail",
-    "mend",
-    "pause",
-    "go on",
-    "end",
-)
+    "come", "come announced", "come reading", "come reading announced", "leave", "hold", "release", "fail", "mend",
+    "pause", "go on", "end",
+)  # fmt: skip
 
 
 @dataclass
@@ -118,7 +108,6 @@ async def live(n: int, grace_s: float, streamed: bool, script: Sequence[tuple[in
     return world
 
 
-@settings(max_examples=300, deadline=None)
 @given(
     script=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(ACTIONS)), max_size=14),
     n=st.integers(1, 2),

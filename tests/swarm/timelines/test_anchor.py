@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.backends.fake.backend import FakeRenderer
@@ -128,7 +128,6 @@ def test_long_runs_of_every_family_are_rendered_as_the_whole_history_is(name: st
 ROLES = st.lists(st.sampled_from(["system", "user", "tool", "assistant", "thinks"]), max_size=40)
 
 
-@settings(max_examples=200, deadline=None)
 @given(ROLES)
 def test_an_anchored_history_keeps_order_head_last_question_last_thinking_and_end(roles: list[str]) -> None:
     known: list[Mapping[str, Any]] = [

@@ -18,6 +18,7 @@ ALL = list(FAMILIES)
 CALLING = [name for name in ALL if not name.startswith("gemma")]
 PARALLEL = [name for name in CALLING if FAMILIES[name].parallel]
 THINKING = [name for name in ALL if FAMILIES[name].thinks]
+HM = "hm, let me see"
 PARIS: Call = ("weather", {"city": "Paris", "days": 3})
 ROME: Call = ("weather", {"city": "Rome"})
 
@@ -118,19 +119,19 @@ def test_words_a_template_leaves_out_beside_a_call_are_a_fork() -> None:
 @pytest.mark.parametrize("name", THINKING)
 def test_thinking_is_kept_while_tools_are_called_and_dropped_at_the_next_question(name: str) -> None:
     at = desk(name, WEATHER)
-    tool_run(at, PARIS, reasoning="hm, let me see")
+    tool_run(at, PARIS, reasoning=HM)
     assert at.drift == [START, CLEAN, CLEAN, CLEAN, FORK]
     assert settled(at) == 2
     last = at.renderer.decode(at.calls[-1].prompt)
-    assert "hm, let me see" in at.renderer.decode(at.calls[-2].prompt)
-    assert "hm, let me see" not in last
+    assert HM in at.renderer.decode(at.calls[-2].prompt)
+    assert HM not in last
 
 
 @pytest.mark.parametrize("name", THINKING)
 @pytest.mark.parametrize("dropped", [False, True])
 def test_thinking_dropped_from_a_chat_by_template_or_client_forks_each_turn(name: str, dropped: bool) -> None:
     at = desk(name)
-    chat(at, reasoning="hm, let me see", dropped=dropped)
+    chat(at, reasoning=HM, dropped=dropped)
     assert at.drift == [START, FORK, FORK]
     assert settled(at) == 3
     # What all turns share is still computed once: a packed tree is smaller than the rows.
@@ -316,17 +317,17 @@ def test_glm_that_opened_another_role_than_the_one_that_follows_forks() -> None:
 def test_a_system_prompt_is_folded_or_refused_as_the_template_says() -> None:
     folded = desk("gemma").serve([system("Be kind."), user("a")], "one")
     assert "Be kind.\n\na" in make_renderer("gemma").decode(folded.prompt)
-    with pytest.raises(BackendError, match="System role not supported"):
+    with pytest.raises(BackendError, match="System role"):
         desk("gemma2").serve([system("Be kind."), user("a")], "one")
 
 
 def test_qwens_default_system_prompt_is_the_templates_own() -> None:
     shown = make_renderer("qwen2.5").decode(desk("qwen2.5").serve([user("a")], "one").prompt)
-    assert "You are a helpful assistant." in shown
+    assert "helpful assistant" in shown
 
 
 def test_parallel_calls_a_template_cannot_show_are_refused_clearly() -> None:
     at = desk("llama3", WEATHER)
     calls = [{"id": n, "type": "function", "function": {"name": "weather", "arguments": "{}"}} for n in "12"]
-    with pytest.raises(BackendError, match="only supports single tool-calls"):
+    with pytest.raises(BackendError, match="single tool-calls"):
         at.tree.prompt([user("a"), {"role": "assistant", "content": None, "tool_calls": calls}], at.tools)

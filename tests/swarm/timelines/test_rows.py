@@ -1,14 +1,24 @@
-"""Rows are whole paths, and train every sampled token exactly once; random conversations are in test_agents."""
+"""Rows are whole paths and train every sampled token once, of trained calls alone; docs/timelines.md says so too."""
 
 from __future__ import annotations
 
+import contextlib
+import io
 import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
+from hypothesis import strategies as st
 
+from swarm.backends.protocols import TrainRow
 from swarm.timelines import Drift, Node, linear_rows, token_counts, tree_tokens, unmerged_rows
-from tests.swarm.timelines.checks import EPISODES, check_packed, distinct_prefixes, grow, packed_rows
+from tests.swarm.timelines.checks import EPISODES, SPANS, check_packed, distinct_prefixes, grow, packed_rows
 from tests.swarm.timelines.desk import Served
 
 
@@ -56,7 +66,6 @@ def test_no_calls_give_no_rows() -> None:
     assert tree_tokens([]) == tree_tokens([[]]) == 0
 
 
-@settings(max_examples=200, deadline=None)
 @given(EPISODES)
 def test_rows_of_any_nodes_pack_into_one_tree(episodes: list[list[tuple[int, list[int], list[int]]]]) -> None:
     names = itertools.count(1)
@@ -73,3 +82,90 @@ def test_the_same_token_sampled_in_two_episodes_is_one_id_and_trained_twice() ->
     assert (packed.ids.tolist(), packed.position.tolist(), packed.places.tolist()) == ([7, 8], [0, 1], [1, 1])
     assert [row.targets.tolist() for row in packed.rows] == [[9], [9]]
     assert [(row.rollout.item(), row.episode) for row in packed.rows] == [(-1.0, 0), (-2.0, 1)]
+
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "timelines.md").read_text()
+
+
+def test_the_worked_example_prints_what_the_document_says() -> None:
+    code, printed = re.findall(r"```python\n(.*?)```\n\n```\n(.*?)```", TEXT, re.DOTALL)[0]
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(code, {})
+    assert out.getvalue() == printed
+
+
+def test_the_table_of_ratios_is_the_benchmarks() -> None:
+    figures = json.loads((ROOT / "benchmarks" / "results" / "merge_ratio.json").read_text())["workloads"]
+    counted: dict[tuple[int, ...], tuple[float, float]] = {
+        (row["P"], row["a"], row["o"], row["T"], row["n"]): (row["unmerged/linear"], row["unmerged/tree"])
+        for row in figures
+    }
+    rows = re.findall(r"^\| ([\d,]+) \| (\d+)[^|]* \| (\d+) \| (\d+) \| (\d+) \| ([\d.]+) \| ([\d.]+) \|$", TEXT, re.M)
+    assert len(rows) == 7
+    for *sizes, linear, tree in rows:
+        assert counted[tuple(int(size.replace(",", "")) for size in sizes)] == (float(linear), float(tree))
+
+
+MARKED = st.lists(st.tuples(SPANS, st.booleans()), max_size=7)
+
+
+def marked(drawn: Sequence[tuple[tuple[int, list[int], list[int]], bool]]) -> list[Node]:
+    """Make an episode of calls some of which are not trained; each sampled token has a log-prob of its own."""
+    names = itertools.count(1)
+    plain = grow([span for span, _ in drawn], names)
+    nodes: list[Node] = []
+    for node, (_, trained) in zip(plain, drawn, strict=True):
+        parent = None if node.parent is None else nodes[node.parent.index]
+        nodes.append(replace(node, parent=parent, trained=trained))
+    return nodes
+
+
+def entries(rows: Sequence[TrainRow]) -> Counter[tuple[tuple[int, ...], float]]:
+    """Return what is trained: the ids before a token and its own, with its log-prob."""
+    return Counter(
+        (row.ids[: place + 1], row.logprobs[place])
+        for row in rows
+        for place, trained in enumerate(row.sampled)
+        if trained
+    )
+
+
+@given(MARKED)
+def test_every_view_trains_the_trained_calls_and_no_other(
+    drawn: list[tuple[tuple[int, list[int], list[int]], bool]],
+) -> None:
+    nodes = marked(drawn)
+    expected = Counter(
+        (tuple(path[: len(path) - len(node.sampled) + place + 1]), node.logprobs[place])
+        for node in nodes
+        if node.trained
+        for path in [node.path_ids()]
+        for place in range(len(node.sampled))
+    )
+    assert entries(linear_rows(nodes)) == entries(unmerged_rows(nodes)) == expected
+    assert tree_tokens([nodes]) == distinct_prefixes([nodes])
+    packed = packed_rows([nodes]).rows if expected else []
+    trained = Counter(logprob for row in packed for logprob in row.rollout.tolist())
+    assert trained == Counter(logprob for _, logprob in expected.elements())
+
+
+@given(MARKED)
+def test_no_row_is_there_for_nothing(drawn: list[tuple[tuple[int, list[int], list[int]], bool]]) -> None:
+    nodes = marked(drawn)
+    rows, alone = linear_rows(nodes), unmerged_rows(nodes)
+    assert all(any(row.sampled) for row in (*rows, *alone))
+    assert token_counts(nodes) == (sum(len(row.ids) for row in rows), sum(len(row.ids) for row in alone))
+    assert tree_tokens([nodes]) <= sum(len(row.ids) for row in rows)
+
+
+def test_a_judge_between_two_calls_is_context() -> None:
+    first = Node(0, None, (1,), (2,), (-1.0,), (0,), "", Drift.START)
+    judge = Node(1, first, (3,), (4,), (-2.0,), (0,), "", Drift.CLEAN, trained=False)
+    last = Node(2, judge, (5,), (6,), (-3.0,), (0,), "", Drift.CLEAN)
+    aside = Node(3, None, (7,), (8,), (-4.0,), (0,), "", Drift.START, trained=False)
+    (row,) = linear_rows([first, judge, last, aside])
+    assert (row.ids, row.sampled) == ((1, 2, 3, 4, 5, 6), (0, 1, 0, 0, 0, 1))
+    assert row.versions == (-1, 0, -1, -1, -1, 0)
+    assert [row.targets.tolist() for row in packed_rows([[first, judge, last, aside]]).rows] == [[2, 6]]

@@ -1,24 +1,26 @@
-"""The batch rule holds for whatever clients do."""
+"""The batch rule holds for whatever clients do, and no token is learned that is older than the job allows."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from swarm.server.batches.batch import Groups
 from swarm.server.batches.group import Group, bytes_of
-from swarm.store import Sample
+from swarm.server.batches.staleness import BatchPlace, BatchSelection
+from swarm.server.batches.streams import DeficitRoundRobin
+from swarm.store import Sample, StreamMoved
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import Clock, job
 
 TTL_S = 30.0
 NODE = Node(0, None, (1, 2, 3), (4, 5), (-0.1, -0.2), (0, 0), "", Drift.START)
 EPISODE_BYTES = bytes_of([NODE])
-REWARDS = st.sampled_from([0.0, -0.0, 1.0, 0.1 + 0.2, 0.3])
 
 
 def groups(clock: Clock | None = None, **fields: object) -> Groups:
@@ -42,131 +44,6 @@ def sample(alive: Groups, name: str, reward: float = 0.0) -> Sample:
 def play(alive: Groups, name: str, task: str, reward: float = 0.0, stream: str = "default") -> list[Sample]:
     assert begin(alive, name, task, stream) is not None
     return alive.end(sample(alive, name, reward))
-
-
-class Clients(RuleBasedStateMachine):
-    """Clients begin, end and give up in any order, and time passes; the model keeps what must come of it."""
-
-    @initialize(
-        rule=st.sampled_from(["groups", "varied_groups", "episodes"]),
-        tasks=st.integers(1, 3),
-        size=st.integers(2, 3),
-        surplus=st.integers(0, 2),
-        held=st.sampled_from([2, 5, 1000]),
-    )
-    def load(self, rule: str, tasks: int, size: int, surplus: int, held: int) -> None:
-        self.clock = Clock()
-        self.job = job(
-            batch_rule=rule, group_size=size, episodes_per_step=tasks * size, surplus_groups=surplus, lease_ttl_s=TTL_S
-        )
-        self.job = self.job.model_copy(update={"pool_bytes": held * EPISODE_BYTES})
-        self.groups = Groups(self.job, self.clock)
-        self.open: dict[str, str] = {}
-        self.waiting: dict[str, Sample] = {}
-        self.begun = self.trained = 0
-        self.dropped: Counter[str] = Counter()
-        self.names: set[str] = set()
-
-    @property
-    def places(self) -> int:
-        return self.job.episodes_per_step + self.job.surplus_groups * self.job.group_size
-
-    @rule(task=st.sampled_from("abc"))
-    def begin(self, task: str) -> None:
-        self.begun += 1
-        name = f"e{self.begun:03d}"
-        group = begin(self.groups, name, task)
-        if group is None:
-            self.begun -= 1
-            assert len(self.open) + len(self.waiting) == self.places or self.job.batch_rule != "episodes"
-            return
-        assert group.task_id == task
-        self.open[name] = group.name
-
-    @rule(data=st.data(), reward=REWARDS)
-    def end(self, data: st.DataObject, reward: float) -> None:
-        if not self.open:
-            return
-        chosen = data.draw(st.sampled_from(sorted(self.open)))
-        group = self.open.pop(chosen)
-        ended = sample(self.groups, chosen, reward)
-        self.waiting[chosen] = ended
-        members = [s for s in self.waiting.values() if s.group == group]
-        filtered = self.groups.end(ended)
-        constant = len(members) == self.job.group_size and len({s.reward for s in members}) == 1
-        expected = members if constant and self.job.batch_rule == "varied_groups" else []
-        assert {s.episode for s in filtered} == {s.episode for s in expected}
-        self.drop(filtered, "constant_group")
-        before = list(self.waiting)
-        heavy = self.groups.drop_heavy()
-        assert [s.episode for s in heavy] == before[: len(heavy)]
-        self.drop(heavy, "pool_bytes")
-
-    def drop(self, samples: list[Sample], reason: str) -> None:
-        for dropped in samples:
-            assert self.waiting.pop(dropped.episode) is dropped
-            self.dropped[reason] += 1
-
-    @rule(data=st.data())
-    def give_up(self, data: st.DataObject) -> None:
-        if self.open:
-            chosen = data.draw(st.sampled_from(sorted(self.open)))
-            self.groups.leave(chosen)
-            del self.open[chosen]
-            self.dropped["given_up"] += 1
-
-    @rule(seconds=st.sampled_from([1, 29, 31]))
-    def wait(self, seconds: int) -> None:
-        self.clock.now += seconds
-        for group in self.groups.drop_idle():
-            assert 0 < len(group.ended) < self.job.group_size
-            assert group.name not in self.open.values()
-            self.drop(group.ended, "partial_group")
-
-    @rule()
-    def step(self) -> None:
-        if not self.groups.complete:
-            with pytest.raises(RuntimeError, match="complete batch"):
-                self.groups.take()
-            return
-        batch = self.groups.take()
-        assert [g.name for g in batch] == sorted(g.name for g in batch)
-        sizes = [len(group.ended) for group in batch]
-        assert sum(sizes) == self.job.episodes_per_step
-        if self.job.batch_rule != "episodes":
-            assert sizes == [self.job.group_size] * self.job.tasks_per_step
-            assert not self.names & {group.name for group in batch}
-        if self.job.batch_rule == "varied_groups":
-            assert not any(group.constant for group in batch)
-        for group in batch:
-            self.names.add(group.name)
-            assert [s.episode for s in group.ended] == sorted(s.episode for s in group.ended)
-            for trained in group.ended:
-                assert (trained.group, trained.task_id) == (group.name, group.task_id)
-                assert self.waiting.pop(trained.episode) is trained
-                self.trained += 1
-
-    @invariant()
-    def every_episode_is_accounted_for(self) -> None:
-        assert self.groups.collected == len(self.waiting)
-        assert self.begun == self.trained + self.dropped.total() + len(self.open) + len(self.waiting)
-        assert self.groups.bytes == len(self.waiting) * EPISODE_BYTES <= self.job.pool_bytes
-
-    @invariant()
-    def no_place_is_given_twice(self) -> None:
-        assert len(self.open) + len(self.waiting) <= self.places
-        for group in self.groups:
-            assert len(group) > 0
-            assert self.job.batch_rule == "episodes" or len(group) <= self.job.group_size
-        assert self.groups.full or not self.groups.complete
-
-    def teardown(self) -> None:
-        if hasattr(self, "groups"):
-            assert self.groups.collected == len(self.groups.drop_all())
-
-
-TestClients = Clients.TestCase
-TestClients.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
 
 
 def test_a_task_may_have_a_second_group_once_its_first_is_full() -> None:
@@ -223,7 +100,7 @@ def test_a_bound_too_small_for_one_batch_is_said_to_be_so() -> None:
     play(alive, "last", "a")
     alive.drop_heavy()
     assert alive.starved is not None
-    assert "pool_bytes is too small" in alive.starved
+    assert "pool_bytes" in alive.starved
 
 
 def test_the_places_of_the_oldest_are_free_again_when_they_were_dropped_for_bytes() -> None:
@@ -235,3 +112,282 @@ def test_the_places_of_the_oldest_are_free_again_when_they_were_dropped_for_byte
     group = alive.room("a")
     assert group is not None
     assert group.name == "a#1"
+
+
+STREAMS = "ab"
+
+
+class Overlap(RuleBasedStateMachine):
+    """Clients begin, end and give up while time passes and batches are taken and learned, in any order."""
+
+    @initialize(
+        rule=st.sampled_from(["groups", "varied_groups", "episodes"]),
+        tasks=st.integers(1, 3),
+        size=st.integers(2, 3),
+        staleness=st.integers(0, 3),
+        surplus=st.sampled_from([0, 0, 1, 2]),
+        shares=st.sampled_from([{}, {"a": 1, "b": 1}, {"a": 2, "b": 1}]),
+        steps=st.integers(1, 9),
+        held=st.sampled_from([3, 6, 1000]),
+    )
+    def load(
+        self,
+        rule: str,
+        tasks: int,
+        size: int,
+        staleness: int,
+        surplus: int,
+        shares: dict[str, float],
+        steps: int,
+        held: int,
+    ) -> None:
+        self.job = job(
+            batch_rule=rule, group_size=size, episodes_per_step=tasks * size, surplus_groups=surplus, streams=shares,
+            steps=steps, max_staleness=staleness, lease_ttl_s=TTL_S,
+        )  # fmt: skip
+        self.job = self.job.model_copy(update={"pool_bytes": held * EPISODE_BYTES})
+        self.clock = Clock()
+        self.unit = size if rule == "episodes" else 1
+        self.places = tasks * self.unit
+        self.groups = Groups(self.job, self.clock)
+        self.dealer = DeficitRoundRobin(shares, {}) if shares else None
+        self.open: dict[str, int] = {}
+        self.oldest: dict[str, int] = {}
+        self.samples: dict[str, Sample] = {}
+        self.written: dict[str, StreamMoved] = {}
+        self.lent = self.lost = False
+        self.begun = self.version = self.taken = 0
+        self.gone: Counter[str] = Counter()
+
+    @property
+    def learning(self) -> bool:
+        return self.taken > self.version
+
+    @rule(task=st.sampled_from("xyz"), stream=st.sampled_from(STREAMS))
+    def begin(self, task: str, stream: str) -> None:
+        self.begins(task, stream)
+
+    def begins(self, task: str, stream: str) -> bool:
+        name = f"e{self.begun:04d}"
+        group = begin(self.groups, name, task, stream if self.dealer else "default")
+        if group is None:
+            return False
+        assert group.task_id == task
+        self.begun += 1
+        self.open[name] = self.version
+        return True
+
+    @rule(task=st.sampled_from("xyz"))
+    def fill(self, task: str) -> None:
+        while any(self.begins(task, stream) for stream in STREAMS):
+            pass
+
+    @precondition(lambda self: self.open)
+    @rule(youngest=st.booleans(), groups=st.integers(1, 3))
+    def finish(self, youngest: bool, groups: int) -> None:
+        """Whole groups end, the oldest or the youngest ones."""
+        playing = [group for group in self.groups if group.open]
+        for group in playing[-groups:] if youngest else playing[:groups]:
+            for name in sorted(group.open):
+                self.ends(name, (self.open[name], self.version), float(name[1:]))
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data(), constant=st.booleans())
+    def end(self, data: st.DataObject, constant: bool) -> None:
+        name = data.draw(st.sampled_from(sorted(self.open)))
+        first = data.draw(st.integers(self.open[name], self.version + self.learning))
+        last = data.draw(st.integers(first, self.version + self.learning))
+        self.ends(name, (first, last), 0.0 if constant else float(name[1:]))
+
+    def ends(self, name: str, versions: tuple[int, int], reward: float) -> None:
+        del self.open[name]
+        ended = replace(sample(self.groups, name, reward), nodes=(replace(NODE, versions=versions),))
+        self.oldest[name], self.samples[name] = versions[0], ended
+        members = [s for n, s in self.samples.items() if n in self.oldest and s.group == ended.group]
+        constant = len(members) == self.job.group_size and len({s.reward for s in members}) == 1
+        filtered = {s.episode for s in self.groups.end(ended)}
+        assert filtered == {s.episode for s in members if constant and self.job.batch_rule == "varied_groups"}
+        for filtered_one in filtered:
+            self.drop(filtered_one, "constant")
+        self.outdate()
+        before = list(self.oldest)
+        heavy = [s.episode for s in self.groups.drop_heavy()]
+        assert heavy == before[: len(heavy)], "the oldest first"
+        for name in heavy:
+            self.drop(name, "pool_bytes")
+
+    @rule(seconds=st.sampled_from([1, 29, 31]))
+    def wait(self, seconds: int) -> None:
+        self.clock.now += seconds
+        for group in self.groups.drop_idle():
+            assert 0 < len(group.ended) < self.job.group_size
+            assert not group.open
+            for idle in group.ended:
+                self.drop(idle.episode, "partial_group")
+
+    @precondition(lambda self: self.open)
+    @rule(data=st.data())
+    def give_up(self, data: st.DataObject) -> None:
+        name = data.draw(st.sampled_from(sorted(self.open)))
+        del self.open[name]
+        self.groups.leave(name)
+        self.gone["given_up"] += 1
+
+    def drop(self, name: str, reason: str) -> None:
+        del self.oldest[name]
+        self.gone[reason] += 1
+
+    def outdate(self) -> None:
+        """Give up what is too old, as a rollout does."""
+        for stale in self.groups.drop_stale():
+            self.drop(stale.episode, "stale")
+        for name in self.groups.outdated:
+            del self.open[name]
+            self.groups.leave(name)
+            self.gone["stale"] += 1
+
+    @precondition(lambda self: not self.learning and self.groups.complete and self.taken < self.job.steps)
+    @rule()
+    def take(self) -> None:
+        batch = self.groups.take()
+        self.taken += 1
+        self.written = {moved.name: moved for moved in self.groups.streams.standing()}
+        if self.dealer is not None and not self.lent:
+            owed = Counter(self.dealer.deal() for _ in range(self.places))
+            weight = len if self.job.batch_rule == "episodes" else lambda _: 1
+            assert sum((Counter({g.stream: weight(g.ended)}) for g in batch), Counter()) == owed
+        assert [g.name for g in batch] == sorted(g.name for g in batch)
+        sizes = [len(group.ended) for group in batch]
+        assert sum(sizes) == self.job.episodes_per_step
+        if self.job.batch_rule != "episodes":
+            assert sizes == [self.job.group_size] * self.job.tasks_per_step
+        assert self.job.batch_rule != "varied_groups" or not any(group.constant for group in batch)
+        for group in batch:
+            assert [s.episode for s in group.ended] == sorted(s.episode for s in group.ended)
+            for trained in group.ended:
+                assert trained is self.samples[trained.episode]
+                assert (trained.group, trained.task_id) == (group.name, group.task_id)
+                age = self.taken - 1 - self.oldest.pop(trained.episode)
+                assert age <= self.job.max_staleness or not self.ages
+                self.gone["trained"] += 1
+        self.outdate()
+        if not self.job.max_staleness:  # nobody plays while that is learned
+            self.update()
+
+    @property
+    def ages(self) -> bool:
+        """Whether the age of tokens is bounded: without an overlap groups to spare are learned a step late."""
+        return bool(self.job.max_staleness) or not self.job.surplus_groups
+
+    @precondition(lambda self: self.groups.held_up)
+    @rule()
+    def lend(self) -> None:
+        self.groups.lend()
+        self.lent = True
+
+    @rule()
+    def crash(self) -> None:
+        """The server dies and starts again: what had ended is there, and what was taken is learned."""
+        self.gone["given_up"] += len(self.open)
+        self.open = {}
+        self.version = self.taken
+        self.lost = self.lost or self.lent
+        self.groups = Groups(self.job, self.clock)
+        self.groups.updated(self.taken)
+        self.groups.streams.recover(tuple(self.written.values()), self.job.streams)
+        for name in sorted(self.oldest):
+            self.groups.restore(self.samples[name])
+        self.outdate()
+
+    @precondition(lambda self: self.learning)
+    @rule()
+    def update(self) -> None:
+        self.version += 1
+        self.groups.updated(self.version)
+
+    @invariant()
+    def nothing_is_too_old_but_for_surplus_and_places_lent_before_a_crash(self) -> None:
+        assert self.gone["stale"] == 0 or self.job.surplus_groups or self.lost
+
+    @invariant()
+    def no_more_is_admitted_than_batches_can_take_in_time(self) -> None:
+        alive = self.groups.taken.total() if not self.lost else 0
+        batches = min(self.version + self.job.max_staleness + 1, self.job.steps) - self.taken
+        assert alive <= batches * self.places + self.job.surplus_groups * self.unit
+
+    @invariant()
+    def every_episode_is_accounted_for(self) -> None:
+        assert self.begun == len(self.open) + len(self.oldest) + self.gone.total()
+        assert self.groups.collected == len(self.oldest)
+        assert self.groups.bytes == len(self.oldest) * EPISODE_BYTES <= self.job.pool_bytes
+        assert all(len(group) for group in self.groups)
+        assert self.job.batch_rule == "episodes" or all(len(group) <= self.job.group_size for group in self.groups)
+        assert self.groups.full or not self.groups.complete
+        if not self.groups.complete:
+            with pytest.raises(RuntimeError, match="complete batch"):
+                self.groups.take()
+
+    def teardown(self) -> None:
+        """Whatever happened, clients that go on playing finish the job."""
+        if hasattr(self, "groups"):
+            self.groups._most_bytes = 10**9
+            while self.version < self.job.steps:
+                self.go_on()
+            assert self.gone["trained"] == self.job.steps * self.job.episodes_per_step
+
+    def go_on(self) -> None:
+        if self.learning:
+            self.update()
+        elif self.groups.complete:
+            self.take()
+        elif self.open:
+            self.ends(min(self.open), (self.version, self.version), float(self.begun))
+        else:
+            lacking = [(group.task_id, group.stream) for group in self.groups.orphaned]
+            assert any(self.begins(task, stream) for task, stream in [*lacking, *(("x", s) for s in STREAMS)])
+
+
+TestOverlap = Overlap.TestCase
+TestOverlap.settings = settings(stateful_step_count=40)
+
+
+def selection(*slacks: int, batches: int, needed: int = 2) -> BatchSelection:
+    return BatchSelection([Counter({"s": needed})] * batches, needed, [BatchPlace("s", slack) for slack in slacks])
+
+
+def test_a_batch_leaves_room_for_what_later_batches_could_not_all_take() -> None:
+    found = selection(1, 1, 1, 1, 2, 2, batches=3)
+    assert not found.takes(BatchPlace("s", 2))  # four places have one batch after this one, which takes two
+    assert [found.takes(BatchPlace("s", 1)) for _ in range(3)] == [True, True, False]
+    assert found.whole
+
+
+def test_what_must_be_learned_now_comes_before_what_was_done_first() -> None:
+    found = selection(0, 1, 1, batches=2)
+    assert [found.takes(BatchPlace("s", slack)) for slack in (1, 1, 0)] == [True, False, True]
+    assert found.whole
+
+
+def test_what_is_too_old_is_taken_by_no_batch() -> None:
+    assert not selection(-1, 0, batches=2).fits(BatchPlace("s", -1))
+
+
+@pytest.mark.parametrize(("staleness", "steps", "places"), [(0, 9, 2), (1, 9, 4), (3, 9, 8), (3, 2, 4), (3, 1, 2)])
+def test_as_many_batches_are_rolled_out_as_may_be_learned_in_time(staleness: int, steps: int, places: int) -> None:
+    alive = Groups(job(max_staleness=staleness, steps=steps), Clock())
+    begun = [begin(alive, f"e{number}", f"t{number // 2}") for number in range(2 * places + 1)]
+    assert [group is not None for group in begun] == [True] * (2 * places) + [False]
+
+
+def test_who_takes_a_lent_place_gives_away_none_that_somebody_plays() -> None:
+    wanted = job(batch_rule="episodes", episodes_per_step=2, streams={"a": 1, "b": 1}, steps=2, max_staleness=1)
+    groups = Groups(wanted, Clock())
+    begun = [name for name in ("a1", "a2", "b1", "b2", "a3", "b3") if begin(groups, name, "x", name[0]) is not None]
+    assert begun == ["a1", "a2", "b1", "b2"], "two batches of two places"
+    groups.end(sample(groups, "a1", 1.0))
+    for name in ("a2", "b1", "b2"):
+        groups.leave(name)
+    groups.lend()
+    again = [name for name in ("a4", "a5", "b4", "b5", "a6", "b6") if begin(groups, name, "x", name[0]) is not None]
+    assert again == ["a4", "a5", "b4"]
+    assert groups.taken.total() == 4

@@ -6,7 +6,7 @@ from collections import Counter
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import InvalidRequest
@@ -19,7 +19,6 @@ from tests.swarm.server.support import Clock, job
 SHARES = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 50), min_size=1)
 
 
-@settings(max_examples=2000, deadline=None)
 @given(shares=SHARES, places=st.integers(1, 60))
 def test_what_is_given_never_differs_from_what_is_owed_by_a_whole_place(shares: dict[str, int], places: int) -> None:
     dealer, given_, total = DeficitRoundRobin(shares, {}), Counter[str](), sum(shares.values())
@@ -29,7 +28,6 @@ def test_what_is_given_never_differs_from_what_is_owed_by_a_whole_place(shares: 
             assert abs(given_[name] - Fraction(share * dealt, total)) < 1
 
 
-@settings(max_examples=300, deadline=None)
 @given(parts=st.lists(st.integers(1, 5), min_size=1, max_size=5), scale=st.integers(1, 3), batches=st.integers(1, 5))
 def test_shares_that_divide_the_batch_are_exact_in_every_batch(parts: list[int], scale: int, batches: int) -> None:
     shares = {f"s{number}": part / 7 for number, part in enumerate(parts)}
@@ -69,7 +67,6 @@ def test_a_third_of_ten_groups_is_made_up_in_the_next_batches() -> None:
     assert sum(batches, Counter()) == {"a": 10, "b": 10, "c": 10}
 
 
-@settings(max_examples=300, deadline=None)
 @given(shares=SHARES, needed=st.integers(1, 12), surplus=st.integers(0, 4), batches=st.integers(1, 6))
 def test_a_restart_between_batches_changes_nothing(
     shares: dict[str, int], needed: int, surplus: int, batches: int
@@ -238,7 +235,6 @@ def test_where_all_are_missing_everything_stays_as_it_is() -> None:
     assert (streams.missing, window(streams)) == ({"a"}, {"b": 4})
 
 
-@settings(max_examples=120, deadline=None)
 @given(
     shares=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 20), min_size=2),
     needed=st.integers(1, 12),
@@ -276,7 +272,6 @@ def test_whoever_comes_and_goes_the_living_get_their_shares_within_a_place_and_n
         assert restarted.shares == pytest.approx(dict(streams.shares))
 
 
-@settings(max_examples=25, deadline=None)
 @given(order=st.permutations("m" * 4 + "c" * 3 + "w" * 3), batches=st.integers(1, 3), surplus=st.integers(0, 3))
 def test_forty_thirty_thirty_is_exact_however_late_the_slow_stream_is(
     order: list[str], batches: int, surplus: int

@@ -1,23 +1,29 @@
-"""What is captured is what was sampled, and what is served is the same however it was cut on the way."""
+"""What is captured is what was sampled, what is served is the same however it was cut, and retries find their call."""
 
 from __future__ import annotations
 
 import asyncio
 import string
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.answers import gathered
-from swarm.backends.fake.backend import EOS_ID, FakeBackend, fake_logprob
+from swarm.backends.fake.backend import EOS_ID, FakeBackend, FakeRenderer, fake_logprob
 from swarm.backends.protocols import Sampling
+from swarm.server.calls.call import Call
 from swarm.server.calls.generation import AnswerGeneration, SampledPiece, short_name
+from swarm.server.calls.retries import KEPT_S, Retries
 from swarm.server.calls.sampling_plan import SamplingPlan
+from swarm.server.calls.text import TextStream
 from swarm.server.shared.gate import Gate
 from swarm.timelines import CallTree
 from tests.swarm.server.agents import ADD, called
-from tests.swarm.server.support import job
+from tests.swarm.server.support import Clock, job
 
 SAMPLING = Sampling(max_tokens=10_000, stop_ids=(EOS_ID,))
 parts = st.sampled_from(
@@ -37,7 +43,6 @@ def generated(says: str, plan: SamplingPlan, chunk_size: int = 8) -> tuple[Answe
     return found, heard
 
 
-@settings(max_examples=200)
 @given(st.lists(parts, max_size=8).map("".join), st.integers(1, 12), st.sampled_from([(), ("stop",), ("b", "é")]))
 def test_what_is_streamed_is_what_is_said_at_once(says: str, chunk_size: int, stops: tuple[str, ...]) -> None:
     whole, _ = generated(says, SamplingPlan(SAMPLING, stops, tools=(ADD,)), chunk_size)
@@ -69,3 +74,148 @@ def test_an_answer_that_ends_inside_a_character_behind_a_stop_string_was_stopped
     found, _ = generated("a stop\U0001f642", SamplingPlan(sampling, ("stop",), streamed=streamed), chunk_size=20)
     assert (found.answer.content, found.finish, found.reply.stop) == ("a ", "stop", "stop")
     assert bytes(found.ids) == b"a stop"
+
+
+decode = FakeRenderer().decode
+
+
+def fed(
+    ids: list[int], size: int, stops: tuple[str, ...] = (), *, incremental: bool = True
+) -> tuple[list[str], TextStream]:
+    stream = TextStream(decode, stops, incremental=incremental)
+    pieces = []
+    for start in range(0, len(ids), size):
+        pieces.append(stream.feed(ids[start : start + size]))
+        if stream.stopped:
+            break
+    return [*pieces, stream.finish()], stream
+
+
+@given(st.text(max_size=40), st.integers(1, 7))
+def test_the_pieces_are_the_text(text: str, size: int) -> None:
+    pieces, stream = fed([*text.encode()], size)
+    assert "".join(pieces) == stream.served == text
+
+
+@given(st.text(alphabet="aé漢🙂", max_size=20), st.integers(1, 3))
+def test_no_piece_holds_half_a_character(text: str, size: int) -> None:
+    pieces, _ = fed([*text.encode()], size)
+    assert all("\ufffd" not in piece for piece in pieces)
+
+
+@given(st.binary(max_size=30), st.integers(1, 5))
+def test_broken_bytes_are_served_as_they_decode_in_the_end(raw: bytes, size: int) -> None:
+    _, whole = fed([*raw], size, incremental=False)
+    assert whole.served == raw.decode(errors="replace")
+
+
+@given(st.lists(st.sampled_from([*"a🙂漢é".encode(), 0x80, 0xFF]), max_size=80), st.integers(1, 30))
+def test_broken_bytes_stream_as_they_decode_in_the_end(raw: list[int], size: int) -> None:
+    pieces, _ = fed(raw, size)
+    assert "".join(pieces) == bytes(raw).decode(errors="replace")
+
+
+def test_what_stays_broken_streams_at_the_cost_of_what_is_new() -> None:
+    decoded = 0
+
+    def counting(ids: Sequence[int]) -> str:
+        nonlocal decoded
+        decoded += len(ids)
+        return decode(ids)
+
+    stream = TextStream(counting, incremental=True)
+    for _ in range(1000):
+        stream.feed([0x80])
+    assert len(stream.served) > 1000 - 2 * 16
+    assert decoded < 1000 * 100
+
+
+def test_a_stream_keeps_characters_that_some_tokenizers_break_afterwards() -> None:
+    def fallback(ids: Sequence[int]) -> str:
+        try:
+            return bytes(ids).decode()
+        except UnicodeDecodeError:
+            return "\ufffd" * len(ids)
+
+    stream = TextStream(fallback, incremental=True)
+    assert [stream.feed([0xC3]), stream.feed([0xA9]), stream.feed([0xFF]), stream.finish()] == [
+        "", "é", "", "\ufffd\ufffd",
+    ]  # fmt: skip
+    assert fallback([0xC3, 0xA9, 0xFF]) == "\ufffd" * 3
+
+
+@given(
+    st.text(alphabet="abc", max_size=30),
+    st.lists(st.text("abc", min_size=1, max_size=4), max_size=3),
+    st.integers(1, 6),
+)
+def test_nothing_of_a_stop_string_is_served(text: str, stops: list[str], size: int) -> None:
+    pieces, stream = fed([*text.encode()], size, tuple(stops))
+    assert "".join(pieces) == stream.served
+    seen = next((text[:n] for n in range(len(text) + 1) if any(stop in text[:n] for stop in stops)), text)
+    assert (stream.length, stream.decoded) == (len(seen), seen)
+    assert stream.served == seen[: min((seen.find(stop) for stop in stops if stop in seen), default=len(seen))]
+    assert stream.stopped == any(stop in text for stop in stops)
+    assert stream.stopped_at is None or seen[len(stream.served) :].startswith(stream.stopped_at)
+    assert not any(stop in stream.served for stop in stops)
+
+
+@dataclass(eq=False)
+class Standing:
+    """Where a call stands."""
+
+    waiting: bool = False
+    served: bool = False
+    alive: bool = True
+    over_at: float | None = None
+
+
+def add(retries: Retries, key: str, call: Standing) -> Standing:
+    retries.add(key, cast(Call, call))
+    return call
+
+
+def found(retries: Retries, key: str) -> Any:
+    return retries.find(key)
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+def test_a_call_without_its_client_comes_first_then_one_that_goes_on_then_one_that_was_served(
+    order: tuple[int, ...],
+) -> None:
+    retries = Retries(Clock())
+    calls: list[Any] = [Standing(waiting=True), Standing(), Standing(served=True, over_at=1000.0)]
+    for place in order:
+        add(retries, "k", calls[place])
+    for call in calls:
+        assert found(retries, "k") is call
+        call.alive = False
+    assert retries.find("k") is None
+    assert retries.find("other") is None
+
+
+def test_a_call_that_goes_on_is_found_however_long_it_takes() -> None:
+    clock = Clock()
+    retries = Retries(clock)
+    slow = add(retries, "slow", Standing())
+    clock.now += 100 * KEPT_S
+    add(retries, "other", Standing())
+    assert found(retries, "slow") is slow
+    slow.served, slow.over_at = True, clock.now
+    clock.now += KEPT_S - 1
+    add(retries, "other", Standing())
+    assert found(retries, "slow") is slow
+
+
+@given(lasting=st.lists(st.floats(0, 3 * KEPT_S), max_size=30))
+def test_nothing_is_remembered_for_ever(lasting: list[float]) -> None:
+    clock = Clock()
+    retries = Retries(clock)
+    for number, seconds in enumerate(lasting):
+        add(retries, str(number % 3), Standing(served=True, over_at=clock.now + seconds))
+        clock.now += 1.0
+    for _ in range(2):
+        clock.now += 5 * KEPT_S
+        add(retries, "last", Standing(served=True, over_at=clock.now))
+    assert len(retries) == 1
+    assert all(retries.find(str(number)) is None for number in range(3))

@@ -30,7 +30,7 @@ class SlowRenderer(FakeRenderer):
     def encode(self, text: str) -> list[int]:
         if len(text) >= LONG:
             self.begun.set()
-            assert self.go_on.wait(20)
+            assert self.go_on.wait(120)
         return super().encode(text)
 
 
@@ -42,20 +42,25 @@ def renderer() -> Iterator[SlowRenderer]:
 
 
 @pytest.fixture
-async def served(tmp_path: Path, renderer: SlowRenderer) -> AsyncIterator[Served]:
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+async def served(tmp_path: Path, renderer: SlowRenderer, clock: Clock) -> AsyncIterator[Served]:
     def backend(loaded: Job) -> FakeBackend:
         made = FakeBackend(loaded, script=lambda *_: "yes")
         made.renderer = renderer
         return made
 
-    async with serving(tmp_path, WIDE, backend=backend) as running:
+    async with serving(tmp_path, WIDE, backend=backend, clock=clock) as running:
         yield running
 
 
 async def test_others_are_answered_while_a_long_prompt_is_encoded(served: Served, renderer: SlowRenderer) -> None:
     long, short = await served.begin("long"), await served.begin("short")
     asked = asyncio.create_task(served.chat(long, LONG_WORDS))
-    assert await asyncio.to_thread(renderer.begun.wait, 20)
+    assert await asyncio.to_thread(renderer.begun.wait, 120)
     assert (await served.chat(short, "hi")).text == "yes"
     assert not asked.done()
     renderer.go_on.set()
@@ -66,38 +71,32 @@ async def test_others_are_answered_while_a_long_prompt_is_encoded(served: Served
 async def test_an_episode_that_ends_meanwhile_has_no_call(served: Served, renderer: SlowRenderer) -> None:
     lease = await served.begin()
     asked = asyncio.create_task(served.chat(lease, LONG_WORDS))
-    assert await asyncio.to_thread(renderer.begun.wait, 20)
+    assert await asyncio.to_thread(renderer.begun.wait, 120)
     assert (await served.verb(lease, "abort", {"reason": "tired"})).status == 200
     renderer.go_on.set()
     assert (await asked).code == "episode_ended"
     assert served.rollout.counts["calls"] == 0
 
 
-async def test_a_call_whose_prompt_is_encoded_for_long_keeps_its_lease(tmp_path: Path, renderer: SlowRenderer) -> None:
+async def test_a_call_whose_prompt_is_encoded_for_long_keeps_its_lease(
+    served: Served, renderer: SlowRenderer, clock: Clock
+) -> None:
     """Nothing else is heard of its client: many long prompts wait for their turn."""
-    clock = Clock()
-
-    def backend(loaded: Job) -> FakeBackend:
-        made = FakeBackend(loaded, script=lambda *_: "yes")
-        made.renderer = renderer
-        return made
-
-    async with serving(tmp_path, WIDE, backend=backend, clock=clock) as served:
-        lease = await served.begin()
-        asked = asyncio.create_task(served.chat(lease, LONG_WORDS))
-        assert await asyncio.to_thread(renderer.begun.wait, 20)
-        clock.now += 10 * WIDE.lease_ttl_s
-        served.rollout.sweep()
-        renderer.go_on.set()
-        assert (await asked).text == "yes"
-        assert (await served.end(lease)).status == 200
+    lease = await served.begin()
+    asked = asyncio.create_task(served.chat(lease, LONG_WORDS))
+    assert await asyncio.to_thread(renderer.begun.wait, 120)
+    clock.now += 10 * WIDE.lease_ttl_s
+    served.rollout.sweep()
+    renderer.go_on.set()
+    assert (await asked).text == "yes"
+    assert (await served.end(lease)).status == 200
 
 
 async def test_tokens_are_counted_beside_the_calls_of_others_too(served: Served, renderer: SlowRenderer) -> None:
     lease = await served.begin()
     body = {"model": MODEL, "messages": [{"role": "user", "content": LONG_WORDS}]}
     asked = asyncio.create_task(served.post("/v1/messages/count_tokens", lease["api_key"], body))
-    assert await asyncio.to_thread(renderer.begun.wait, 20)
+    assert await asyncio.to_thread(renderer.begun.wait, 120)
     assert (await served.chat(lease, "hi")).text == "yes"
     renderer.go_on.set()
     assert (await asked).body["input_tokens"] > LONG
@@ -135,11 +134,11 @@ async def test_what_no_context_can_hold_is_refused_before_it_is_sent(tmp_path: P
         reader, writer = await asyncio.open_connection(host, int(port))
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {lease['api_key']}\r\n"
         writer.write(f"{head}content-length: 15000000\r\n\r\n{{".encode())
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             assert await reader.readline() == b"HTTP/1.1 400 Bad Request\r\n"
             said = (await reader.readuntil(b"}")).decode()
         assert '"code":"context_length_exceeded"' in said
-        assert "expected a request of at most 1064960 bytes, as its context is 256 tokens, found 15000000" in said
+        assert [part in said for part in ("1064960 bytes", "256 tokens", "15000000")] == [True] * 3
         writer.close()
 
 

@@ -1,13 +1,22 @@
-"""A field of a request is taken or refused by name; none is dropped."""
+"""What all dialects share: fields that are taken or refused by name, events, and thinking that a client keeps."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import json
+import zlib
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from swarm.errors import InvalidRequest
+from swarm.server.dialects import opaque
+from swarm.server.dialects.events import event, named_event
+from swarm.server.dialects.opaque import sealed, signature, thinking_of, unsealed
 from swarm.server.dialects.reading import Fields, body_fields, joined_text, shown
 
 TEXT: Any = {"text": lambda part: None}
@@ -27,25 +36,17 @@ def test_what_nobody_took_is_refused_by_its_path() -> None:
 @pytest.mark.parametrize(
     ("value", "read"),
     [
-        (True, lambda fields: fields.whole("x", 0)),
-        (1.5, lambda fields: fields.whole("x", 0)),
-        (5, lambda fields: fields.whole("x", 0, 4)),
-        (True, lambda fields: fields.number("x", 0, 2)),
-        (3, lambda fields: fields.number("x", 0, 2)),
-        ("1", lambda fields: fields.number("x", 0, 2)),
-        (1, lambda fields: fields.flag("x")),
-        (1, lambda fields: fields.text("x")),
-        (None, lambda fields: fields.words("x")),
-        ([""], lambda fields: fields.stops("x")),
-        ("ab", lambda fields: fields.stops("x")),
-        ("c", lambda fields: fields.choice("x", ("a", "b"))),
-        ([], lambda fields: fields.choice("x", ("a", "b"))),
-        ([], lambda fields: fields.inner("x")),
-        ({}, lambda fields: fields.items("x")),
-        (True, lambda fields: fields.neutral(x=(1,))),
+        (True, lambda fields: fields.whole("x", 0)), (1.5, lambda fields: fields.whole("x", 0)),
+        (5, lambda fields: fields.whole("x", 0, 4)), (True, lambda fields: fields.number("x", 0, 2)),
+        (3, lambda fields: fields.number("x", 0, 2)), ("1", lambda fields: fields.number("x", 0, 2)),
+        (1, lambda fields: fields.flag("x")), (1, lambda fields: fields.text("x")),
+        (None, lambda fields: fields.words("x")), ([""], lambda fields: fields.stops("x")),
+        ("ab", lambda fields: fields.stops("x")), ("c", lambda fields: fields.choice("x", ("a", "b"))),
+        ([], lambda fields: fields.choice("x", ("a", "b"))), ([], lambda fields: fields.inner("x")),
+        ({}, lambda fields: fields.items("x")), (True, lambda fields: fields.neutral(x=(1,))),
         ("x", lambda fields: fields.neutral(x=())),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_value_is_refused_with_what_was_found(value: Any, read: Callable[[Fields], Any]) -> None:
     with pytest.raises(InvalidRequest) as found:
         read(Fields({"x": value}, "at"))
@@ -69,12 +70,10 @@ def test_parts_are_joined_with_nothing_between() -> None:
 @pytest.mark.parametrize(
     ("part", "param"),
     [
-        ({"type": "image", "source": {}}, "content.0"),
-        ({"type": "text"}, "content.0.text"),
-        ({"type": "text", "text": "x", "weight": 3}, "content.0.weight"),
-        ("x", "content.0"),
+        ({"type": "image", "source": {}}, "content.0"), ({"type": "text"}, "content.0.text"),
+        ({"type": "text", "text": "x", "weight": 3}, "content.0.weight"), ("x", "content.0"),
     ],
-)
+)  # fmt: skip
 def test_a_part_that_is_no_text_is_refused_by_its_place(part: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as found:
         joined_text([part], "content", TEXT)
@@ -99,12 +98,84 @@ def test_a_value_is_shown_shortly_at_the_cost_of_what_is_shown() -> None:
     ],
 )
 def test_half_a_character_is_refused_by_its_field(body: bytes, param: str) -> None:
-    with pytest.raises(InvalidRequest, match="expected whole characters, found half of one") as found:
+    with pytest.raises(InvalidRequest, match="half of one") as found:
         body_fields(body)
     assert found.value.param == param
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"\xff", b"[" * 100_000, b'{"a": 1,}'])
 def test_what_is_no_json_is_called_so(body: bytes) -> None:
-    with pytest.raises(InvalidRequest, match="expected JSON, found text that is none"):
+    with pytest.raises(InvalidRequest, match="expected JSON"):
         body_fields(body)
+
+
+@given(st.text())
+@example("a\r\nb\rc\nd\x0be\x0cf\x1cg\x1dh\x1ei\x85j\u2028k\u2029l")
+def test_an_event_is_one_line_of_data_for_every_client(text: str) -> None:
+    value = {"type": "said", "text": text}
+    data, end = event(value).decode().splitlines()
+    assert (json.loads(data.removeprefix("data: ")), end) == (value, "")
+    assert named_event(value).decode().splitlines() == ["event: said", data, ""]
+
+
+texts = st.text()
+
+
+@given(texts)
+def test_sealed_thinking_is_unsealed_as_it_was(text: str) -> None:
+    assert unsealed(sealed(text)) == text
+    assert thinking_of("", sealed(text)) == text
+
+
+@given(texts, texts)
+def test_a_signature_fits_one_text_alone(text: str, other: str) -> None:
+    assert thinking_of(text, signature(text)) == text
+    assert signature(text) == signature(text)
+    if other != text:
+        assert thinking_of(other, signature(text)) is None
+        assert other == "" or thinking_of(other, sealed(text)) is None
+
+
+@given(texts, st.data())
+def test_a_token_changed_anywhere_is_not_ours(text: str, data: st.DataObject) -> None:
+    token = sealed(text)
+    place = data.draw(st.integers(0, len(token) - 1))
+    letter = data.draw(st.sampled_from("Ab0-."))
+    changed = token[:place] + letter + token[place + 1 :]
+    assert unsealed(changed) in (None, text)
+    assert unsealed(token[:place]) is None
+
+
+@given(st.text())
+def test_any_other_text_is_no_token(token: str) -> None:
+    assert unsealed(token) is None
+    assert unsealed("v1.r." + token) is None
+
+
+def test_a_token_cannot_unfold_into_more_than_the_bound() -> None:
+    bomb = zlib.compress(b"a" * (4 * opaque.MOST_CHARACTERS + 1))
+    assert unsealed("v1.r." + base64.urlsafe_b64encode(bytes(24) + bomb).decode()) is None
+
+
+SAID = "The answer is seven, for two of them were eaten before. "
+
+
+def test_thinking_that_packs_too_well_is_carried_as_it_is_and_no_token_unfolds_far() -> None:
+    text = "so " * 100_000
+    assert unsealed(sealed(text)) == text
+    assert len(sealed(text)) > len(text)
+    assert len(sealed(SAID * 3)) < 168
+    packed = zlib.compress(text.encode())
+    digest = hashlib.blake2b(text.encode(), digest_size=24).digest()
+    assert unsealed("v1.r." + base64.urlsafe_b64encode(digest + packed).decode()) is None
+
+
+def test_a_signature_says_nothing_of_its_text() -> None:
+    assert len(signature("secret")) == len(signature("s" * 10_000))
+    assert signature("x").startswith("v1.")
+
+
+def test_a_token_that_carries_half_a_character_is_none_of_ours() -> None:
+    text = "\ud800".encode("utf-8", "surrogatepass")
+    digest = hashlib.blake2b(text, digest_size=24).digest()
+    assert unsealed("v1.r." + base64.urlsafe_b64encode(digest + zlib.compress(text)).decode()) is None

@@ -78,7 +78,7 @@ async def waiting(scene: Scene, task: str) -> asyncio.Task[LeasedEpisode]:
     """Return a begin that stands in line."""
     line = scene.rollout.ledger.line
     before, begun = len(line), asyncio.create_task(scene.begin(task, wait_s=10))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while len(line) == before and not begun.done():  # noqa: ASYNC110  -- the line tells nobody
             await asyncio.sleep(0)
     return begun
@@ -126,9 +126,7 @@ async def test_an_expired_lease_is_fenced_counted_and_its_place_given_away() -> 
 async def test_groups_nobody_goes_on_with_make_room_as_soon_as_nothing_else_can() -> None:
     scene = Scene()
     for task in "ab":  # both places of the batch: one member each, of a client that is gone
-        episode = await scene.begin(task)
-        scene.call(episode)
-        await scene.end(episode)
+        await scene.end(await play(scene, task))
     assert scene.rollout.streams().streams[0].unfinished == {"a": 1, "b": 1}
     begun = await waiting(scene, "c")
     for passed in (0, 2, 2):
@@ -289,8 +287,7 @@ async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> No
 
 async def test_an_end_is_written_down_before_it_is_acknowledged() -> None:
     scene = Scene()
-    episode = await scene.begin("a")
-    scene.call(episode)
+    episode = await play(scene)
     scene.store.hold()
     ending = asyncio.create_task(scene.end(episode, 0.5))
     for _ in range(5):
@@ -305,8 +302,7 @@ async def test_an_end_is_written_down_before_it_is_acknowledged() -> None:
 
 async def test_an_end_goes_on_when_its_client_went_away() -> None:
     scene = Scene()
-    episode = await scene.begin("a")
-    scene.call(episode)
+    episode = await play(scene)
     scene.store.hold()
     ending = asyncio.create_task(scene.end(episode))
     await asyncio.sleep(0)
@@ -318,8 +314,7 @@ async def test_an_end_goes_on_when_its_client_went_away() -> None:
 
 async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_ended_again() -> None:
     scene = Scene()
-    episode = await scene.begin("a")
-    scene.call(episode)
+    episode = await play(scene)
     scene.clock.now += 29
     scene.store.fail = "the disk is full"
     with pytest.raises(StoreUnavailable, match="disk is full"):
@@ -334,8 +329,7 @@ async def test_an_end_that_could_not_be_written_leaves_the_episode_open_to_be_en
 
 async def test_while_an_end_is_written_nothing_else_gets_at_the_episode() -> None:
     scene = Scene()
-    episode = await scene.begin("a")
-    scene.call(episode)
+    episode = await play(scene)
     scene.store.hold()
     ending = asyncio.create_task(scene.end(episode))
     await asyncio.sleep(0)
@@ -362,11 +356,9 @@ async def test_whatever_closes_an_episode_is_written_with_its_reason() -> None:
         (aborted.id, "a#1"), (silent.id, "a#1"), (fenced.id, "b#2"),
     ]  # fmt: skip
     assert [(change.episode, change.state, change.epoch, change.reason) for change in scene.closed()] == [
-        (aborted.id, "aborted", 1, "no longer wanted"),
-        (silent.id, "ended", 1, None),
-        (silent.id, "dropped", 1, "no_calls"),
-        (fenced.id, "fenced", 2, "lease_expired"),
-    ]
+        (aborted.id, "aborted", 1, "no longer wanted"), (silent.id, "ended", 1, None),
+        (silent.id, "dropped", 1, "no_calls"), (fenced.id, "fenced", 2, "lease_expired"),
+    ]  # fmt: skip
 
 
 async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spinning() -> None:
@@ -374,13 +366,11 @@ async def test_a_pool_too_small_for_a_batch_fails_with_its_reason_instead_of_spi
     scene.rollout.groups._most_bytes = 500
     waiting = asyncio.create_task(scene.rollout.drain.until(lambda: scene.rollout.groups.complete))
     for _ in range(20):
-        episode = await scene.begin("a")
-        scene.call(episode)
-        await scene.end(episode)
+        await scene.end(await play(scene))
         await asyncio.sleep(0)
         if waiting.done():
             break
-    with pytest.raises(BackendError, match="pool_bytes is too small"):
+    with pytest.raises(BackendError, match="pool_bytes"):
         await waiting
     assert scene.rollout.counts["drop_pool_bytes"] >= 4
 
@@ -432,7 +422,7 @@ async def test_a_group_is_never_named_as_one_that_waits_since_before_the_crash()
 
 async def test_an_owner_whose_beginning_was_not_written_when_the_server_died_is_told_that_the_lease_is_lost() -> None:
     lost = await Scene().begin()
-    with pytest.raises(LeaseLost, match="restarted; begin a new one"):
+    with pytest.raises(LeaseLost, match="restarted"):
         await Scene().end(lost)
 
 
@@ -504,15 +494,13 @@ async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for
 
     scene.rollout.drain.quiet = interrupted  # type: ignore[method-assign]
     taking = asyncio.create_task(scene.rollout.drain.batch())
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         await apart.wait()
         await scene.rollout.gate.enter()
         scene.rollout.gate.leave()
         assert not taking.done()
         scene.rollout.groups._most_bytes *= 2
-        last = await scene.begin("a")
-        scene.call(last)
-        await scene.end(last)
+        await scene.end(await play(scene))
         assert [group.name for group in await taking] == ["a#1", "b#2"]
 
 

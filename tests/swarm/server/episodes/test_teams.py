@@ -28,15 +28,14 @@ DECIDER = {"decider": "http://127.0.0.1:1/episodes/x", "decider_token": "token"}
 
 
 async def prepared(scene: Scene, task: str = "a", **decider: Any) -> LeasedEpisode:
-    episode = await scene.begin(task)
-    scene.call(episode)
+    episode = await play(scene, task)
     await scene.rollout.teams.prepare(claims(episode), PrepareRequest(reward=0.5, weight=2.0, **decider))
     return episode
 
 
 async def settled(scene: Scene) -> None:
     """Wait until what was begun in the background is done."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(120):
         while any(held.settling is not None for held in scene.rollout.leases.prepared):  # noqa: ASYNC110
             await asyncio.sleep(0)
         for _ in range(3):
@@ -80,8 +79,7 @@ async def test_every_verb_of_a_team_may_be_repeated() -> None:
 
 async def test_nothing_is_acknowledged_that_could_not_be_written() -> None:
     scene = Scene()
-    episode = await scene.begin("a")
-    scene.call(episode)
+    episode = await play(scene)
     teams, request = scene.rollout.teams, PrepareRequest(reward=1.0)
     scene.store.fail = "the disk is full"
     with pytest.raises(StoreUnavailable):
@@ -170,16 +168,12 @@ async def test_an_episode_in_doubt_gives_its_place_up_after_the_drain_time_and_j
     scene = Scene()
     in_doubt = await prepared(scene, "a", **DECIDER)
     for task in "abb":
-        episode = await scene.begin(task)
-        scene.call(episode)
-        await scene.end(episode)
+        await scene.end(await play(scene, task))
     scene.machine.to(S.ROLLING_POST)
     scene.rollout.drain.begin()
     scene.clock.now += 11
     scene.rollout.sweep()
-    stand_in = await scene.begin("a")
-    scene.call(stand_in)
-    await scene.end(stand_in)
+    await scene.end(await play(scene))
     assert [group.name for group in scene.rollout.drain.take()] == ["a#1", "b#2"]
     await scene.rollout.teams.commit(claims(in_doubt))
     assert scene.closed()[-1].group == "a#3"
@@ -250,8 +244,7 @@ async def test_a_restart_gives_no_place_to_what_is_prepared_and_too_old_to_be_le
 
 async def test_an_end_and_a_prepare_at_once_have_one_outcome_and_the_other_is_told() -> None:
     scene = Scene()
-    episode = await scene.begin("a")
-    scene.call(episode)
+    episode = await play(scene)
     scene.store.hold()
     preparing = asyncio.create_task(scene.rollout.teams.prepare(claims(episode), PrepareRequest(reward=1.0)))
     await asyncio.sleep(0)

@@ -7,7 +7,7 @@ from typing import Any
 
 from swarm.client import AsyncSwarmClient
 from tests.swarm.earlier_wire import EarlierCheckpoints, EarlierEpisode, EarlierEpisodes, EarlierStreams
-from tests.swarm.server.support import Served, job, serving
+from tests.swarm.server.support import Clock, Served, job, serving
 
 
 async def told(served: Served, path: str, method: str = "GET", body: Any = None) -> Any:
@@ -24,9 +24,15 @@ async def play(served: Served, stream: str) -> None:
 
 
 async def test_a_stream_that_is_missing(tmp_path: Path) -> None:
-    wanted = job(steps=3, streams={"a": 1, "b": 1}, missing_stream="renormalise", missing_stream_s=0.2)
-    async with serving(tmp_path, wanted) as served, AsyncSwarmClient(served.url, served.admin) as client:
-        for _ in range(4):
+    wanted = job(steps=3, streams={"a": 1, "b": 1}, missing_stream="renormalise", missing_stream_s=60)
+    clock = Clock()
+    async with serving(tmp_path, wanted, clock=clock) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        served.rollout.sweep()
+        await play(served, "a")
+        clock.now += 61
+        await play(served, "a")
+        served.rollout.sweep()
+        for _ in range(2):
             await play(served, "a")
         await served.until(step=1, state="ROLLING")
         assert {each.name: each.missing for each in (await client.streams()).streams} == {"a": False, "b": True}

@@ -32,11 +32,9 @@ class Client:
     async def ask(self, key: str, host: str = "192.0.2.7") -> int:
         told: list[Any] = []
         scope = {
-            "type": "http",
-            "path": "/status",
-            "client": (host, 5000),
+            "type": "http", "path": "/status", "client": (host, 5000),
             "headers": [(b"authorization", f"Bearer {key}".encode())],
-        }
+        }  # fmt: skip
 
         async def send(message: Any) -> None:
             told.append(message)
@@ -134,12 +132,10 @@ def test_memory_is_constant_and_the_longest_quiet_is_forgotten_first(clock: Cloc
 @pytest.mark.parametrize(
     ("host", "peer"),
     [
-        ("192.0.2.7", "192.0.2.7"),
-        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
-        ("::ffff:192.0.2.7", "192.0.2.7"),
+        ("192.0.2.7", "192.0.2.7"), ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"), ("::ffff:192.0.2.7", "192.0.2.7"),
         ("/run/socket", "/run/socket"),
     ],
-)
+)  # fmt: skip
 def test_an_ipv6_network_is_one_peer(host: str, peer: str) -> None:
     assert _peer({"type": "http", "client": (host, 1)}) == peer
 

@@ -68,22 +68,14 @@ async def test_a_training_is_seen_as_its_status_tells_it(tmp_path: Path) -> None
         assert {label: value for (name, label), value in seen.items() if name == "ajet_training"} == status["metrics"]
         assert seen["ajet_pool_bytes", ""] == rollout.groups.bytes > 0
     counted = {
-        ("ajet_episodes_begun_total", ""): 8,
-        ("ajet_episodes_total", "ended"): 6,
-        ("ajet_episodes_total", "aborted"): 1,
-        ("ajet_episodes_total", "fenced"): 1,
-        ("ajet_episodes_trained_total", ""): 4,
-        ("ajet_episodes_evaluated_total", ""): 1,
-        ("ajet_drops_total", "test"): 1,
-        ("ajet_calls_total", ""): 6,
-        ("ajet_throttled_total", ""): 0,
-        ("ajet_leases", "open"): 0,
-        ("ajet_calls_in_flight", ""): 0,
-        ("ajet_stream_cursor", "default"): 2,
-        ("ajet_stream_groups_trained", "default"): 2,
-        ("ajet_stream_groups_open", "default"): 1,
+        ("ajet_episodes_begun_total", ""): 8, ("ajet_episodes_total", "ended"): 6,
+        ("ajet_episodes_total", "aborted"): 1, ("ajet_episodes_total", "fenced"): 1,
+        ("ajet_episodes_trained_total", ""): 4, ("ajet_episodes_evaluated_total", ""): 1,
+        ("ajet_drops_total", "test"): 1, ("ajet_calls_total", ""): 6, ("ajet_throttled_total", ""): 0,
+        ("ajet_leases", "open"): 0, ("ajet_calls_in_flight", ""): 0, ("ajet_stream_cursor", "default"): 2,
+        ("ajet_stream_groups_trained", "default"): 2, ("ajet_stream_groups_open", "default"): 1,
         ("ajet_stream_lacking", "default"): 1,
-    }
+    }  # fmt: skip
     assert {sample: seen[sample] for sample in counted} == counted
 
 

@@ -1,13 +1,26 @@
-"""The transition table is the only way from state to state."""
+"""States, gate, served clock, keys and a server directory's own files."""
 
 from __future__ import annotations
 
+import asyncio
 import itertools
+import json
+import stat
+from pathlib import Path
 
+import jwt
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from swarm.errors import Forbidden, InvalidKey, ServerFailed
+from swarm.server.shared.directory import ServerDirectory
+from swarm.server.shared.gate import Gate
+from swarm.server.shared.keys import EPISODE_LIFE_S, Claims, Keys, permitted
+from swarm.server.shared.served_clock import MOST_S, ServedClock
 from swarm.server.shared.states import TRANSITIONS, IllegalTransition, StateMachine, Transition
 from swarm.wire import ServerState as S
+from tests.swarm.server.support import Clock, eventually, job
 
 LIFE = [S.BOOTING, S.ROLLING, S.ROLLING_POST, S.WEIGHT_SYNCING, S.ROLLING, S.OFFLINE]
 
@@ -57,3 +70,180 @@ def test_a_reason_that_is_no_unicode_can_be_told() -> None:
     machine = reached(S.ROLLING)
     machine.to(S.FAILED, "no file b\udcff.safetensors")
     assert machine.reason == machine.events[-1].reason == r"no file b\udcff.safetensors"
+
+
+async def test_a_shut_gate_holds_calls_until_it_opens() -> None:
+    gate = Gate()
+    entering = asyncio.create_task(gate.enter())
+    await asyncio.sleep(0)
+    assert gate.in_flight == 0
+    gate.open()
+    await entering
+    assert gate.in_flight == 1
+
+
+async def test_it_tells_when_it_is_empty_and_when_that_takes_too_long() -> None:
+    gate = Gate()
+    gate.open()
+    await gate.enter()
+    gate.shut()
+    assert not await gate.emptied(0.01)
+    gate.leave()
+    assert await gate.emptied(0.01)
+
+
+async def test_a_broken_gate_refuses_those_who_wait_and_those_who_come() -> None:
+    gate = Gate()
+    entering = asyncio.create_task(gate.enter())
+    await asyncio.sleep(0)
+    gate.fail(ServerFailed("broke"))
+    with pytest.raises(ServerFailed):
+        await entering
+    with pytest.raises(ServerFailed):
+        await gate.enter()
+
+
+@given(st.lists(st.tuples(st.floats(0, 1000), st.booleans()), max_size=50))
+def test_it_never_goes_back_nor_faster_than_time_and_at_most_one_beat_of_a_stall_counts(
+    passing: list[tuple[float, bool]],
+) -> None:
+    below = Clock()
+    clock = ServedClock(below)
+    began, counted, since = clock(), 0.0, 0.0
+    for seconds, beats in passing:
+        before = clock()
+        below.now += seconds
+        since += seconds
+        assert before <= clock() <= before + seconds + 1e-6
+        if beats:
+            clock.beat()
+            counted, since = counted + min(since, MOST_S), 0.0
+    assert abs(clock() - began - counted - min(since, MOST_S)) < 1e-6
+
+
+async def test_a_loop_that_gets_on_keeps_it_going() -> None:
+    below = Clock()
+    clock = ServedClock(below)
+    beating, began = asyncio.create_task(clock.run()), clock()
+
+    def passed() -> float:
+        below.now += MOST_S
+        return clock() - began
+
+    await eventually(passed, lambda seconds: seconds > 5 * MOST_S)
+    beating.cancel()
+
+
+def test_the_secret_and_the_installation_are_kept(tmp_path: Path) -> None:
+    first, again = ServerDirectory(tmp_path / "deep" / "er"), ServerDirectory(tmp_path / "deep" / "er")
+    assert (first.secret(), first.installation()) == (again.secret(), again.installation())
+    other = ServerDirectory(tmp_path / "other")
+    assert other.secret() != first.secret()
+    assert other.installation() != first.installation()
+    assert first.secret().hex() != first.installation()
+
+
+def test_all_files_are_the_owners_alone(tmp_path: Path) -> None:
+    kept = ServerDirectory(tmp_path)
+    kept.secret()
+    kept.installation()
+    kept.engine_on(job())
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
+    assert modes == {"secret": 0o600, "installation": 0o600, "engine.json": 0o600}
+
+
+def test_a_key_of_an_earlier_life_is_read(tmp_path: Path) -> None:
+    key = Keys(secret=ServerDirectory(tmp_path).secret()).lease("e", 3)
+    assert Keys(secret=ServerDirectory(tmp_path).secret()).read(key) == Claims("lease", episode="e", epoch=3)
+
+
+def test_the_interrupted_job_is_the_one_whose_engine_was_on(tmp_path: Path) -> None:
+    kept = ServerDirectory(tmp_path)
+    assert kept.interrupted() is None
+    wanted = job(streams={"math": 1.5}, tracking={"run_id": "r"})
+    kept.engine_on(wanted)
+    assert ServerDirectory(tmp_path).interrupted() == wanted
+    kept.engine_off()
+    kept.engine_off()
+    assert kept.interrupted() is None
+
+
+def test_damaged_files_are_said_in_one_line(tmp_path: Path) -> None:
+    kept = ServerDirectory(tmp_path)
+    (tmp_path / "secret").write_text("not hex")
+    with pytest.raises(ServerFailed, match="64 hex digits"):
+        kept.secret()
+    (tmp_path / "engine.json").write_text('{"steps": 3, "of_a_newer_version": 1}')
+    with pytest.raises(ServerFailed, match=r"engine\.json.*delete it"):
+        kept.interrupted()
+
+
+def bearer(key: str) -> str:
+    return f"Bearer {key}"
+
+
+def test_a_key_says_what_it_was_made_for() -> None:
+    keys = Keys()
+    assert keys.read(keys.role("viewer")) == Claims("role", role="viewer")
+    assert keys.read(keys.model("e", 3)) == Claims("model", episode="e", epoch=3)
+    assert keys.read(keys.lease("e", 3)) == Claims("lease", episode="e", epoch=3)
+
+
+def test_a_name_stands_behind_an_episodes_key_alone() -> None:
+    keys = Keys("an/admin/token" * 3)
+    model = keys.model("e", 3)
+    named = [keys.read_header(bearer(f"{model}/{name}")).agent for name in ("solver", "a%2Fb", "a/b", "")]
+    assert named == ["solver", "a/b", "a/b", ""]
+    assert keys.read_header(bearer(model)).agent == "", "a name is no part of what is remembered of a key"
+    assert keys.read_header(bearer("an/admin/token" * 3)).role == "admin"
+    for key in (keys.role("admin"), keys.lease("e", 3)):
+        with pytest.raises(InvalidKey, match="episode's key alone"):
+            keys.read_header(bearer(f"{key}/solver"))
+    with pytest.raises(InvalidKey):
+        keys.read_header(bearer(f"{model[:-2]}xx/solver"))
+
+
+@pytest.mark.parametrize("header", [None, "", "Bearer", "Bearer  ", "Basic abc", "Bearer abc", "Bearer a.b.c"])
+def test_no_key_and_nonsense_are_refused(header: str | None) -> None:
+    with pytest.raises(InvalidKey):
+        Keys().read_header(header)
+
+
+def test_a_key_expires_even_when_it_was_read_before() -> None:
+    clock = Clock()
+    keys = Keys(clock=clock)
+    key = keys.model("e", 1)
+    keys.read(key)
+    clock.now += EPISODE_LIFE_S + 1
+    with pytest.raises(InvalidKey, match="expired"):
+        keys.read(key)
+
+
+def test_a_valid_key_of_the_wrong_kind_is_forbidden_and_says_what_is_needed() -> None:
+    keys = Keys()
+    with pytest.raises(Forbidden, match="lease key; found a model"):
+        permitted(keys.read(keys.model("e", 1)), uses=("lease",))
+    with pytest.raises(Forbidden, match="admin role; found the viewer"):
+        permitted(keys.read(keys.role("viewer")), roles=("admin",))
+
+
+def test_keys_carry_no_address_and_no_secret() -> None:
+    key = Keys().model("e7", 1)
+    assert set(jwt.decode(key, options={"verify_signature": False})) == {"use", "ep", "epoch", "exp"}
+
+
+def test_an_operators_token_is_an_admin() -> None:
+    token = "x" * 40
+    claims = Keys(token).read_header(bearer(token))
+    assert (claims.role, claims.signed) == ("admin", False)
+    with pytest.raises(InvalidKey):
+        Keys().read_header(bearer(token))
+
+
+def test_the_token_file_is_the_owners_alone(tmp_path: Path) -> None:
+    keys = Keys()
+    path = tmp_path / "tokens.json"
+    path.write_text("old")
+    keys.write_tokens(path)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert {keys.read(token).role for token in json.loads(path.read_text()).values()} == {"admin", "client", "viewer"}

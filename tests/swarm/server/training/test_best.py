@@ -1,4 +1,4 @@
-"""A training that is evaluated every k steps, and keeps the checkpoint that was evaluated best."""
+"""A training that waits for evaluations, every k steps or at named ones, and keeps the best checkpoint."""
 
 from __future__ import annotations
 
@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from swarm.client import AsyncSwarmClient, Episode
+from swarm.environments import get_environment
+from swarm.environments.playing.during import awaited, require_of
+from swarm.errors import EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
 from swarm.server.training.evaluations import as_metrics, in_metrics, summed_up
 from swarm.wire import EvaluationSummary
-from tests.swarm.server.support import Served, eventually, job, serving
+from tests.golden import assert_golden
+from tests.swarm.server.support import Clock, Served, eventually, job, serving
 
 Outcomes = list[tuple[float, bool | None]]
 
@@ -55,7 +60,7 @@ async def test_training_waits_every_k_steps_the_last_one_too_and_then_it_is_fini
         assert not last["finished"]
         assert (await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 0})).status == 429
         waits = await eventually(served.status, lambda status: status["waiting"] is not None)
-        assert waits["waiting"] == "the end waits for 2 evaluation episodes of version 4"
+        assert_golden(waits["waiting"])
         waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 20}))
         await served.evaluate(True, True)
         done = await served.until(finished=True)
@@ -159,9 +164,9 @@ async def test_evaluations_at_named_steps_keep_no_best_and_tell_nobody_what_they
 def test_a_schedule_that_contradicts_itself_or_never_comes_is_refused_and_no_step_depends_on_one() -> None:
     with pytest.raises(ValidationError, match=r"evaluate_after or eval_every; found both \(\[1\] and 2\)"):
         job(steps=4, evaluate_after=(1,), eval_every=2)
-    with pytest.raises(ValidationError, match=r"eval_every of at most steps.*found 3 and 2"):
+    with pytest.raises(ValidationError, match=r"eval_every.*found 3 and 2"):
         job(steps=2, eval_every=3)
-    with pytest.raises(ValidationError, match="greater than or equal to 1"):
+    with pytest.raises(ValidationError, match="eval_every"):
         job(eval_every=0)
     assert job(eval_every=1).continues(job())
     assert job(eval_every=None).digest() == job().digest() != job(eval_every=1).digest()
@@ -179,3 +184,149 @@ def test_an_evaluation_knows_success_where_every_episode_said_it(outcomes: Outco
     told: Mapping[str, float] = as_metrics(found)
     assert in_metrics(7, told) == found
     assert in_metrics(7, {"critic/rewards/mean": 1.0}) is None
+
+
+async def begun(served: Served) -> int:
+    return (await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 0})).status
+
+
+@pytest.mark.parametrize("max_staleness", [0, 1])
+async def test_after_its_step_training_waits_for_the_evaluation_and_then_goes_on(
+    tmp_path: Path, max_staleness: int
+) -> None:
+    wanted = job(steps=3, evaluate_after=(1, 2), evaluation_episodes=3, max_staleness=max_staleness)
+    async with serving(tmp_path, wanted) as served:
+        for step in (1, 2):
+            await served.play_step()
+            await served.until(state="ROLLING", step=step, awaited_evaluations=3)
+            assert await begun(served) == 429
+            await served.evaluate(True, True)
+            assert (await served.status())["awaited_evaluations"] == 1
+            assert await begun(served) == 429
+            await served.evaluate(True)
+            await served.until(awaited_evaluations=0, policy_version=step)
+        await served.play_step()
+        assert (await served.until(finished=True))["step"] == 3
+
+
+async def test_who_finds_no_place_and_who_looks_are_told_that_an_evaluation_is_waited_for(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=2)) as served:
+        await served.play_step()
+        await served.until(state="ROLLING", step=1, awaited_evaluations=2)
+        refused = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 0})
+        assert_golden(refused.message)
+        status = await eventually(served.status, lambda status: status["waiting"] is not None)
+        assert_golden(status["waiting"])
+        await served.evaluate(True, True)
+        await served.until(awaited_evaluations=0, waiting=None)
+
+
+async def test_who_evaluates_ends_with_a_server_that_failed_and_after_a_while_with_one_that_is_off(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.environments.playing.during.ENGINE_OFF_S", 0.2)
+    async with (
+        serving(tmp_path, job(evaluate_after=(1,))) as served,
+        AsyncSwarmClient(served.url, served.admin) as client,
+        asyncio.timeout(120),
+    ):
+        served.server.training.fail("its learner broke")
+        with pytest.raises(ServerFailed, match="its learner broke"):
+            await anext(awaited(client, 64))
+        await client.stop()
+        with pytest.raises(EngineUnavailable, match="is off"):
+            await anext(awaited(client, 64))
+    async with AsyncSwarmClient(served.url, "gone") as client, asyncio.timeout(120):
+        with pytest.raises(Unreachable):
+            await anext(awaited(client, 64))
+
+
+async def test_an_evaluation_that_began_with_other_weights_is_none_of_the_awaited(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=1)) as served:
+        early = await served.begin("t", kind="eval")
+        await served.play_step()
+        await served.until(state="ROLLING", step=1, awaited_evaluations=1)
+        await served.end(early)
+        assert (await served.status())["awaited_evaluations"] == 1
+
+
+async def test_an_evaluation_longer_than_a_lease_costs_no_group_its_episodes(tmp_path: Path) -> None:
+    clock = Clock()
+    wanted = job(evaluate_after=(1,), evaluation_episodes=1, surplus_groups=1, episodes_per_step=2)
+    async with serving(tmp_path, wanted, clock=clock) as served:
+        await asyncio.gather(served.play("b", 1.0), served.play("a", 1.0), served.play("a", 0.0))
+        await served.until(state="ROLLING", step=1, awaited_evaluations=1)
+        clock.now += 10 * wanted.lease_ttl_s
+        served.rollout.sweep()
+        await served.evaluate(True)
+        await served.play("b", 0.0)
+        assert (await served.until(finished=True))["step"] == 2
+
+
+async def test_a_client_that_evaluates_too_is_noticed_by_who_was_to_evaluate(tmp_path: Path) -> None:
+    """It takes plays of the awaited ones, so that training goes on before all of them are played."""
+    task = get_environment("guess").tasks("hidden")[0]
+    wanted = job(steps=3, evaluate_after=(1, 2), evaluation_episodes=2)
+    async with serving(tmp_path, wanted) as served:
+        client = AsyncSwarmClient(served.url, served.server.keys.role("client"))
+        async with client:
+            await served.play_step()
+            await served.until(state="ROLLING", step=1, awaited_evaluations=2)
+            evaluations = awaited(client, 2)
+            await served.evaluate(True)
+            with pytest.raises(InvalidRequest, match=r"that waits for 1"):
+                await anext(evaluations)
+            first = await client.evaluate(said, [task])
+            await served.until(awaited_evaluations=0)
+            await served.play_step()
+            await served.until(state="ROLLING", step=2, awaited_evaluations=2)
+            second = await client.evaluate(said, [task])
+    with pytest.raises(InvalidRequest, match=r"found 1 that.*version 2"):
+        require_of([*first, *second], 1)
+    require_of(first, 1)
+
+
+async def said(episode: Episode[Any]) -> float:
+    await episode.chat([{"role": "user", "content": "hi"}])
+    return 1.0
+
+
+async def test_the_end_of_an_evaluation_tells_its_tokens_to_who_asks_and_says_the_same_again(tmp_path: Path) -> None:
+    async with serving(tmp_path, job()) as served:
+        lease = await served.begin("t", kind="eval")
+        spent = 0
+        for _ in range(2):
+            answer = await served.chat(lease, "hi")
+            spent += answer.body["usage"]["completion_tokens"]
+        asked = f"/episodes/{lease['episode_id']}/end"
+        first, again = [
+            (await served.post(f"{asked}?tokens=true", lease["lease_token"], {"reward": 1.0})).body for _ in range(2)
+        ]
+        plain = (await served.post(asked, lease["lease_token"], {"reward": 1.0})).body
+        wrong = await served.post(f"{asked}?token=true", lease["lease_token"], {"reward": 1.0})
+    assert spent > 0
+    assert first == again == {"episode_id": lease["episode_id"], "state": "ended", "tokens": spent}
+    assert plain == {"episode_id": lease["episode_id"], "state": "ended"}, "as clients of earlier releases know it"
+    assert wrong.status == 400
+
+
+async def test_a_client_is_told_the_tokens_of_each_play_that_it_evaluates(tmp_path: Path) -> None:
+    tasks = get_environment("guess").tasks("hidden")[:3]
+    async with (
+        serving(tmp_path, job()) as served,
+        AsyncSwarmClient(served.url, served.server.keys.role("client")) as client,
+    ):
+        results = await client.evaluate(said, tasks)
+        listed = {episode.task_id: episode.tokens for episode in (await client.episodes()).episodes}
+    assert {result.task_id: result.tokens for result in results} == listed
+    assert all(tokens > 0 for tokens in listed.values())
+
+
+def test_a_schedule_is_steps_in_growing_order_and_no_step_depends_on_it() -> None:
+    for wrong in ((2, 1), (1, 1), (0,)):
+        with pytest.raises(ValidationError, match="evaluate_after"):
+            job(evaluate_after=wrong)
+    plain = job()
+    scheduled = job(evaluate_after=(1,), evaluation_episodes=8)
+    assert scheduled.continues(plain)
+    assert plain.digest() == job(evaluate_after=()).digest() != scheduled.digest()

@@ -1,14 +1,23 @@
-"""What a batch says of its episodes' lengths and ages."""
+"""What a batch says of its episodes, a training's pace, a step's time, and when cycles are collected."""
 
 from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
 
 import pytest
 
 from swarm.server.batches.group import Group
+from swarm.server.shared.gate import Gate
+from swarm.server.training import cycles
 from swarm.server.training.metrics import batch_metrics
+from swarm.server.training.pace import STEPS, WINDOW_S, Pace
+from swarm.server.training.timing import EngineWork, Stopwatch
 from swarm.store import Sample
 from swarm.timelines import Drift, Node
-from tests.swarm.server.support import job
+from tests.swarm.server.support import Clock, job
 
 AGE = "training/off_policy/trajectory_staleness"
 
@@ -28,13 +37,9 @@ def group(*episodes: list[tuple[int, ...]]) -> Group:
 def test_an_episodes_age_is_told_by_its_youngest_and_by_its_oldest_token() -> None:
     metrics = batch_metrics(job(), 6, [group([(3, 4), (5,)], [(4, 4)])])
     assert {name: value for name, value in metrics.items() if name.startswith(AGE)} == {
-        f"{AGE}/mean": 0.5,
-        f"{AGE}/min": 0.0,
-        f"{AGE}/max": 1.0,
-        f"{AGE}_worst/mean": 1.5,
-        f"{AGE}_worst/min": 1.0,
+        f"{AGE}/mean": 0.5, f"{AGE}/min": 0.0, f"{AGE}/max": 1.0, f"{AGE}_worst/mean": 1.5, f"{AGE}_worst/min": 1.0,
         f"{AGE}_worst/max": 2.0,
-    }
+    }  # fmt: skip
 
 
 def test_calls_that_sampled_all_they_might_are_counted_as_clipped() -> None:
@@ -56,15 +61,10 @@ def test_each_stream_has_its_own_curves() -> None:
     groups = [of_stream("math", 1.0, 0.0, success=True), of_stream("math", 1.0, 1.0), of_stream("web", 0.5, 0.5)]
     found = batch_metrics(job(), 1, groups, ["math", "web"])
     assert {name: value for name, value in found.items() if name.startswith("stream/math/")} == {
-        "stream/math/groups": 2,
-        "stream/math/episodes": 4,
-        "stream/math/share": pytest.approx(2 / 3),
-        "stream/math/reward/mean": 0.75,
-        "stream/math/success/mean": 1.0,
-        "stream/math/response_length/mean": 2.0,
-        "stream/math/num_turns/mean": 1.0,
-        "stream/math/tokens/trained": 8.0,
-    }
+        "stream/math/groups": 2, "stream/math/episodes": 4, "stream/math/share": pytest.approx(2 / 3),
+        "stream/math/reward/mean": 0.75, "stream/math/success/mean": 1.0, "stream/math/response_length/mean": 2.0,
+        "stream/math/num_turns/mean": 1.0, "stream/math/tokens/trained": 8.0,
+    }  # fmt: skip
     assert found["stream/web/reward/mean"] == 0.5
     assert "stream/web/success/mean" not in found, "nobody said whether it succeeded"
     assert found["batch/constant_groups"] == 2
@@ -75,3 +75,110 @@ def test_streams_beyond_those_that_have_curves_are_one_together() -> None:
     found = batch_metrics(job(), 1, groups, ["s0", "s1"])
     assert {name.split("/")[1] for name in found if name.startswith("stream/")} == {"s0", "s1", "others+"}
     assert found["stream/others+/groups"] == 3
+
+
+def test_sampling_is_averaged_over_the_last_seconds_alone() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    assert pace.sampled_per_s is None
+    for second in range(int(3 * WINDOW_S)):
+        pace.sampled(1000 * second if second < 2 * WINDOW_S else int(1000 * 2 * WINDOW_S))
+        clock.now += 1
+    assert pace.sampled_per_s == pytest.approx(0, abs=1000 / WINDOW_S)
+
+
+def test_a_step_takes_what_lies_between_the_ends_of_the_last_ones() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    pace.step()
+    assert pace.step_s is None
+    for seconds in [100.0] * 5 + [2.0] * STEPS:
+        clock.now += seconds
+        pace.step()
+    assert pace.step_s == 2.0
+
+
+def test_idle_parts_are_shares_of_the_whole_step() -> None:
+    clock, work = Clock(), EngineWork(2.0, 5)
+    watch = Stopwatch(lambda: work, clock)
+    clock.now += 3.0
+    work = EngineWork(5.0, 12)
+    watch.lap("gen")
+    clock.now += 1.0
+    watch.lap("update_actor")
+    assert watch.metrics() == {
+        "timing_s/gen": 3.0, "timing_s/update_actor": 1.0, "timing_s/step": 4.0, "trainer/idle_ratio": 0.75,
+        "rollouter/idle_ratio": 0.25, "tokens/generated": 7.0,
+    }  # fmt: skip
+
+
+def test_a_step_that_is_learned_again_counts_its_rollout_of_before() -> None:
+    clock, work = Clock(), EngineWork(2.0, 5)
+    spent = {
+        "timing_s/gen": 3.0, "timing_s/settle": 1.0, "timing_s/update_actor": 7.0, "timing_s/step": 11.0,
+        "rollouter/idle_ratio": 1 - 2.2 / 11, "tokens/generated": 40.0,
+    }  # fmt: skip
+    watch = Stopwatch(lambda: work, clock, spent)
+    clock.now += 2.0
+    watch.lap("update_actor")
+    found = watch.metrics()
+    assert (found["timing_s/gen"], found["timing_s/settle"], found["timing_s/update_actor"]) == (3.0, 1.0, 2.0)
+    assert (found["timing_s/step"], found["tokens/generated"]) == (6.0, 40.0)
+    assert found["rollouter/idle_ratio"] == pytest.approx(1 - 2.2 / 6)
+
+
+async def test_calls_at_once_make_the_engine_busy_once() -> None:
+    clock = Clock()
+    gate = Gate(clock)
+    gate.open()
+    await gate.enter()
+    clock.now += 1.0
+    await gate.enter()
+    clock.now += 1.0
+    gate.leave()
+    clock.now += 1.0
+    assert gate.busy_s == pytest.approx(3.0)
+    gate.leave()
+    clock.now += 5.0
+    assert gate.busy_s == pytest.approx(3.0)
+
+
+class Knot:
+    """Refers to itself, so that only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.mark.parametrize(("worth", "left"), [(0, False), (10**9, True)])
+def test_a_quiet_moment_frees_old_cycles_where_enough_came_to_be(
+    monkeypatch: pytest.MonkeyPatch, worth: int, left: bool
+) -> None:
+    monkeypatch.setattr(cycles, "WORTH", worth)
+    knot = Knot()
+    gc.collect()  # it is old now
+    gc.disable()
+    try:
+        seen = weakref.ref(knot)
+        del knot
+        cycles.quiet()
+        assert (seen() is not None) == left
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+LOAD = """
+import gc
+from swarm.server.training.cycles import collect_rarely
+collect_rarely()
+looks = []
+gc.callbacks.append(lambda phase, info: looks.append(info["generation"]))
+kept = [[number] for number in range(1_000_000)]
+print(*sorted(set(looks)))
+"""
+
+
+def test_without_a_quiet_moment_only_younger_objects_are_looked_at() -> None:
+    said = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["0", "1"]

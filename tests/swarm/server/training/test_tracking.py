@@ -114,7 +114,7 @@ class Slow:
         self.calls: list[object] = []
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        assert self.go.wait(20)
+        assert self.go.wait(120)
         self.calls.append(step)
 
     def finish(self) -> None:

@@ -1,7 +1,9 @@
-"""The history of finished steps: what the tracker was told, page by page, whatever became of the server."""
+"""The history of finished steps, page by page, and the snapshot of what the server does at a glance."""
 
 from __future__ import annotations
 
+import asyncio
+import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,9 +14,12 @@ import pytest
 from swarm.backends.fake.backend import FakeBackend
 from swarm.backends.protocols import Batch
 from swarm.client import AsyncSwarmClient
-from swarm.job import Tracking
+from swarm.job import PathModel, TinyModel, Tracking
 from swarm.server.watching.history import HistoryQuery
-from tests.swarm.server.support import Served, eventually, job, serving
+from swarm.server.watching.snapshots import MOST_DROPS, MOST_OWNERS, MOST_STREAMS, model_in_words
+from swarm.snapshot import Snapshot
+from tests.golden import assert_golden
+from tests.swarm.server.support import Clock, Served, eventually, job, serving
 
 
 class Told:
@@ -119,3 +124,153 @@ def test_names_are_exact_unless_they_end_in_a_star() -> None:
     wanted = HistoryQuery(keys="a/b, stream/*").wanted
     assert [name for name in ("a/b", "a/bc", "a", "stream/x/y", "streams") if wanted(name)] == ["a/b", "stream/x/y"]
     assert HistoryQuery().wanted("anything")
+
+
+async def seen(served: Served, role: Any = "viewer") -> Snapshot:
+    answer = await served.call("GET", "/snapshot", served.server.keys.role(role))
+    assert answer.status == 200, answer
+    return Snapshot.model_validate(answer.body)
+
+
+async def waited(served: Served) -> list[tuple[str, str | None, int | None]]:
+    return [(wait.what, wait.stream, wait.count) for wait in (await seen(served)).waits]
+
+
+async def begun(served: Served, task: str, owner: str, stream: str = "default") -> dict[str, Any]:
+    answer = await served.post("/episodes", served.admin, {"task_id": task, "owner": owner, "stream": stream})
+    assert answer.status == 200, answer
+    return dict(answer.body)
+
+
+async def ended(served: Served, lease: dict[str, Any]) -> None:
+    assert (await served.chat(lease, "hi")).status == 200
+    assert (await served.end(lease)).status == 200
+
+
+async def test_it_tells_who_plays_what_and_since_when(tmp_path: Path) -> None:
+    clock = Clock()
+    async with serving(tmp_path, job(episodes_per_step=8), clock=clock) as served:
+        early = await begun(served, "a", "one")
+        clock.now += 5
+        await begun(served, "a", "two")
+        await begun(served, "b", "two")
+        clock.now += 2
+        await served.verb(early, "heartbeat")
+        await ended(served, await begun(served, "b", "two"))
+        told = await seen(served)
+        served.rollout.ledger.fence(next(iter(served.rollout.leases)), "test")
+        dropped = await seen(served)
+    assert [(owner.owner, owner.open, owner.heard_s, owner.oldest_s) for owner in told.owners] == [
+        ("two", 2, 2.0, 2.0),
+        ("one", 1, 0.0, 7.0),
+    ]
+    (stream,) = told.streams
+    assert (stream.name, stream.groups_open, stream.groups_whole, stream.episodes_open) == ("default", 2, 0, 3)
+    assert (told.environment, told.algorithm, told.model) == ("guess", "grpo", "tiny (2 layers of 64)")
+    assert told.episodes["begun"] == 4
+    assert told.drops == {}
+    assert told.sampled_tokens > 0
+    assert dropped.drops == {"test": 1}
+    assert [(one.owner, one.reason, one.episode) for one in dropped.recent_drops] == [
+        ("one", "test", early["episode_id"])
+    ]
+
+
+async def test_it_is_bounded_whatever_runs_and_says_how_much_it_leaves_out(tmp_path: Path) -> None:
+    many = 300
+    async with serving(tmp_path, job(episodes_per_step=2 * many)) as served:
+        for number in range(many):
+            await begun(served, f"t{number}", f"owner-{number:03d}", f"stream-{number:03d}")
+        ledger = served.rollout.ledger
+        for episode in list(ledger.leases)[:100]:
+            ledger.fence(episode, "test")
+        answer = await served.call("GET", "/snapshot", served.admin)
+        told = Snapshot.model_validate(answer.body)
+    assert (len(told.owners), told.owners_left_out) == (MOST_OWNERS, many - 100 - MOST_OWNERS)
+    assert (len(told.streams), told.streams_left_out) == (MOST_STREAMS, many - 100 - MOST_STREAMS)
+    assert len(told.recent_drops) == MOST_DROPS
+    assert told.recent_drops[0].owner == "owner-099", "the newest first"
+    assert len(json.dumps(answer.body)) < 40_000
+
+
+async def test_it_says_why_a_step_is_not_done(tmp_path: Path) -> None:
+    clock = Clock()
+    async with serving(tmp_path, job(steps=2), clock=clock) as served:
+        assert await waited(served) == [("episodes", None, 4)]
+        assert "nobody plays" in (await seen(served)).waits[0].text
+        late = await begun(served, "a", "slow")
+        clock.now += 20
+        for task in "abb":
+            await ended(served, await begun(served, task, "quick"))
+        (wait,) = (await seen(served)).waits
+        assert (wait.what, wait.count, wait.age_s) == ("straggler", 1, 20.0)
+        assert "the oldest for 20 s (slow, stream default)" in wait.text
+        await ended(served, late)
+        await served.until(step=1, state="ROLLING")
+        await served.play_step()
+        await served.until(finished=True)
+        assert await waited(served) == [("nothing", None, None)]
+        await served.server.stop()
+        assert await waited(served) == [("engine", None, None)]
+
+
+async def test_what_a_stream_lacks_is_told_apart(tmp_path: Path) -> None:
+    wanted = job(streams={"x": 0.5, "y": 0.5}, episodes_per_step=8)
+    async with serving(tmp_path, wanted) as served:
+        for task in "aab":
+            await ended(served, await begun(served, task, "o", "x"))
+        await begun(served, "b", "o", "x")
+        found = await waited(served)
+        texts = [wait.text for wait in (await seen(served)).waits]
+    assert found == [("episodes", "y", 4), ("episodes", "x", 1)]
+    assert_golden("\n".join(texts))
+
+
+async def test_an_evaluation_that_is_waited_for_comes_first_with_how_to_play_it(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(eval_every=1, evaluation_episodes=3)) as served:
+        await served.play_step()
+        await served.until(step=1, state="ROLLING", awaited_evaluations=3)
+        (wait,) = (await seen(served)).waits
+        assert (wait.what, wait.count) == ("evaluation", 3)
+        assert "ajet client run --evaluations" in wait.text
+        await served.begin("t", kind="eval")
+        assert "(1 in play)" in (await seen(served)).waits[0].text
+
+
+async def test_who_finds_no_room_is_seen_in_line_with_its_age(tmp_path: Path) -> None:
+    async with serving(tmp_path, job()) as served:
+        for task in "aabb":
+            await begun(served, task, "o")
+        waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 30}))
+        told = await eventually(lambda: seen(served), lambda snapshot: snapshot.line == 1)
+        assert told.line_age_s is not None
+        assert told.line_age_s >= 0
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+
+
+async def test_a_failed_server_says_why_and_one_without_a_job_that_it_is_off(tmp_path: Path) -> None:
+    async with serving(tmp_path) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        served.server.training.fail("its learner broke")
+        (wait,) = (await client.snapshot()).waits
+        assert (wait.what, wait.text) == ("failed", "its learner broke")
+    async with serving(tmp_path / "empty", start=False) as served:
+        told = await seen(served)
+        assert ([wait.what for wait in told.waits], told.environment) == (["engine"], None)
+
+
+async def test_the_time_left_is_of_the_steps_that_were_done(tmp_path: Path) -> None:
+    async with serving(tmp_path, job(steps=3)) as served:
+        assert (await seen(served)).seconds_left is None
+        await served.play_step()
+        await served.until(step=1, state="ROLLING")
+        told = await seen(served)
+        pace = served.server.training.pace.step_s
+    assert pace is not None
+    assert told.seconds_left == 2 * pace
+    assert told.trained_per_s is not None
+
+
+def test_a_model_is_named_as_a_person_names_it() -> None:
+    assert model_in_words(TinyModel()) == "tiny (2 layers of 64)"
+    assert model_in_words(PathModel(path="/models/smollm2-135m/")) == "smollm2-135m"

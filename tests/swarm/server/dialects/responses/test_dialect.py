@@ -52,19 +52,15 @@ def test_the_items_of_one_turn_are_one_assistant_message() -> None:
     items = [
         USER,
         {"type": "reasoning", "id": "rs_x", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
-        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "so"}]},
-        call(0),
-        call(1),
+        {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "so"}]}, call(0), call(1),
         {"type": "function_call_output", "call_id": "call0", "output": "1"},
         {"type": "function_call_output", "call_id": "call1", "output": [{"type": "input_text", "text": "2"}]},
-    ]
+    ]  # fmt: skip
     turn = {"role": "assistant", "content": "so", "reasoning_content": "hm", "tool_calls": [call_of(0), call_of(1)]}
     assert parse(input=items).messages == (
-        USER,
-        turn,
-        {"role": "tool", "tool_call_id": "call0", "content": "1"},
+        USER, turn, {"role": "tool", "tool_call_id": "call0", "content": "1"},
         {"role": "tool", "tool_call_id": "call1", "content": "2"},
-    )
+    )  # fmt: skip
 
 
 def test_a_developer_is_the_system() -> None:
@@ -117,12 +113,10 @@ def test_a_stream_ends_with_what_its_events_said(pieces: Sequence[Piece]) -> Non
 @pytest.mark.parametrize(
     ("pieces", "statuses"),
     [
-        ([Reasoning("hm"), Words("so")], ["completed", "incomplete"]),
-        ([Reasoning("hm")], ["incomplete"]),
-        ([Words("so"), ToolCall("add", "{}")], ["completed", "completed"]),
-        ([], ["incomplete"]),
+        ([Reasoning("hm"), Words("so")], ["completed", "incomplete"]), ([Reasoning("hm")], ["incomplete"]),
+        ([Words("so"), ToolCall("add", "{}")], ["completed", "completed"]), ([], ["incomplete"]),
     ],
-)
+)  # fmt: skip
 def test_an_answer_cut_short_is_incomplete(pieces: list[Piece], statuses: list[str]) -> None:
     found = reply(pieces, finish="length")
     answer = whole(DIALECT, body(), found)
@@ -202,38 +196,23 @@ def test_reasoning_comes_back_sealed_or_shown_but_never_changed() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        {"previous_response_id": "resp_1"},
-        {"conversation": "c"},
-        {"background": True},
-        {"truncation": "auto"},
-        {"reasoning": {"summary": "detailed"}},
-        {"text": {"verbosity": "huge"}},
-        {"text": {"format": {"type": "grammar"}}},
-        {"tools": [{"type": "local_shell"}]},
-        {"tools": [{"type": "web_searches"}]},
-        {"tool_choice": "required", "tools": [{"type": "web_search"}]},
-        {"tools": [{"type": "function"}]},
-        {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
-        {"tool_choice": "sometimes"},
-        {"tool_choice": "required"},
+        {"previous_response_id": "resp_1"}, {"conversation": "c"}, {"background": True}, {"truncation": "auto"},
+        {"reasoning": {"summary": "detailed"}}, {"text": {"verbosity": "huge"}},
+        {"text": {"format": {"type": "grammar"}}}, {"tools": [{"type": "local_shell"}]},
+        {"tools": [{"type": "web_searches"}]}, {"tool_choice": "required", "tools": [{"type": "web_search"}]},
+        {"tools": [{"type": "function"}]}, {"tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": []}},
+        {"tool_choice": "sometimes"}, {"tool_choice": "required"},
         {"tool_choice": {"type": "function", "name": "other"}, "tools": [TOOL]},
-        {"include": ["file_search_call.results"]},
-        {"top_logprobs": 3},
-        {"max_output_tokens": 0},
-        {"temperature": -1},
-        {"seed": 3},
-        {"stream_options": {"include_usage": True}},
-        {"input": [{"type": "function_call_output", "call_id": "call0", "output": "1"}]},
-        {"input": []},
-        {"input": 3},
-        {"input": [{"type": "item_reference", "id": "msg_1"}]},
-        {"input": [{"type": "computer_call", "id": "c"}]},
+        {"include": ["file_search_call.results"]}, {"top_logprobs": 3}, {"max_output_tokens": 0}, {"temperature": -1},
+        {"seed": 3}, {"stream_options": {"include_usage": True}},
+        {"input": [{"type": "function_call_output", "call_id": "call0", "output": "1"}]}, {"input": []}, {"input": 3},
+        {"input": [{"type": "item_reference", "id": "msg_1"}]}, {"input": [{"type": "computer_call", "id": "c"}]},
         {"input": [{"role": "tool", "content": "x"}]},
         {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}]},
         {"input": [{"role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]}]},
         {"input": [{"type": "function_call", "name": "f", "arguments": "{}"}]},
     ],
-)
+)  # fmt: skip
 def test_what_is_not_honoured_is_refused_by_name(fields: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequest) as found:
         parse(**fields)
