@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.inquiry.ledger import stake_of_one_round as staked
-from studies.records.design import Design
+from studies.records.design import Design, Metric
 from studies.records.design_parts import CollapseRule
 from studies.records.verdict import Verdict
 from studies.statistics.exact_rates import boschloo
@@ -38,32 +38,32 @@ def test_fewer_episodes_support_a_claim_of_a_decrease_and_refute_one_of_an_incre
     assert verdict(measured_design(TIME), QUICK, SLOW).verdict == "refuted"
 
 
-def test_more_than_half_of_an_arm_not_there_is_inconclusive_and_no_number() -> None:
-    found = verdict(measured_design(TIME), [NEVER, NEVER, NEVER, 3000.0, 3100.0], QUICK)
+COST = TIME.model_copy(update={"key": "hidden/cost", "threshold": None, "name": "cost", "unit": "tokens"})
+CUT: dict[str, tuple[Metric, list[float] | ArmData, list[float], list[tuple[int, int]]]] = {
+    "more than half of an arm": (TIME, [NEVER, NEVER, NEVER, 3000.0, 3100.0], QUICK, [(2, 5), (5, 5)]),
+    "nobody got there": (TIME, [NEVER] * 5, [NEVER] * 5, [(0, 5), (0, 5)]),
+    "runs that broke down": (
+        TIME, runs_of(SLOW[:2], "c", worst={f"c-x{n}": "NAN" for n in range(3)}), QUICK, [(2, 5), (5, 5)]),
+    "a cost that is cut": (COST, [NEVER] * 4 + [100.0], QUICK, [(1, 5), (5, 5)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CUT)
+def test_where_more_than_half_of_an_arm_did_not_get_there_it_is_inconclusive_and_no_number(name: str) -> None:
+    chosen, control, treatment, reached = CUT[name]
+    found = verdict(measured_design(chosen, counted_as_worst=("NAN",)), control, treatment)
     assert found.verdict == "inconclusive"
     assert {found.estimate, found.low, found.high, found.p, found.mean_control, found.mean_treatment} == {None}
+    assert [(rate.count, rate.of) for rate in found.reached] == reached
     assert_golden(found.reason)
-    assert [(rate.count, rate.of) for rate in found.reached] == [(2, 5), (5, 5)]
-    assert found.reached[0].high == pytest.approx(0.853, abs=1e-3)
-
-
-def test_nobody_there_is_said_of_all_arms() -> None:
-    found = verdict(measured_design(TIME), [NEVER] * 5, [NEVER] * 5)
-    assert (found.verdict, found.estimate) == ("inconclusive", None)
-    assert_golden(found.reason)
+    if name == "more than half of an arm":
+        assert found.reached[0].high == pytest.approx(0.853, abs=1e-3)
 
 
 def test_a_few_that_never_got_there_count_with_the_horizon() -> None:
     found = verdict(measured_design(TIME), [NEVER, NEVER, *SLOW[:3]], QUICK)
     assert found.mean_control == pytest.approx((2 * NEVER + sum(SLOW[:3])) / 5)
     assert found.reached[0].count == 3
-
-
-def test_a_run_that_broke_down_never_got_there() -> None:
-    broken = runs_of(SLOW[:2], "c", worst={f"c-x{n}": "NAN" for n in range(3)})
-    found = verdict(measured_design(TIME, counted_as_worst=("NAN",)), broken, QUICK)
-    assert [(rate.count, rate.of) for rate in found.reached] == [(2, 5), (5, 5)]
-    assert found.estimate is None
 
 
 def test_a_verdict_on_success_says_nothing_of_reaching() -> None:
@@ -98,12 +98,9 @@ def test_where_every_run_got_there_a_time_speaks_of_trainings_that_do() -> None:
     assert ahead.undoes * (NEVER - found.mean_treatment) == pytest.approx(-found.high)
     assert f" {100 * ahead.undoes:.0f} %" in found.reason
     assert_golden(found.reason)
-
-
-def test_so_many_runs_that_no_open_share_undoes_it_speak_of_all_trainings() -> None:
-    found = verdict(measured_design(TIME, scope_reached=True), SLOW * 8, QUICK * 8)
-    assert (found.verdict, found.scope) == ("supported", "all")
-    assert_golden(found.reason)
+    many = verdict(measured_design(TIME, scope_reached=True), SLOW * 8, QUICK * 8)
+    assert (many.verdict, many.scope) == ("supported", "all"), "no open share undoes it"
+    assert_golden(many.reason)
 
 
 def test_runs_of_the_arm_ahead_that_missed_are_in_its_mean_and_its_spread() -> None:
@@ -166,10 +163,3 @@ def test_rates_count_as_alike_only_where_the_interval_lies_inside_the_margin() -
 def test_a_claim_on_rates_is_made_exactly_when_p_is_not_above_the_level(a: int, b: int) -> None:
     found = verdict(measured_design(RATE, test="boschloo"), [1.0] * a + [0.0] * (6 - a), [1.0] * b + [0.0] * (6 - b))
     assert (found.verdict in ("supported", "refuted")) == (found.p <= 0.05)
-
-
-def test_a_cost_that_is_cut_in_most_runs_is_no_number_either() -> None:
-    cost = TIME.model_copy(update={"key": "hidden/cost", "threshold": None, "name": "cost", "unit": "tokens"})
-    found = verdict(measured_design(cost), [NEVER] * 4 + [100.0], QUICK)
-    assert (found.verdict, found.estimate) == ("inconclusive", None)
-    assert_golden(found.reason)

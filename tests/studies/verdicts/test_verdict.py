@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from studies.inquiry.ledger import stake_of_one_round as staked
 from studies.records.design import Design, Hypothesis
 from studies.records.design_parts import Look, Noise, Prediction, Replication
-from studies.records.verdict import Verdict
+from studies.records.verdict import Verdict, VerdictName
 from studies.statistics.comparison import compare
 from studies.statistics.dunnett import adjusted_p
 from studies.statistics.looks import spend
+from studies.verdicts.calibration import brier, calibration
 from studies.verdicts.verdict import ArmData, invalid, judge
 from tests.golden import assert_golden
 from tests.studies import synthetic
@@ -359,3 +360,59 @@ def test_its_numbers_are_those_of_the_comparison_with_its_bank_and_level(test: s
     direct = compare(test, runs[0], runs[1], others=[runs[2].numbers], noise=BANK)
     assert (found.p, found.df, found.sd_pooled) == (pytest.approx(direct.p), direct.df, direct.sd)
     assert (found.low, found.high, found.level) == pytest.approx((*direct.interval(1 - alpha), 1 - alpha))
+
+
+# calibration
+
+
+def ended(name: VerdictName, estimate: float | None = 0.1) -> Verdict:
+    return verdict([0.1, 0.2], [0.4, 0.5]).model_copy(update={"verdict": name, "estimate": estimate})
+
+
+def said(probability: float, **changes: Any) -> Prediction:
+    return Prediction(**({"low": 0.05, "high": 0.2, "level": 0.8, "probability": probability} | changes))
+
+
+def test_a_planner_that_knows_every_outcome_has_full_skill() -> None:
+    found = calibration([(said(1.0), ended("supported")), (said(0.0), ended("refuted"))])
+    assert (found.brier, found.constant, found.skill) == (0.0, 0.25, 1.0)
+
+
+@given(st.lists(st.sampled_from(["supported", "refuted"]), min_size=2, max_size=20))
+def test_a_planner_that_says_the_base_rate_every_time_has_no_skill(outcomes: list[VerdictName]) -> None:
+    rate = outcomes.count("supported") / len(outcomes)
+    found = calibration([(said(rate), ended(outcome)) for outcome in outcomes])
+    if 0 < rate < 1:
+        assert found.skill == pytest.approx(0, abs=1e-9)
+    else:
+        assert found.skill is None
+
+
+def test_figures_without_anything_behind_them_are_missing_and_not_zero() -> None:
+    nothing = calibration([])
+    assert (nothing.predictions, nothing.scored, nothing.intervals) == (0, 0, 0)
+    assert (nothing.brier, nothing.skill, nothing.coverage, nothing.supported, nothing.mean_level) == (None,) * 5
+    open_ended = calibration([(said(0.6), ended("inconclusive")), (said(0.6), ended("equivalent", 0.01))])
+    assert (open_ended.brier, open_ended.scored, open_ended.intervals) == (None, 0, 2)
+    assert open_ended.verdicts == {"inconclusive": 1, "equivalent": 1}
+
+
+def test_intervals_are_counted_where_an_estimate_may_be_trusted() -> None:
+    pairs = [
+        (said(0.5), ended("supported", 0.1)),
+        (said(0.5, level=0.6), ended("inconclusive", 0.3)),
+        (said(0.5), ended("invalid", 0.1)),
+        (said(0.5), ended("invalid", None)),
+    ]
+    found = calibration(pairs)
+    assert found.intervals == 2
+    assert found.mean_level == pytest.approx(0.7)
+    assert found.coverage is not None
+    assert (found.coverage.mean, found.predictions) == (0.5, 4)
+    assert found.coverage.low == pytest.approx(0.0945, abs=1e-4)  # Wilson 1927: 1 of 2
+
+
+def test_brier_scores_a_probability_against_what_came() -> None:
+    scores = [brier(p, name) for p, name in ((1.0, "supported"), (1.0, "refuted"), (0.5, "refuted"))]
+    assert scores == [0.0, 1.0, 0.25]
+    assert brier(0.7, "inconclusive") is brier(0.7, "invalid") is None
