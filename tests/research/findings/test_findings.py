@@ -21,9 +21,8 @@ from research.installation.home import Home
 from studies import EventLog
 from tests.golden import assert_golden
 from tests.research.calibrated import Came, write_study
-from tests.research.factories import make_home
+from tests.research.factories import make_home, make_study
 from tests.research.in_rounds import InRounds
-from tests.studies.synthetic import Synthetic
 
 TOPIC = "Does a larger group size help on guess?"
 HERE = FindingConditions(
@@ -92,9 +91,7 @@ def test_a_verdict_whose_files_changed_is_named_and_has_no_numbers(tmp_path: Pat
 
 def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     study = InRounds.of(home)
-    other = Synthetic(home.study("other"), study="other")
-    other.log.close()
-    other.log = study.log
+    other = make_study(home, "other", study.log)
     study.two_rounds()
     other.whole()
     read: list[str] = []
@@ -116,9 +113,7 @@ def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypat
 def test_a_log_that_cannot_be_read_is_named_and_hides_no_other(home: Home) -> None:
     study = InRounds.of(home)
     study.two_rounds()
-    other = Synthetic(home.study("other"), study="other")
-    other.log.close()
-    other.log = study.log
+    other = make_study(home, "other", study.log)
     other.whole()
     with study.log.transaction("write") as connection:
         connection.exec_driver_sql("UPDATE events SET hash = 'x' WHERE study = 'other' AND seq > 5")

@@ -106,14 +106,6 @@ def test_a_log_is_sent_while_it_grows_and_found_to_be_the_same(
     assert not standin.unknown
 
 
-def test_a_log_that_was_written_while_nobody_sent_is_sent_afterwards(
-    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
-) -> None:
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
-    assert settled(copy, clock) == ["sending", "same"]
-    assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
-
-
 def test_a_copy_that_was_compared_keeps_no_history(
     tmp_path: Path, written: Path, calls: WandbCalls, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -136,28 +128,19 @@ def test_an_edited_copy_differs_and_the_number_is_named(
     assert copy.reason == "step 3: critic/rewards/mean is 0.99 at W&B, 0.75 in the log"
 
 
+@pytest.mark.parametrize("withheld", [2, STEPS])
 def test_rows_that_are_shown_late_are_waited_for(
-    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
+    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, withheld: int
 ) -> None:
     shutil.copytree(written, tmp_path, dirs_exist_ok=True)
-    standin.withheld = 2
-    assert followed(copy, clock, until=lambda: "step 3 is not there" in copy.reason) == ["sending"]
-    standin.withheld = 0
-    assert settled(copy, clock) == ["same"]
-    assert standin.seen["HistoryPage"] >= 2
-    assert standin.run("r1-a1").steps == list(range(1, STEPS + 1)), "nothing was sent twice"
-
-
-def test_a_log_of_which_nothing_is_shown_yet_is_not_sent_again(
-    tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
-) -> None:
-    shutil.copytree(written, tmp_path, dirs_exist_ok=True)
-    standin.withheld = STEPS
-    assert followed(copy, clock, until=lambda: "step 1 is not there" in copy.reason) == ["sending"]
+    standin.withheld = withheld
+    missing = f"step {STEPS - withheld + 1} is not there"
+    assert followed(copy, clock, until=lambda: missing in copy.reason) == ["sending"]
     looks = standin.seen["HistoryPage"]
     followed(copy, clock, until=lambda: standin.seen["HistoryPage"] > looks or copy.sends)
     standin.withheld = 0
     assert settled(copy, clock) == ["same"]
+    assert standin.seen["HistoryPage"] >= 2
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1)), "nothing was sent twice"
 
 
@@ -199,7 +182,7 @@ def test_a_log_that_somebody_sent_once_more_is_noticed(
     by_hand = calls.send(find_log(tmp_path, "r1-a1"), "standin", tmp_path / "said.txt", live=False)
     assert by_hand.wait(DEADLINE_S) == 0
     assert settled(copy, clock) == ["differs"]
-    assert copy.reason.startswith("step 1 stands there more than once")
+    assert "more than once" in copy.reason
 
 
 def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
@@ -263,7 +246,7 @@ def test_a_server_that_is_gone_is_said_and_the_log_sent_once_it_is_back(
     followed(copy, clock, until=lambda: standin.holds("r1-a1"))
     standin.fail("Run", times=1000)  # scan and look-up
     monkeypatch.setattr(calling, "ANSWER_S", 4.0)
-    with pytest.raises(WandbUnavailable, match=r"did not answer within|50\d"):
+    with pytest.raises(WandbUnavailable, match=r"not answer|50\d"):
         settled(copy, clock)
     standin.faults.clear()
     monkeypatch.undo()

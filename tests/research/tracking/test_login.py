@@ -21,8 +21,7 @@ def logged_in(home: Path, host: str) -> None:
 
 def test_nobody_logged_in_means_that_nothing_is_sent(tmp_path: Path) -> None:
     found = wandb_login(environment(tmp_path))
-    assert found.online is None
-    assert found.why == "not logged in to api.wandb.ai"
+    assert (found.online, "not logged in" in found.why) == (None, True)
 
 
 def test_a_key_in_the_environment_or_of_a_login_means_that_copies_are_sent(tmp_path: Path) -> None:
@@ -30,7 +29,7 @@ def test_a_key_in_the_environment_or_of_a_login_means_that_copies_are_sent(tmp_p
     logged_in(tmp_path, "api.wandb.ai")
     assert wandb_login(environment(tmp_path)).online == OnlineLogging()
     logged_in(tmp_path, "api.forge.coreweave.com")
-    assert wandb_login(environment(tmp_path)).why == "logged in to api.forge.coreweave.com"
+    assert wandb_login(environment(tmp_path)).why.endswith("api.forge.coreweave.com")
 
 
 def test_a_login_counts_for_its_own_server_only(tmp_path: Path) -> None:
@@ -50,12 +49,11 @@ def test_a_mode_that_is_not_online_beats_a_key(tmp_path: Path, mode: str) -> Non
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"WANDB_MODE": "online"}, "not logged in to api.wandb.ai"),
-        ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY has 5 characters; a key has 40"),
-        ({"WANDB_API_KEY": KEY, "WANDB_DISABLED": "true"}, "WANDB_DISABLED is set"),
-        ({"WANDB_API_KEY": KEY, "WANDB_BASE_URL": "wandb.example"}, "WANDB_BASE_URL is no address"),
+        ({"WANDB_MODE": "online"}, "not logged in"), ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY has 5"),
+        ({"WANDB_API_KEY": KEY, "WANDB_DISABLED": "true"}, "WANDB_DISABLED"),
+        ({"WANDB_API_KEY": KEY, "WANDB_BASE_URL": "wandb.example"}, "WANDB_BASE_URL"),
     ],
-)
+)  # fmt: skip
 def test_what_stands_in_the_way_is_said(tmp_path: Path, given: dict[str, str], why: str) -> None:
     found = wandb_login(environment(tmp_path, **given))
     assert found.online is None
@@ -79,5 +77,4 @@ def test_the_settings_file_of_wandb_counts_where_the_environment_says_nothing(tm
 def test_a_netrc_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     (tmp_path / ".netrc").write_text("machine\n")
     found = wandb_login(environment(tmp_path))
-    assert found.online is None
-    assert found.why.startswith("cannot read")
+    assert (found.online, found.why[:11]) == (None, "cannot read")
