@@ -1,20 +1,29 @@
-"""Advantages against computations by hand, and what holds for all of them."""
+"""What holds for all advantages, token weights and rows; that they are verl's is in local/test_against_verl.py."""
 
 from __future__ import annotations
 
 import math
 import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.algorithms.advantages import advantages, constant_groups, group_relative, leave_one_out, whitened
+from swarm.backends.algorithms.advantages import advantages, constant_groups, whitened
+from swarm.backends.algorithms.call_rewards import call_advantages, episode_reward
+from swarm.backends.algorithms.rows import flat_tokens, train_rows
+from swarm.backends.algorithms.weighting import token_weights
+from swarm.backends.local.learning.micro_batch import PaddedRows, padded_rows
+from swarm.backends.protocols import BackendError, CallReward, TrainEpisode, TrainRow
 from swarm.job import Job
 
 ALGORITHMS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo")
-_REWARDS, _GROUPS = [1.0, 0.0, 0.0, 4.0, 2.0], ["a", "a", "a", "b", "b"]
 _EPISODES = st.lists(
     st.tuples(st.integers(-5, 5).map(float), st.sampled_from("abc"), st.integers(1, 9)), min_size=1, max_size=12
 )
@@ -25,46 +34,8 @@ def _by(algorithm: str, episodes: list[tuple[float, str, int]], **fields: Any) -
     return advantages(Job(algorithm=algorithm, **fields), rewards, groups, tokens)
 
 
-def test_advantages_are_rewards_less_the_group_s_mean_over_its_deviation() -> None:
-    plain = group_relative(_REWARDS, _GROUPS, normalize=False)
-    assert plain == pytest.approx([2 / 3, -1 / 3, -1 / 3, 1.0, -1.0])
-    a, b = math.sqrt(1 / 3), math.sqrt(2)
-    scaled = group_relative(_REWARDS, _GROUPS, normalize=True)
-    expected = [2 / 3 / (a + 1e-6), -1 / 3 / (a + 1e-6), -1 / 3 / (a + 1e-6), 1 / (b + 1e-6), -1 / (b + 1e-6)]
-    assert scaled == pytest.approx(expected)
-
-
-def test_leaving_one_out_compares_with_the_mean_of_the_others() -> None:
-    assert leave_one_out(_REWARDS, _GROUPS) == pytest.approx([1.0, -0.5, -0.5, 2.0, -2.0])
-
-
-def test_whitening_counts_an_episode_once_for_each_of_its_tokens() -> None:
-    found = whitened([1.0, 0.0, 7.0], [3, 1, 0])
-    deviation = math.sqrt((3 * 0.25**2 + 0.75**2) / 3 + 1e-8)
-    assert found[:2] == pytest.approx([0.25 / deviation, -0.75 / deviation])
-
-
 def test_an_episode_without_tokens_does_not_make_a_constant_batch_vary() -> None:
     assert whitened([0.1, 0.1, 0.1, 7.0], [3, 1, 2, 0])[:3] == [0.0, 0.0, 0.0]
-
-
-def test_each_algorithm_has_its_own() -> None:
-    tokens, by = [1, 2, 3, 4, 5], {}
-    for algorithm in ALGORITHMS:
-        by[algorithm] = advantages(Job(algorithm=algorithm), _REWARDS, _GROUPS, tokens)
-    centred = group_relative(_REWARDS, _GROUPS, normalize=False)
-    assert by["grpo"] == by["gspo"] == group_relative(_REWARDS, _GROUPS, normalize=True)
-    assert by["dr_grpo"] == centred
-    assert by["rloo"] == leave_one_out(_REWARDS, _GROUPS)
-    assert by["reinforce_pp"] == whitened(_REWARDS, tokens)
-    assert by["reinforce_pp_baseline"] == whitened(centred, tokens)
-
-
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_only_grpo_and_gspo_heed_whether_to_normalise(algorithm: str) -> None:
-    episodes = [(1.0, "a", 1), (0.0, "a", 2), (3.0, "b", 3), (0.5, "b", 4)]
-    same = _by(algorithm, episodes) == _by(algorithm, episodes, normalize_advantage=False)
-    assert same == (algorithm not in {"grpo", "gspo"})
 
 
 @given(st.floats(-1e6, 1e6), st.integers(1, 9), st.sampled_from(["grpo", "dr_grpo", "rloo", "gspo"]))
@@ -80,11 +51,6 @@ def test_a_batch_of_equal_rewards_has_exactly_no_advantage(reward: float, size: 
     assert _by(by, [(reward, f"g{i % 2}", 1 + i) for i in range(size)]) == [0.0] * size
 
 
-def test_the_whole_batch_s_baseline_makes_something_of_a_constant_group() -> None:
-    found = _by("reinforce_pp", [(1.0, "a", 1), (1.0, "a", 1), (0.0, "b", 1), (0.0, "b", 1)])
-    assert found[0] == found[1] > 0 > found[2] == found[3]
-
-
 @given(_EPISODES, st.sampled_from(ALGORITHMS), st.randoms(use_true_random=False))
 def test_the_order_of_episodes_does_not_matter(
     episodes: list[tuple[float, str, int]], algorithm: str, rng: random.Random
@@ -95,9 +61,7 @@ def test_the_order_of_episodes_does_not_matter(
 
 
 @given(_EPISODES, st.sampled_from(ALGORITHMS), st.floats(-100, 100))
-def test_the_same_added_to_all_rewards_changes_nothing(
-    episodes: list[tuple[float, str, int]], algorithm: str, shift: float
-) -> None:
+def test_rewards_may_all_be_shifted(episodes: list[tuple[float, str, int]], algorithm: str, shift: float) -> None:
     moved = [(reward + shift, group, tokens) for reward, group, tokens in episodes]
     assert _by(algorithm, moved) == pytest.approx(_by(algorithm, episodes), abs=1e-6)
 
@@ -109,3 +73,179 @@ def test_constant_groups_are_counted_once_each() -> None:
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_an_empty_batch_has_none(algorithm: str) -> None:
     assert advantages(Job(algorithm=algorithm), [], [], []) == []
+
+
+_EPISODE, _TOKEN = Job(), Job(loss_weighting="token")
+_CONSTANT = Job(algorithm="dr_grpo", max_context=100, loss_weighting="token")
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 50), st.just(0.0) | st.floats(1e-3, 1e6)), min_size=1, max_size=20),
+    st.sampled_from([_EPISODE, _TOKEN, _CONSTANT]),
+    st.floats(1e-3, 1e3),
+)
+def test_weights_are_shares_and_nothing_else(episodes: list[tuple[int, float]], job: Job, unit: float) -> None:
+    counts, weights = [count for count, _ in episodes], [weight for _, weight in episodes]
+    found = token_weights(job, counts, weights)
+    assert all(value == 0 for value, weight in zip(found, weights, strict=True) if not weight)
+    assert token_weights(job, counts, [unit * weight for weight in weights]) == pytest.approx(found)
+    assert token_weights(job, [*counts, 7], [*weights, 0.0])[:-1] == found
+    heavy = [(count, weight, value) for (count, weight), value in zip(episodes, found, strict=True) if count and weight]
+    for (count, weight, value), (other_count, other_weight, other) in pairwise(heavy):
+        scale = count / other_count if job is _EPISODE else 1
+        assert value * scale / weight == pytest.approx(other / other_weight)
+
+
+@pytest.mark.parametrize("job", [_EPISODE, _TOKEN, _CONSTANT])
+def test_a_minibatch_of_nothing_has_weights_of_0(job: Job) -> None:
+    assert token_weights(job, [4, 0], [0.0, 1.0]) == [0.0, 0.0]
+    assert token_weights(job, [], []) == []
+
+
+rewards = st.floats(-100, 100, allow_nan=False)
+
+
+def made(group: str, *worth: float, agents: Sequence[str] = (), reward: float = 0.0) -> TrainEpisode:
+    """An episode whose calls are worth this; without calls, one that is worth `reward`."""
+    names = agents or [""] * len(worth)
+    return TrainEpisode("e", group, reward, (), 1.0, tuple(map(CallReward, range(len(worth)), worth, names)))
+
+
+def tokens(episodes: Sequence[TrainEpisode]) -> list[dict[int, int]]:
+    return [{each.call: 2 + each.call for each in episode.call_rewards} or {-1: 3} for episode in episodes]
+
+
+def job(algorithm: str, **fields: object) -> Job:
+    return Job.model_validate({"algorithm": algorithm, **fields})
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> list[TrainEpisode]:
+    def one() -> TrainEpisode:
+        worth = draw(st.lists(rewards, min_size=0, max_size=4))
+        agents = [draw(st.sampled_from(["", "a", "b"])) for _ in worth]
+        return made(draw(st.sampled_from("gh")), *worth, agents=agents, reward=draw(rewards))
+
+    return [one() for _ in range(draw(st.integers(1, 8)))]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@given(batches())
+def test_calls_worth_the_same_give_the_episode_s_advantage_exactly(algorithm: str, batch: list[TrainEpisode]) -> None:
+    same = [replace(e, call_rewards=tuple(replace(each, reward=e.reward) for each in e.call_rewards)) for e in batch]
+    counts = tokens(same)
+    expected = advantages(
+        job(algorithm), [e.reward for e in batch], [e.group for e in batch], [sum(own.values()) for own in counts]
+    )
+    assert call_advantages(job(algorithm), same, counts) == (expected, {})
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@given(batches(), st.randoms(use_true_random=False))
+def test_the_order_does_not_matter_and_all_is_finite(algorithm: str, batch: list[TrainEpisode], random: object) -> None:
+    order = list(range(len(batch)))
+    random.shuffle(order)  # type: ignore[attr-defined]
+    whole, calls = call_advantages(job(algorithm), batch, tokens(batch))
+    moved = [batch[number] for number in order]
+    again, calls_again = call_advantages(job(algorithm), moved, tokens(moved))
+    assert all(map(math.isfinite, whole))
+    for place, number in enumerate(order):
+        assert again[place] == pytest.approx(whole[number], abs=1e-6, rel=1e-6)
+        assert calls_again.get(place, {}) == pytest.approx(calls.get(number, {}), abs=1e-6, rel=1e-6)
+
+
+def test_by_call_each_is_held_against_the_group_in_which_an_episode_counts_once() -> None:
+    batch = [made("g", 1.0, 0.0), made("g", 0.0, 0.0, 0.0), made("h", reward=1.0), made("h", reward=0.0)]
+    whole, calls = call_advantages(job("dr_grpo"), batch, tokens(batch))
+    assert calls == {0: {0: 0.75, 1: -0.25}, 1: dict.fromkeys(range(3), -0.25)}
+    assert whole == [pytest.approx((0.75 * 2 - 0.25 * 3) / 5), pytest.approx(-0.25), 0.5, -0.5]
+    _, scaled = call_advantages(job("grpo"), batch, tokens(batch))
+    deviation = math.sqrt(fmean([0.75**2, 0.25**2]) + 0.25**2) + 1e-6
+    assert scaled[0] == pytest.approx({0: 0.75 / deviation, 1: -0.25 / deviation})
+    _, out = call_advantages(job("rloo"), batch, tokens(batch))
+    assert out == {0: {0: 1.0, 1: 0.0}, 1: dict.fromkeys(range(3), -0.5)}
+
+
+def test_by_agent_each_is_compared_with_itself_in_other_episodes() -> None:
+    batch = [made("g", 1.0, 0.0, agents="ab"), made("g", 0.0, 0.0, agents="ab"), made("g", 1.0, 5.0, agents="ac")]
+    _, calls = call_advantages(job("dr_grpo"), batch, tokens(batch))
+    assert calls[0] == pytest.approx({0: 1 / 3, 1: 0.0})  # b is worth the same wherever it played
+    assert calls[1] == pytest.approx({0: -2 / 3, 1: 0.0})
+    assert calls[2] == pytest.approx({0: 1 / 3, 1: 0.0})  # c played in no other episode
+
+
+def test_an_episode_alone_compares_nothing() -> None:
+    assert call_advantages(job("grpo"), [made("g", 1.0, 0.0)], [{0: 1, 1: 1}])[1] == {0: {0: 0.0, 1: 0.0}}
+
+
+def test_an_episode_is_worth_the_mean_of_its_calls() -> None:
+    assert episode_reward(made("g", 1.0, 0.0)) == 0.5
+    assert episode_reward(made("g", reward=3.0)) == 3.0
+
+
+_CPU = torch.device("cpu")
+_rows = st.lists(st.booleans(), min_size=1, max_size=12).map(lambda flags: [False, *flags])
+_flagged = st.lists(st.lists(_rows, min_size=1, max_size=4), min_size=1, max_size=6)
+
+
+def _episode(number: int, flags: list[list[bool]]) -> TrainEpisode:
+    rows = tuple(
+        TrainRow(
+            ids=tuple(1 + (number * 37 + r * 11 + t) % 90 for t in range(len(row))),
+            sampled=tuple(map(int, row)),
+            logprobs=tuple(-0.01 * (1 + t) if on else 0.0 for t, on in enumerate(row)),
+            versions=tuple(0 if on else -1 for on in row),
+        )
+        for r, row in enumerate(flags)
+    )
+    return TrainEpisode(f"e{number}", f"g{number // 2}", float(number), rows)
+
+
+@given(_flagged, st.integers(1, 40))
+def test_sampled_tokens_are_trained_once_with_all_of_their_own(flags: list[list[list[bool]]], budget: int) -> None:
+    episodes = [_episode(i, rows) for i, rows in enumerate(flags)]
+    advantages = [10.0 * i for i in range(len(episodes))]
+    counts = [sum(map(sum, rows)) for rows in flags]
+    expected = sorted(
+        (row.ids[t], round(row.logprobs[t], 6), advantages[i], round(1 / (len(episodes) * counts[i]), 6))
+        for i, episode in enumerate(episodes)
+        for row in episode.rows
+        for t in range(len(row.ids))
+        if row.sampled[t]
+    )
+    found = []
+    weights = token_weights(Job(), counts, [1.0] * len(episodes))
+    for micro in padded_rows([row for rows in train_rows(episodes) for row in rows], budget):
+        assert micro.tokens == micro.ids.numel()
+        assert micro.tokens <= budget or len(micro.rows) == 1
+        tokens = flat_tokens(micro.rows, advantages, weights, _CPU)
+        columns = (tokens.targets, tokens.rollout, tokens.advantages, tokens.weights)
+        found += [
+            (int(a), round(float(b), 6), float(c), round(float(d), 6)) for a, b, c, d in zip(*columns, strict=True)
+        ]
+    assert sorted(found) == expected
+
+
+def test_a_target_stands_right_after_its_place() -> None:
+    episode = _episode(0, [[False, True, False, True, False], [False, False, True]])
+    rows = sorted(train_rows([episode])[0], key=lambda row: -len(row.ids))
+    micro, tokens = PaddedRows(rows), flat_tokens(rows, [1.0], [1.0], _CPU)
+    ids = [row.ids for row in episode.rows]
+    assert micro.ids.tolist() == [[*ids[0][:3]], [*ids[1][:2], 0]]
+    assert micro.places.tolist() == [0, 2, 4]
+    assert tokens.targets.tolist() == [ids[0][1], ids[0][3], ids[1][2]]
+
+
+@pytest.mark.parametrize(
+    "row", [TrainRow((1, 2), (1, 0), (-0.1, 0.0), (0, -1)), TrainRow((1, 2, 3), (0, 1), (0.0, -0.1), (-1, 0))]
+)
+def test_a_row_that_makes_no_sense_is_refused(row: TrainRow) -> None:
+    with pytest.raises(BackendError, match="episode broken"):
+        train_rows([TrainEpisode("broken", "g", 1.0, (row,))])
+
+
+@pytest.mark.parametrize("poison", [float("nan"), -float("inf")])
+def test_a_log_prob_that_is_not_finite_is_refused_with_its_episode(poison: float) -> None:
+    row = TrainRow((1, 2, 3), (0, 1, 1), (0.0, -1.0, poison), (-1, 0, 0))
+    with pytest.raises(BackendError, match=r"episode e7.*finite"):
+        train_rows([TrainEpisode("e7", "g", 1.0, (row,))])

@@ -30,9 +30,7 @@ def checked(job: Job, out: Path) -> ModelCheck:
     return ModelCheck.model_validate_json(out.read_bytes())
 
 
-def test_a_model_that_is_served_by_the_fast_ways_is_said_to_be(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_model_served_by_the_fast_ways_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = job(save_folder(tmp_path / "m"))
     found = checked(asked, tmp_path / "out.json")
     assert (found.fused, found.fused_lost, found.trees, found.trees_lost) == (True, None, True, None)
@@ -56,7 +54,7 @@ def test_what_is_lost_is_said_with_its_reason(tmp_path: Path) -> None:
     assert found.fed_per_sampled_token > 2.5, "prompts are fed once for an episode"
     assert not found.fused
     assert "`transformers`" in str(found.fused_lost)
-    assert found.trees_lost == "the job's merging is `linear`"
+    assert "`linear`" in str(found.trees_lost)
 
 
 def test_an_adapter_is_told_from_the_weights_below_it(tmp_path: Path) -> None:
@@ -82,9 +80,7 @@ def test_a_bound_on_the_cache_bounds_what_fits(tmp_path: Path) -> None:
         ("{% if tools %}{{ tools | tojson }} <tool_call> <think>{% endif %}" + TEMPLATE, "rendered", True),
     ],
 )
-def test_what_a_template_does_with_tools_and_thought_is_said(
-    tmp_path: Path, template: str, tools: str, thinking: bool
-) -> None:
+def test_what_a_template_does_with_tools_is_said(tmp_path: Path, template: str, tools: str, thinking: bool) -> None:
     folder = save_folder(tmp_path / "m")
     (folder / "chat_template.jinja").write_text(template)
     found = checked(job(folder), tmp_path / "out.json").template
@@ -92,9 +88,7 @@ def test_what_a_template_does_with_tools_and_thought_is_said(
     assert ("no tools" in str(found.tools_refusal)) == (tools == "refused")
 
 
-def test_what_a_server_would_refuse_is_one_line_and_leaves_nothing(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_a_server_would_refuse_is_one_line_and_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = save_folder(tmp_path / "m")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))

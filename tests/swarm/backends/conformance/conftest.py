@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from importlib.util import find_spec
+from itertools import count
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import pytest_asyncio
 
-from swarm.backends.protocols import Backend
+from swarm.backends.protocols import Backend, BackendError
 from swarm.backends.verl.backend import VerlBackend
-from tests.swarm.backends.conformance.keeping import KeptBackends
 from tests.swarm.backends.conformance.kinds import CAPABILITIES, KINDS, SHARED, Kind
 from tests.swarm.backends.local.models import save_folder
 
@@ -24,11 +25,7 @@ Make = Callable[..., Backend]
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Where starts are slow, come last to the file whose tests end their backends: what is kept serves all others.
-
-    First come the tests that ask for nothing of their own: a run that has an end is sure to come to them. The rest it
-    takes in an order of its own, or those of one file would never be begun where a machine is slow.
-    """
+    """Where starts are slow, have tests of kept backends come first, and those that end their backends last."""
     if find_spec("vllm") is not None:
         items.sort(key=_turn)
 
@@ -40,7 +37,6 @@ def _turn(item: pytest.Item) -> tuple[bool, bool]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Give a test the kinds that have what its mark `needs` names."""
     if "kind" not in metafunc.fixturenames:
         return
     mark = metafunc.definition.get_closest_marker("needs")
@@ -70,13 +66,11 @@ def _quick_collections() -> None:
 
 @pytest.fixture(scope="session")
 def model_folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where each kind's model is, once it was asked for."""
     return tmp_path_factory.mktemp("models")
 
 
 @pytest.fixture
 def make(kind: Kind, model_folders: Path, tmp_path: Path) -> Make:
-    """Make a backend of the kind that is not started."""
     folder = model_folders / kind.model
     if not folder.exists():
         save_folder(folder, kind.model)
@@ -89,7 +83,6 @@ def make(kind: Kind, model_folders: Path, tmp_path: Path) -> Make:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def kept(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[KeptBackends]:
-    """Backends of kinds that are slow to start, from test to test."""
     found = KeptBackends(tmp_path_factory.mktemp("kept"))
     yield found
     await found.close()
@@ -115,5 +108,45 @@ async def start(kind: Kind, make: Make, kept: KeptBackends) -> AsyncIterator[Cal
 
 @pytest.fixture
 async def backend(start: Callable[..., Any]) -> Backend:
-    """A started backend of the kind."""
     return await start()
+
+
+class KeptBackends:
+    """Started backends that nobody uses now."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._idle: list[VerlBackend] = []
+        self._first: dict[int, Path] = {}
+        self._numbers = count()
+
+    async def take(self, backend: VerlBackend) -> VerlBackend:
+        """Return this backend, started now, or one of the same job that is kept, as it was right after its start."""
+        for place, kept in enumerate(self._idle):
+            if kept.job == backend.job:
+                return self._idle.pop(place)
+        await backend.start()
+        self._first[id(backend)] = checkpoint = self._folder / f"first-{next(self._numbers)}"
+        await asyncio.to_thread(backend.learner.save, checkpoint)
+        return backend
+
+    async def give(self, backend: VerlBackend) -> None:
+        """Bring a backend back to its beginning and keep it; end one that its test stopped or broke."""
+        if backend.failure() is not None:
+            await self._end(backend)
+            return
+        try:
+            await asyncio.to_thread(backend.learner.load, self._first[id(backend)])
+            await asyncio.to_thread(backend.publish)
+        except BackendError:
+            await self._end(backend)
+            return
+        self._idle.append(backend)
+
+    async def close(self) -> None:
+        while self._idle:
+            await self._end(self._idle.pop())
+
+    async def _end(self, backend: VerlBackend) -> None:
+        self._first.pop(id(backend), None)
+        await backend.stop()

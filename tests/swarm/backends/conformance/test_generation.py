@@ -1,23 +1,23 @@
-"""Whatever generates: log-probs, greedy answers, company, prefixes, chunks, limits."""
+"""Whatever renders and generates: texts, log-probs, greedy answers, company, prefixes, limits, and what is drawn."""
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
 from swarm.backends.protocols import Backend, GenerationRequest, RequestRefused, Sampling
-from tests.swarm.backends.conformance.kinds import Kind, Oracle
-from tests.swarm.backends.conformance.support import Answer, ask, ask_all, prompt
+from tests.swarm.backends.conformance.kinds import Answer, Kind, Oracle, ask, ask_all, drawn_from, prompt
 
 Start = Callable[..., Any]
 _GREEDY = Sampling(max_tokens=6, temperature=0)
 
 
 def ragged(count: int, longest: int = 90, seed: int = 0) -> list[list[int]]:
-    """Prompts of uneven lengths."""
     rng = random.Random(seed)
     return [[rng.randrange(250) for _ in range(rng.randint(1, longest))] for _ in range(count)]
 
@@ -135,3 +135,143 @@ async def test_a_wrong_request_is_refused_alone(kind: Kind, backend: Backend) ->
             await ask(backend, ids, Sampling(max_tokens=tokens), "wrong")
         assert len((await ask(backend, [1], Sampling(max_tokens=2))).ids) == 2
     assert backend.failure() is None
+
+
+_ASKED = [{"role": "user", "content": "how much é is 2 + 3?"}]
+
+
+async def test_ids_and_text_are_each_other_s_inverse(kind: Kind, backend: Backend) -> None:
+    renderer = backend.renderer
+    text = renderer.render(_ASKED, generation_prompt=True)
+    ids = renderer.encode(text)
+    assert renderer.decode(ids, special=True) == text
+    assert renderer.encode(renderer.decode(ids, special=True)) == ids
+
+
+async def test_an_answered_history_goes_on_from_its_prompt(kind: Kind, backend: Backend) -> None:
+    renderer = backend.renderer
+    prompt = renderer.render(_ASKED, generation_prompt=True)
+    answered = renderer.render([*_ASKED, {"role": "assistant", "content": "5"}], generation_prompt=False)
+    assert answered.startswith(prompt + "5" + renderer.decode([renderer.eos_id], special=True))
+
+
+async def test_the_end_of_an_answer_stops_generation_and_is_no_text(kind: Kind, backend: Backend) -> None:
+    renderer = backend.renderer
+    assert renderer.eos_id in renderer.stop_ids
+    assert renderer.encode(renderer.decode([renderer.eos_id], special=True)) == [renderer.eos_id]
+    assert renderer.decode([*renderer.encode("5"), renderer.eos_id]) == "5"
+
+
+async def test_a_backend_has_a_name(kind: Kind, backend: Backend) -> None:
+    assert backend.model_name
+
+
+_DRAWS = 800
+
+
+def cut(logprobs: Sequence[float], top_k: int = 0, top_p: float = 1.0) -> list[float]:
+    """The `top_k` likeliest, then the fewest of them whose mass, renormalised, reaches `top_p`; by the definition."""
+    order = sorted(range(len(logprobs)), key=lambda i: -logprobs[i])[: top_k or None]
+    mass = math.fsum(math.exp(logprobs[i]) for i in order)
+    kept, reached = [], 0.0
+    for i in order:
+        if reached >= top_p:
+            break
+        kept.append(i)
+        reached += math.exp(logprobs[i]) / mass
+    total = math.fsum(math.exp(logprobs[i]) for i in kept)
+    return [value - math.log(total) if i in set(kept) else -math.inf for i, value in enumerate(logprobs)]
+
+
+_RULES = (
+    (Sampling(max_tokens=1), Sampling(max_tokens=1, temperature=1.5)),
+    (Sampling(max_tokens=1, temperature=0.5), Sampling(max_tokens=1, temperature=0.7)),
+    (Sampling(max_tokens=1, top_k=9, top_p=0.8), Sampling(max_tokens=1, top_k=9, top_p=0.9)),
+)
+"""What is asked for, and what is near it and must not be taken for it."""
+
+
+@pytest.mark.needs("model")
+async def test_frequencies_are_those_of_the_distribution(kind: Kind, start: Start) -> None:
+    backend: Backend = await start(max_concurrency=64)
+    ids = prompt(backend, 1)
+    answers = await ask_all(backend, [(ids, rule) for rule, _ in _RULES for _ in range(_DRAWS)])
+    for number, (rule, other) in enumerate(_RULES):
+        drawn = Counter(answer.ids[0] for answer in answers[number * _DRAWS :][:_DRAWS])
+        right, wrong = (
+            cut(kind.ask(backend).distribution(ids, each.temperature), each.top_k, each.top_p) for each in (rule, other)
+        )
+        found = [drawn[token] for token in range(len(right))]
+        assert drawn_from(found, right), rule
+        assert not drawn_from(found, wrong), f"too few draws to tell {rule} from {other}"
+
+
+_CUTS = (
+    Sampling(max_tokens=5, top_k=3),
+    Sampling(max_tokens=5, top_p=0.4),
+    Sampling(max_tokens=5, top_k=5, top_p=0.7, temperature=0.7),
+    Sampling(max_tokens=5, top_p=0.0),
+    Sampling(max_tokens=5, top_k=10_000),
+)
+
+
+@pytest.mark.needs("model", "exact")
+async def test_logprobs_are_those_of_what_the_cuts_left(kind: Kind, backend: Backend) -> None:
+    """Every request has its own cuts, side by side in one batch."""
+    oracle = kind.ask(backend)
+    answers = await ask_all(backend, [(prompt(backend, 1), rule) for rule in _CUTS * 2])
+    for answer, rule in zip(answers, _CUTS * 2, strict=True):
+        ids = list(answer.prompt)
+        for token, logprob in zip(answer.ids, answer.logprobs, strict=True):
+            left = cut(oracle.distribution(ids, rule.temperature), rule.top_k, max(rule.top_p, 1e-9))
+            assert logprob == pytest.approx(left[token], abs=kind.tolerance)
+            ids.append(token)
+
+
+@pytest.mark.needs("model")
+async def test_greedy_logprobs_are_the_model_s_own(kind: Kind, backend: Backend) -> None:
+    answer = await ask(backend, prompt(backend, 1), Sampling(max_tokens=5, temperature=0, top_p=0.1))
+    assert answer.logprobs == pytest.approx(kind.ask(backend).logprobs(answer.prompt, answer.ids), abs=kind.tolerance)
+
+
+async def test_a_seed_fixes_an_answer_whoever_else_is_asked(kind: Kind, start: Start) -> None:
+    backend: Backend = await start()
+    ids = prompt(backend, 1, 900_000_000)
+    first = await ask(backend, ids, Sampling(max_tokens=8, seed=11))
+    crowd = [(prompt(backend, number), Sampling(max_tokens=9)) for number in range(5)]
+    second = (await ask_all(backend, [*crowd, (ids, Sampling(max_tokens=8, seed=11))]))[-1]
+    elsewhere = await ask(await start(), ids, Sampling(max_tokens=8, seed=11))
+    assert first.ids == second.ids == elsewhere.ids
+    others = await ask_all(backend, [(ids, Sampling(max_tokens=8, seed=seed)) for seed in range(4)])
+    assert len({answer.ids for answer in others}) > 1
+
+
+async def test_without_a_seed_answers_vary_and_the_job_s_seed_fixes_them_all(kind: Kind, start: Start) -> None:
+    said = []
+    for seed in (3, 3, 4):
+        backend: Backend = await start(seed=seed)
+        rule = Sampling(max_tokens=8)
+        said.append([(await ask(backend, prompt(backend, 1, 900_000_000), rule)).ids for _ in range(3)])
+    assert said[0] == said[1] != said[2]
+    assert len(set(said[0])) > 1
+
+
+async def test_as_many_likeliest_ids_are_told_as_were_asked_for(kind: Kind, backend: Backend) -> None:
+    for count in (0, 1, 5):
+        answer = await ask(backend, prompt(backend, 1), Sampling(max_tokens=4, top_logprobs=count))
+        assert [len(place) for place in answer.top] == [count] * (len(answer.ids) if count else 0)
+        for place in answer.top:
+            assert [value for _, value in place] == sorted((value for _, value in place), reverse=True)
+
+
+@pytest.mark.needs("model")
+async def test_the_likeliest_ids_are_the_distribution_s(kind: Kind, backend: Backend) -> None:
+    rule = Sampling(max_tokens=3, temperature=0.7, top_k=2, top_logprobs=4)
+    answer = await ask(backend, prompt(backend, 1), rule)
+    ids = list(answer.prompt)
+    for token, place in zip(answer.ids, answer.top, strict=True):
+        left = cut(kind.ask(backend).distribution(ids, 0.7), top_k=2)
+        assert len(place) == 2, "ids that a cut left out were told"
+        assert [value for _, value in place] == pytest.approx(sorted(left)[:-3:-1], abs=kind.tolerance)
+        assert all(left[other] == pytest.approx(value, abs=kind.tolerance) for other, value in place)
+        ids.append(token)

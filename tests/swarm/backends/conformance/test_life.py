@@ -10,17 +10,10 @@ from typing import Any
 import pytest
 
 from swarm.backends.protocols import Backend, BackendError, GenerationRequest, RequestLost, Sampling
-from tests.swarm.backends.conformance.kinds import CAPABILITIES, Kind
-from tests.swarm.backends.conformance.support import PATIENCE_S, ask, ask_all, prompt
+from tests.swarm.backends.conformance.kinds import PATIENCE_S, Kind, ask, ask_all, prompt
 
 Start = Callable[..., Any]
 Make = Callable[..., Backend]
-
-
-def test_what_a_kind_lacks_is_declared_with_a_reason(kind: Kind) -> None:
-    assert set(kind.lacks) <= set(CAPABILITIES)
-    assert all(len(reason.split()) > 3 for reason in kind.lacks.values())
-    assert (kind.oracle is None) == ("model" in kind.lacks)
 
 
 async def test_what_is_cancelled_gives_its_place_to_others(kind: Kind, backend: Backend) -> None:
@@ -50,25 +43,18 @@ async def test_a_request_that_is_closed_before_it_began_is_forgotten(kind: Kind,
     assert (await ask(backend, [1, 2], Sampling(max_tokens=1))).finish == "length"
 
 
-async def test_stopping_is_safe_at_any_time_and_twice(kind: Kind, make: Make) -> None:
+async def test_stopping_is_safe_at_any_time_and_twice_and_who_was_stopped_starts_again(kind: Kind, make: Make) -> None:
     backend = make()
     assert backend.failure() is None
     await backend.stop()
-    await backend.start()
-    await ask(backend, prompt(backend, 1), Sampling(max_tokens=2))
-    assert backend.failure() is None
-    await backend.stop()
-    await backend.stop()
-
-
-async def test_a_backend_that_was_stopped_starts_again(kind: Kind, make: Make) -> None:
-    backend = make()
-    said = []
+    answers = []
     for _ in range(2):
         await backend.start()
-        said.append((await ask(backend, prompt(backend, 1), Sampling(max_tokens=4, seed=1))).ids)
+        answers.append((await ask(backend, prompt(backend, 1), Sampling(max_tokens=4, seed=1))).ids)
+        assert backend.failure() is None
         await backend.stop()
-    assert said[0] == said[1]
+        await backend.stop()
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.needs("ends", "long")

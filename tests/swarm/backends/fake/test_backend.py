@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 from pathlib import Path
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.answers import Reasoning, ToolCall, Words
-from swarm.backends.fake.backend import EOS_ID, EOS_TEXT, FakeBackend, FakeRenderer, number_script, tool_script
+from swarm.backends.fake.backend import EOS_TEXT, FakeBackend, FakeRenderer, number_script, tool_script
 from swarm.backends.protocols import (
     BackendError,
     Batch,
@@ -31,56 +30,6 @@ PROMPT = tuple(b"a number from 1 to 9")
 
 async def generated(backend: FakeBackend, sampling: Sampling) -> list[Chunk]:
     return [chunk async for chunk in backend.engine.generate(GenerationRequest("r", PROMPT, sampling))]
-
-
-def ids(chunks: list[Chunk]) -> list[int]:
-    return [token for chunk in chunks for token in chunk.ids]
-
-
-def test_ids_and_text_are_each_others_inverse() -> None:
-    renderer = FakeBackend(JOB).renderer
-    text = f"<|user|>é?{EOS_TEXT}<|assistant|>"
-    assert renderer.encode(text).count(EOS_ID) == 1
-    assert renderer.decode(renderer.encode(text)) == text.replace(EOS_TEXT, "")
-
-
-def test_rendering_an_answer_extends_the_rendering_of_its_prompt() -> None:
-    renderer = FakeBackend(JOB).renderer
-    asked = [{"role": "user", "content": "hi"}]
-    answered = [*asked, {"role": "assistant", "content": "5"}]
-    prompt = renderer.render(asked, generation_prompt=True)
-    assert renderer.render(answered, generation_prompt=False) == prompt + "5" + EOS_TEXT
-
-
-async def test_two_backends_of_one_seed_answer_alike_and_one_of_another_does_not() -> None:
-    def fresh(seed: int) -> FakeBackend:
-        return FakeBackend(Job(backend="fake", seed=seed), script=lambda _, rng: str(rng.getrandbits(40)))
-
-    first = [ids(await generated(backend, Sampling(20))) for backend in (fresh(1), fresh(1), fresh(2))]
-    assert first[0] == first[1] != first[2]
-
-
-async def test_sampling_varies_while_a_seed_or_zero_temperature_does_not() -> None:
-    backend = FakeBackend(JOB, script=lambda _, rng: str(rng.getrandbits(40)))
-    assert ids(await generated(backend, Sampling(20))) != ids(await generated(backend, Sampling(20)))
-    for fixed in (Sampling(20, seed=3), Sampling(20, temperature=0)):
-        assert ids(await generated(backend, fixed)) == ids(await generated(backend, fixed))
-
-
-async def test_chunks_carry_log_probs_and_versions_and_only_the_last_finishes() -> None:
-    backend = FakeBackend(JOB, script=lambda *_: "abcdefghij", chunk_size=4)
-    chunks = await generated(backend, Sampling(64))
-    assert [len(chunk.ids) for chunk in chunks] == [4, 4, 3]
-    assert [chunk.finish for chunk in chunks] == [None, None, "stop"]
-    assert ids(chunks)[-1] == EOS_ID
-    assert all(len(chunk.logprobs) == len(chunk.ids) and max(chunk.logprobs) < 0 for chunk in chunks)
-
-
-async def test_an_answer_too_long_is_cut_without_an_end_mark() -> None:
-    backend = FakeBackend(JOB, script=lambda *_: "abcdef")
-    chunks = await generated(backend, Sampling(3))
-    assert ids(chunks) == [*b"abc"]
-    assert chunks[-1].finish == "length"
 
 
 async def test_closing_the_iterator_cancels_the_request() -> None:
@@ -104,7 +53,7 @@ async def test_an_update_makes_a_version_and_refuses_to_overlap_with_generation(
     assert backend.learner.version == 1
     chunks = backend.engine.generate(GenerationRequest("r", PROMPT, Sampling(9)))
     assert (await anext(chunks)).version == 1
-    with pytest.raises(BackendError, match="no generation during update"):
+    with pytest.raises(BackendError, match="generation during"):
         backend.learner.update(batch())
     await chunks.aclose()
 
@@ -116,43 +65,6 @@ async def test_with_staleness_an_update_may_overlap_with_generation_which_goes_o
     backend.learner.update(batch())
     backend.publish()
     assert [chunk.version async for chunk in chunks] == [1, 1, 1]
-
-
-async def test_a_held_update_waits_until_released() -> None:
-    learner = FakeBackend(JOB).learner
-    learner.hold()
-    updating = asyncio.create_task(asyncio.to_thread(learner.update, batch()))
-    async with asyncio.timeout(20):
-        while not learner.learning:  # noqa: ASYNC110  -- it is in a thread
-            await asyncio.sleep(0.001)
-    assert learner.version == 0
-    learner.release()
-    await updating
-    assert learner.version == 1
-
-
-def test_a_checkpoint_restores_the_version_and_its_absence_is_said(tmp_path: Path) -> None:
-    first, second = FakeBackend(JOB), FakeBackend(JOB)
-    first.learner.update(batch())
-    first.publish()
-    first.learner.save(tmp_path / "c")
-    first.learner.save(tmp_path / "c")
-    second.learner.load(tmp_path / "c")
-    second.publish()
-    assert second.learner.version == 1
-    with pytest.raises(BackendError, match="found none"):
-        second.learner.load(tmp_path / "nothing")
-
-
-async def test_a_held_engine_waits_until_released() -> None:
-    backend = FakeBackend(JOB)
-    backend.engine.hold()
-    task = asyncio.ensure_future(generated(backend, Sampling(9)))
-    await asyncio.sleep(0)
-    assert backend.engine.active == 1
-    assert not task.done()
-    backend.engine.release()
-    assert await task
 
 
 def test_the_number_script_stays_between_the_numbers_of_the_prompt() -> None:
@@ -199,13 +111,9 @@ def test_the_tool_script_calls_the_first_tool_and_says_what_it_answered() -> Non
     history: list[Message] = [ASKED, answer, {"role": "tool", "content": "rain"}]
     later = renderer.render(history, tools=[WEATHER], generation_prompt=True)
     assert later.startswith(prompt + sampled + EOS_TEXT)
+    assert "no tool" in tool_script(renderer.render([ASKED], generation_prompt=True), random.Random(0))
     seen = later.replace(EOS_TEXT, " ")  # as the engine shows ids that are no bytes
-    assert tool_script(seen, random.Random(0)) == "The tool answered: rain"
-
-
-def test_without_tools_the_tool_script_says_so() -> None:
-    prompt = FakeRenderer().render([ASKED], generation_prompt=True)
-    assert "no tool" in tool_script(prompt, random.Random(0))
+    assert tool_script(seen, random.Random(0)).endswith(": rain")
 
 
 texts = st.text(st.characters(exclude_characters="<>", exclude_categories=["Cs"]), max_size=12)
@@ -214,9 +122,7 @@ calls = st.lists(st.builds(lambda city: ToolCall("weather", json.dumps({"city": 
 
 
 @given(words, words, calls)
-def test_what_a_scripted_model_writes_is_read_and_rendered_back(
-    thought: str, said: str, called: list[ToolCall]
-) -> None:
+def test_what_a_scripted_model_writes_is_read_back(thought: str, said: str, called: list[ToolCall]) -> None:
     renderer = FakeRenderer()
     message = {
         "role": "assistant",
@@ -233,7 +139,7 @@ def test_what_a_scripted_model_writes_is_read_and_rendered_back(
     assert pieces == [*([Reasoning(thought)] if thought else []), *([Words(said)] if said else []), *called]
 
 
-def test_content_that_is_no_text_is_refused() -> None:
-    for content in (None, 5, [{"type": "image_url"}]):
-        with pytest.raises(BackendError, match="expected text content"):
-            FakeRenderer().render([{"role": "user", "content": content}], generation_prompt=True)
+@pytest.mark.parametrize("content", [None, 5, [{"type": "image_url"}]])
+def test_content_that_is_no_text_is_refused(content: object) -> None:
+    with pytest.raises(BackendError, match="text content"):
+        FakeRenderer().render([{"role": "user", "content": content}], generation_prompt=True)

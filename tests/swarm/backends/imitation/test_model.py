@@ -16,19 +16,20 @@ from swarm.backends.imitation import model as imitation
 from swarm.backends.imitation.model import ensure_imitated
 from swarm.backends.imitation.rows import rows_of
 from swarm.backends.imitation.training import imitate, loss_of
-from swarm.backends.local import LocalBackend
 from swarm.backends.protocols import BackendError, TrainRow
-from swarm.backends.rendering.renderer import load_renderer
+from swarm.backends.rendering.renderer import HFRenderer, load_renderer
 from swarm.backends.tiny import model as tiny
+from swarm.backends.tiny.tokenizer import build_tokenizer
+from swarm.backends.tiny.warm_start import assistant_labels, encode_plays
 from swarm.environments import Environment, Task, get_environment
 from swarm.environments.base import Split
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
+from tests.swarm.backends.local.models import TEMPLATE, running
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a small random Llama with a chat template that knows tools."""
     made, tokenizer = tmp_path_factory.mktemp("llama"), tiny._tokenizer(get_environment("market"))
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
@@ -59,13 +60,9 @@ async def test_it_is_better_at_unseen_demonstrations_and_served_like_any_other(f
     assert after < before
     assert seen == [(step, 12) for step in range(1, 13)]
     assert (made / "chat_template.jinja").read_bytes() == (folder / "chat_template.jinja").read_bytes()
-    backend = LocalBackend(job(folder), tmp_path)
-    await backend.start()
-    try:
+    async with running(job(folder), tmp_path) as backend:
         assert backend.model_name == folder.name
         loaded = loss_of(backend.policy.model, rows)
-    finally:
-        await backend.stop()
     assert loaded == pytest.approx(after, abs=1e-5)
     written = (made / "model.safetensors").stat().st_mtime_ns
     assert ensure_imitated(job(folder), tmp_path) == made
@@ -100,8 +97,6 @@ def test_memory_is_bounded_and_the_loss_does_not_depend_on_how(folder: Path, mon
 
 
 class Mute(Environment):
-    """An environment that nobody demonstrates."""
-
     name: ClassVar[str] = "mute"
     title: ClassVar[str] = "mute"
     measures: ClassVar[str] = "nothing"
@@ -110,11 +105,9 @@ class Mute(Environment):
         return (Task(split),)
 
 
-def test_an_environment_without_demonstrations_is_refused(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_demonstrations_it_is_refused(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(imitation, "get_environment", lambda name: Mute())
-    with pytest.raises(InvalidRequest, match="expected demonstrations of mute for warm_start_steps 12; it has none"):
+    with pytest.raises(InvalidRequest, match="mute for warm_start_steps 12"):
         ensure_imitated(job(folder, environment="mute"), tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -124,9 +117,7 @@ def test_demonstrations_longer_than_the_context_are_refused(folder: Path, tmp_pa
         ensure_imitated(job(folder, max_context=64), tmp_path)
 
 
-def test_a_process_makes_it_and_says_how_far_it_is(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_process_makes_it_and_says_how_far(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert imitation.main(["--job", job(folder).model_dump_json(), "--models", str(tmp_path / "models")]) == 0
     printed = capsys.readouterr().out.splitlines()
     assert printed[0] == "warm start 1/12"
@@ -141,9 +132,41 @@ def test_bad_input_is_one_line_and_exit_code_2(
         == 2
     )
     said = capsys.readouterr().err
-    assert "expected the folder of a model" in said
+    assert str(tmp_path / "nothing") in said
     assert said.count("\n") == 1
 
 
 def test_a_job_without_a_warm_start_says_what_it_always_said(folder: Path) -> None:
     assert Job(model=PathModel(path="m")).value()["model"] == {"kind": "path", "path": "m"}
+
+
+@pytest.mark.parametrize("name", ["guess", "arith", "market"])
+def test_a_tiny_model_imitates_what_a_server_would_show_and_sample(name: str) -> None:
+    environment, rng = get_environment(name), random.Random(0)
+    tokenizer = tiny._tokenizer(environment)
+    renderer = HFRenderer(tokenizer)
+    for task in environment.tasks("train")[::40]:
+        play = environment.demonstrate(task, rng)
+        (row,), (ids,) = rows_of(renderer, play), encode_plays(tokenizer, [play])
+        assert list(row.ids) == ids[: len(row.ids)]
+        assert all(label < 0 for label in assistant_labels(tokenizer, ids)[len(row.ids) :])
+        wanted = [token if sampled else -100 for token, sampled in zip(row.ids, row.sampled, strict=True)]
+        assert wanted == assistant_labels(tokenizer, ids)[: len(row.ids)]
+
+
+def test_a_template_that_knows_no_tools_is_refused() -> None:
+    market = get_environment("market")
+    tokenizer = build_tokenizer([], 2048)
+    tokenizer.chat_template = TEMPLATE
+    with pytest.raises(BackendError, match="the tool price"):
+        rows_of(HFRenderer(tokenizer), market.demonstrate(market.tasks("train")[0], random.Random(0)))
+
+
+def test_a_template_that_writes_no_calls_is_refused() -> None:
+    market = get_environment("market")
+    tokenizer = build_tokenizer([], 2048)
+    tokenizer.chat_template = "{% for tool in tools or [] %}{{ tool | tojson }}{% endfor %}" + TEMPLATE
+    task = market.tasks("train")[0]
+    play = next(p for seed in range(99) if len((p := market.demonstrate(task, random.Random(seed))).messages) > 2)
+    with pytest.raises(BackendError, match="call of price"):
+        rows_of(HFRenderer(tokenizer), play)

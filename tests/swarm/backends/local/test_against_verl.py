@@ -1,8 +1,4 @@
-"""Every formula against verl 0.9.1's own function, in values and gradients, on random batches with padding.
-
-verl's tensors are (B, R), padded, with a mask; ours are flat. Where we differ from verl on purpose a test here says so,
-and `docs/algorithms.md` says why. verl takes seconds to import: nothing else in the suite imports it.
-"""
+"""Every formula against verl's own function, in values and gradients; where we differ on purpose, a test says so."""
 
 from __future__ import annotations
 
@@ -18,7 +14,6 @@ from torch import Tensor
 
 from swarm.backends.algorithms import losses
 from swarm.backends.algorithms.advantages import advantages
-from swarm.backends.algorithms.losses import correction_weights, probability_ratio
 from swarm.backends.algorithms.metrics import UpdateSums
 from swarm.backends.algorithms.objective import Objective
 from swarm.backends.algorithms.rows import Tokens
@@ -33,7 +28,7 @@ rollout_corr_helper = lazy("verl.trainer.ppo.rollout_corr_helper")
 debug = lazy("verl.utils.debug.metrics")
 functional = lazy("verl.utils.torch_functional")
 configs = lazy("verl.workers.config")
-_SEEDS = range(4)
+_SEEDS = range(2)
 _VOCABULARY = 9
 _MODES = {"seq-mean-token-mean": {}, "token-mean": {"loss_weighting": "token"}}
 _ESTIMATORS = {
@@ -102,14 +97,10 @@ def _made(seed: int, *, rows: int = 12, width: int = 11, drift: float = 0.4, gro
     present = logits.log_softmax(-1).gather(-1, targets[..., None])[..., 0]
     proximal = present + drift * noise(rows, width)
     return _Padded(
-        mask=(torch.arange(width)[None] < lengths[:, None]).double(),
-        logits=logits,
-        targets=targets,
-        rollout=proximal + drift * noise(rows, width),
-        proximal=proximal,
-        rewards=noise(rows),
+        mask=(torch.arange(width)[None] < lengths[:, None]).double(), logits=logits, targets=targets,
+        rollout=proximal + drift * noise(rows, width), proximal=proximal, rewards=noise(rows),
         groups=np.array([f"g{i // group}" for i in range(rows)]),
-    )
+    )  # fmt: skip
 
 
 def _ours(batch: _Padded, job: Job) -> list[float]:
@@ -131,15 +122,11 @@ def _theirs(batch: _Padded, algorithm: str, *, normalize: bool = True) -> Tensor
 
 def _config(job: Job) -> Any:
     return configs.FSDPActorConfig(
-        strategy="fsdp2",
-        rollout_n=4,
-        ppo_micro_batch_size_per_gpu=4,
-        clip_ratio=job.clip_ratio,
-        clip_ratio_low=job.clip_ratio,
-        clip_ratio_high=job.clip_ratio_high or job.clip_ratio,
+        strategy="fsdp2", rollout_n=4, ppo_micro_batch_size_per_gpu=4, clip_ratio=job.clip_ratio,
+        clip_ratio_low=job.clip_ratio, clip_ratio_high=job.clip_ratio_high or job.clip_ratio,
         clip_ratio_c=job.dual_clip or 1e9,
         policy_loss=configs.PolicyLossConfig(loss_mode="gspo" if job.algorithm == "gspo" else "vanilla"),
-    )
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
@@ -209,9 +196,7 @@ _LOSSES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("mode", list(_MODES))
 @pytest.mark.parametrize("correction", ["off", "truncate", "mask"])
 @pytest.mark.parametrize("fields", _LOSSES)
-def test_the_policy_loss_its_gradient_and_its_metrics(
-    fields: Mapping[str, Any], correction: str, mode: str, seed: int
-) -> None:
+def test_the_policy_loss_and_its_gradient(fields: Mapping[str, Any], correction: str, mode: str, seed: int) -> None:
     job = Job(
         **{**fields, **_MODES[mode]}, rollout_correction=correction, correction_cap=1.5, epochs=2, max_staleness=1
     )
@@ -230,13 +215,9 @@ def test_the_policy_loss_its_gradient_and_its_metrics(
         )
     expected, metrics = core_algos.get_policy_loss_fn("gspo" if job.algorithm == "gspo" else "vanilla")(
         old_log_prob=batch.rollout if correction == "off" else batch.proximal,
-        log_prob=theirs.log_softmax(-1).gather(-1, batch.targets[..., None])[..., 0],
-        advantages=batch.wide(values),
-        response_mask=batch.mask,
-        loss_agg_mode=mode,
-        config=_config(job),
-        rollout_is_weights=weights,
-    )
+        log_prob=theirs.log_softmax(-1).gather(-1, batch.targets[..., None])[..., 0], advantages=batch.wide(values),
+        response_mask=batch.mask, loss_agg_mode=mode, config=_config(job), rollout_is_weights=weights,
+    )  # fmt: skip
     torch.autograd.backward([loss, expected])
     assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
     assert torch.allclose(_gradient(ours), _gradient(theirs), atol=1e-6)
@@ -322,17 +303,11 @@ def test_kl_and_entropy_add_to_the_loss_as_verl_adds_them() -> None:
     assert sums.metrics()["actor/entropy"] == pytest.approx(entropy.item(), abs=1e-6)
 
 
-@pytest.mark.parametrize("seed", _SEEDS)
-@pytest.mark.parametrize("cap", [1.2, 2.0])
-@pytest.mark.parametrize("correction", ["truncate", "mask"])
-def test_the_correction_s_weights(correction: Any, cap: float, seed: int) -> None:
-    batch = _made(seed)
-    threshold = cap if correction == "truncate" else f"{1 / cap}_{cap}"
-    expected, _ = rollout_corr_helper.compute_rollout_correction_weights(
-        batch.proximal - batch.rollout, batch.mask, rollout_is_threshold=threshold
-    )
-    found = correction_weights(probability_ratio(batch.proximal, batch.rollout), correction, cap)
-    assert torch.allclose(found * batch.mask, expected, atol=1e-6)
+def _metrics(job: Job, batch: _Padded, *, proximal: bool) -> Mapping[str, float]:
+    tokens, sums = batch.tokens([1.0] * 12, [0.1] * 12, proximal=proximal), UpdateSums(0, job.correction_cap)
+    sums.steps = int(proximal)
+    Objective(job).loss(batch.flat(batch.logits.log_softmax(-1)), tokens, None, sums)
+    return sums.metrics()
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
@@ -340,11 +315,7 @@ def test_the_correction_s_weights(correction: Any, cap: float, seed: int) -> Non
 def test_the_metrics_of_the_mismatch(correction: Any, seed: int) -> None:
     cap, batch = 1.5, _made(seed)
     job = Job(epochs=2, max_staleness=1, rollout_correction=correction, correction_cap=cap)
-    tokens = batch.tokens([1.0] * 12, [0.1] * 12, proximal=True)
-    sums, whole = UpdateSums(0, cap), batch.flat(batch.logits.log_softmax(-1))
-    sums.steps = 1
-    Objective(job).loss(whole, tokens, None, sums)
-    found = sums.metrics()
+    found = _metrics(job, batch, proximal=True)
     threshold = cap if correction == "truncate" else f"{1 / cap}_{cap}"
     _, _, expected = rollout_corr_helper.compute_rollout_correction_and_rejection_mask(
         batch.proximal, batch.rollout, batch.mask, rollout_is="token", rollout_is_threshold=threshold
@@ -363,24 +334,9 @@ def test_the_metrics_of_the_mismatch(correction: Any, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", _SEEDS)
-def test_the_masked_fraction_is_that_of_the_same_band_as_a_rejection(seed: int) -> None:
-    batch, sums = _made(seed), UpdateSums(0, 1.5)
-    job = Job(epochs=2, max_staleness=1, rollout_correction="mask", correction_cap=1.5)
-    tokens = batch.tokens([1.0] * 12, [0.1] * 12, proximal=True)
-    sums.steps = 1
-    Objective(job).loss(batch.flat(batch.logits.log_softmax(-1)), tokens, None, sums)
-    _, expected = rollout_corr_helper.compute_rollout_rejection_mask(
-        batch.proximal - batch.rollout, batch.mask, "token_k1", f"{1 / 1.5}_1.5"
-    )
-    found = sums.metrics()["rollout_corr/rollout_rs_masked_fraction"]
-    assert found == pytest.approx(expected["rollout_rs_masked_fraction"], abs=1e-6)
-
-
-@pytest.mark.parametrize("seed", _SEEDS)
 def test_the_metrics_of_the_probabilities(seed: int) -> None:
-    batch, sums = _made(seed), UpdateSums(0, 2.0)
-    tokens = batch.tokens([1.0] * 12, [0.1] * 12, proximal=False)
-    Objective(Job()).loss(batch.flat(batch.logits.log_softmax(-1)), tokens, None, sums)
+    batch = _made(seed)
+    found = _metrics(Job(), batch, proximal=False)
     data = {"rollout_log_probs": batch.rollout, "old_log_probs": batch.present, "response_mask": batch.mask}
     expected = debug.calculate_debug_metrics(protocol.DataProto.from_dict(tensors={**data, "responses": batch.targets}))
-    assert {name: sums.metrics()[name] for name in expected} == pytest.approx(expected, abs=1e-6)
+    assert {name: found[name] for name in expected} == pytest.approx(expected, abs=1e-6)

@@ -3,55 +3,39 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import gc
+import importlib.util
 import os
 import subprocess
 import sys
 import weakref
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
+from swarm.backends.fake.backend import FakeBackend
 from swarm.backends.local import LocalBackend
 from swarm.backends.local.generating import engine
 from swarm.backends.local.model import loading
-from swarm.backends.protocols import Backend, BackendError, Batch, GenerationRequest, Sampling, TrainEpisode, TrainRow
+from swarm.backends.local.model.adapters import add_adapter
+from swarm.backends.local.model.plain import PlainModel, plain_weights
+from swarm.backends.local.model.policy import Policy
+from swarm.backends.local.provenance import provenance, weights_hash
+from swarm.backends.protocols import BackendError, GenerationRequest, Sampling
 from swarm.job import Job, PathModel, TinyModel
-from tests.swarm.backends.local.models import make_tokenizer, save_folder
+from swarm.server.service.backend_factory import make_backend
+from tests.golden import refused
+from tests.swarm.backends.conformance.kinds import ask, played
+from tests.swarm.backends.local.models import KINDS, forced_logprobs, make_model, make_tokenizer, running, save_folder
 
 
 def _job(folder: Path, **fields: Any) -> Job:
     return Job(**{"model": PathModel(path=str(folder)), "max_context": 64, "max_concurrency": 4, **fields})
-
-
-async def _episode(backend: Backend, number: int) -> TrainEpisode:
-    renderer = backend.renderer
-    text = renderer.render([{"role": "user", "content": f"say {number}"}], generation_prompt=True)
-    ids = renderer.encode(text)
-    sampled: list[int] = []
-    logprobs: list[float] = []
-    async for chunk in backend.engine.generate(
-        GenerationRequest(f"r{number}", ids, Sampling(max_tokens=5, stop_ids=(renderer.eos_id,)))
-    ):
-        assert chunk.version == backend.learner.version
-        sampled += chunk.ids
-        logprobs += chunk.logprobs
-    row = TrainRow(
-        (*ids, *sampled),
-        (0,) * len(ids) + (1,) * len(sampled),
-        (0.0,) * len(ids) + tuple(logprobs),
-        (-1,) * len(ids) + (0,) * len(sampled),
-    )
-    return TrainEpisode(str(number), str(number // 2), float(number % 2), (row,))
-
-
-async def test_a_learner_that_computes_layers_again_leaves_the_engine_its_fused_forward(tmp_path: Path) -> None:
-    backend = LocalBackend(_job(save_folder(tmp_path / "small"), gradient_checkpointing=True), tmp_path / "models")
-    await backend.start()
-    await _episode(backend, 0)
-    assert backend.policy.fused
-    await backend.stop()
 
 
 @pytest.mark.parametrize(("said", "found"), [(None, "PASSIVE"), ("ACTIVE", "ACTIVE")])
@@ -61,87 +45,54 @@ async def test_threads_that_wait_leave_the_cores_to_others_unless_a_person_says_
     monkeypatch.setenv("OMP_WAIT_POLICY", said or "")
     if said is None:
         monkeypatch.delenv("OMP_WAIT_POLICY")
-    backend = LocalBackend(_job(save_folder(tmp_path / "small")), tmp_path / "models")
-    await backend.start()
-    await backend.stop()
-    assert os.environ["OMP_WAIT_POLICY"] == found
+    async with running(_job(save_folder(tmp_path / "small")), tmp_path / "models"):
+        assert os.environ["OMP_WAIT_POLICY"] == found
 
 
-@pytest.mark.parametrize("rank", [0, 2])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-async def test_what_is_checked_is_text_as_the_model_is_shown_it_and_costs_no_fast_path(
-    dtype: str, rank: int, tmp_path: Path
-) -> None:
-    backend = LocalBackend(_job(save_folder(tmp_path / "small"), dtype=dtype, lora_rank=rank), tmp_path / "models")
-    await backend.start()
-    shown = backend.renderer.decode(backend.policy.checked_ids(200), special=True)
-    assert "Which of these words comes last" in shown
-    batch = Batch(0, tuple([await _episode(backend, i) for i in range(4)]))
-    metrics = backend.learner.update(batch)
-    assert metrics["rollouter/fused"] == metrics["merge/layout_tree"] == 1.0
-    await backend.stop()
-
-
-async def test_a_model_from_a_folder_speaks_learns_and_is_restored(tmp_path: Path) -> None:
-    backend: Backend = LocalBackend(_job(save_folder(tmp_path / "small")), tmp_path / "models")
-    await backend.start()
-    assert backend.model_name == "small"
-    batch = Batch(0, tuple([await _episode(backend, i) for i in range(4)]))
-    metrics = backend.learner.update(batch)
-    assert metrics["training/rollout_probs_diff_max"] < 1e-5
-    assert backend.learner.version == 1
-    await _episode(backend, 9)
-    backend.learner.save(tmp_path / "checkpoint")
-    backend.learner.update(batch)
-    backend.learner.load(tmp_path / "checkpoint")
-    assert backend.learner.version == 1
-    await _episode(backend, 9)
-    assert backend.failure() is None
-    await backend.stop()
-    await backend.stop()
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {}, {"lora_rank": 2}, {"dtype": "bfloat16"}, {"dtype": "bfloat16", "lora_rank": 2},
+        {"gradient_checkpointing": True},
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_what_is_checked_is_a_chat_and_costs_no_fast_path(fields: dict[str, Any], tmp_path: Path) -> None:
+    async with running(_job(save_folder(tmp_path / "small"), **fields), tmp_path / "models") as backend:
+        shown = backend.renderer.decode(backend.policy.checked_ids(200), special=True)
+        assert "<|im_start|>user\n" in shown
+        assert backend.model_name == "small"
+        metrics = backend.learner.update(await played(backend))
+        assert metrics["rollouter/fused"] == metrics["merge/layout_tree"] == 1.0
 
 
 async def test_a_model_from_a_folder_is_held_to_a_grammar(tmp_path: Path) -> None:
-    backend = LocalBackend(_job(save_folder(tmp_path / "small")), tmp_path / "models")
-    await backend.start()
-    assert backend.engine.guided
-    rule = Sampling(max_tokens=9, stop_ids=backend.renderer.stop_ids, grammar='start: "yes" | "no"')
-    sampled = [
-        token async for chunk in backend.engine.generate(GenerationRequest("r", [1, 2], rule)) for token in chunk.ids
-    ]
-    assert backend.renderer.decode(sampled) in ("yes", "no")
-    assert sampled[-1] == backend.renderer.eos_id
-    await backend.stop()
-
-
-async def test_the_same_job_seed_gives_the_same_answers(tmp_path: Path) -> None:
-    folder = save_folder(tmp_path / "small")
-    rows = []
-    for _ in range(2):
-        backend = LocalBackend(_job(folder), tmp_path)
-        await backend.start()
-        rows.append([(await _episode(backend, i)).rows for i in range(3)])
-        await backend.stop()
-    assert rows[0] == rows[1]
+    async with running(_job(save_folder(tmp_path / "small")), tmp_path / "models") as backend:
+        assert backend.engine.guided
+        rule = Sampling(max_tokens=9, stop_ids=backend.renderer.stop_ids, grammar='start: "yes" | "no"')
+        answer = await ask(backend, [1, 2], rule)
+        assert backend.renderer.decode(answer.ids) in ("yes", "no")
+        assert answer.ids[-1] == backend.renderer.eos_id
 
 
 async def test_a_tiny_model_is_made_on_the_spot(tmp_path: Path) -> None:
     job = Job(model=TinyModel(hidden_size=16, layers=1, warm_start_steps=1), max_context=128)
-    backend = LocalBackend(job, tmp_path)
-    await backend.start()
-    assert backend.model_name == "tiny-guess"
-    assert len((await _episode(backend, 1)).rows[0].ids) > 1
-    await backend.stop()
+    async with running(job, tmp_path) as backend:
+        assert backend.model_name == "tiny-guess"
 
 
-async def test_an_unknown_environment_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="nowhere"):
-        await LocalBackend(Job(environment="nowhere"), tmp_path).start()
-
-
-async def test_a_folder_without_a_model_is_named(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match=str(tmp_path)):
-        await LocalBackend(_job(tmp_path), tmp_path).start()
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"environment": "nowhere", "model": {"kind": "tiny"}}, "nowhere"),
+        ({}, "config.json"),
+        ({"model": {"kind": "path", "path": "Qwen/Qwen3-0.6B"}}, "Qwen/Qwen3-0.6B"),
+        ({"model": {"kind": "path", "path": "/nothing/there"}}, "/nothing/there"),
+    ],
+)
+async def test_what_is_no_environment_or_model_is_refused(fields: dict[str, Any], named: str, tmp_path: Path) -> None:
+    with refused(BackendError, named):
+        await LocalBackend(_job(tmp_path, **fields), tmp_path).start()
 
 
 async def test_parts_are_refused_before_start(tmp_path: Path) -> None:
@@ -156,7 +107,7 @@ async def test_parts_are_refused_before_start(tmp_path: Path) -> None:
 async def test_stopping_frees_the_weights_and_the_engine_s_memory(tmp_path: Path, fields: dict[str, Any]) -> None:
     backend = LocalBackend(_job(save_folder(tmp_path / "small"), **fields), tmp_path)
     await backend.start()
-    backend.learner.update(Batch(0, tuple([await _episode(backend, i) for i in range(4)])))
+    backend.learner.update(await played(backend))
     left = [weakref.ref(weight) for weight in backend.policy.model.parameters()]
     left += [weakref.ref(part) for part in (backend.policy, backend.engine, backend.learner)]
     await backend.stop()
@@ -184,41 +135,116 @@ async def test_as_many_sequences_run_at_once_as_have_room(tmp_path: Path, monkey
         await LocalBackend(_job(folder, kv_cache_bytes=1 << 16, max_context=256), tmp_path).start()
 
 
-def test_importing_the_backend_loads_nothing_heavy() -> None:
-    code = "import sys, swarm.backends.local; sys.exit(bool({'torch', 'transformers'} & set(sys.modules)))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
-def test_no_hub_is_asked_for_anything() -> None:
-    """In a process of its own, because Hugging Face's libraries read their settings once, at import."""
-    program = (
-        "import swarm.backends.local, sys; assert 'transformers' not in sys.modules; "
-        "import huggingface_hub.constants as hub; print(hub.HF_HUB_OFFLINE, hub.HF_HUB_DISABLE_TELEMETRY)"
-    )
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-    said = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
-    assert said.stdout.split() == ["True", "True"]
-
-
-async def test_a_tokenizer_with_more_ids_than_the_model_has_rows_is_refused_before_a_weight_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_tokenizer_with_more_ids_than_rows_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = save_folder(tmp_path / "m")
     tokenizer = make_tokenizer()
     rows = len(tokenizer)
     tokenizer.add_tokens(["<one>", "<two>"], special_tokens=True)
     tokenizer.save_pretrained(folder)
     monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("the weights were read"))
-    with pytest.raises(BackendError, match=f"makes ids up to {rows + 1}, .* {rows} ids.*resize_token_embeddings"):
+    with pytest.raises(BackendError, match=f"up to {rows + 1}, .* {rows} ids"):
         await LocalBackend(_job(folder), tmp_path).start()
 
 
-@pytest.mark.parametrize(
-    ("path", "words"),
-    [("Qwen/Qwen3-0.6B", "looks like the name of a model on a hub"), ("/nothing/there", "found no such folder")],
-)
-async def test_what_is_no_model_folder_is_refused_in_the_words_of_a_folder_s_own_check(
-    tmp_path: Path, path: str, words: str
+def test_neither_torch_nor_a_hub_is_asked_for_by_importing_it() -> None:
+    """In a process of its own, because Hugging Face's libraries read their settings once, at import."""
+    program = (
+        "import swarm.backends.local, sys; assert not {'torch', 'transformers'} & set(sys.modules); "
+        "import huggingface_hub.constants as hub; print(hub.HF_HUB_OFFLINE, hub.HF_HUB_DISABLE_TELEMETRY)"
+    )
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
+    ran = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert ran.stdout.split() == ["True", "True"]
+
+
+@pytest.mark.parametrize(("missing", "fields"), [("torch", {}), ("peft", {"lora_rank": 4})])
+def test_a_missing_library_names_the_extra_to_install_to_whom_it_concerns(
+    missing: str, fields: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BackendError, match=words):
-        await LocalBackend(_job(Path(path)), tmp_path).start()
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *rest: None if name == missing else found(name, *rest)
+    )
+    assert isinstance(make_backend(Job(backend="fake"), tmp_path), FakeBackend)
+    if missing == "peft":
+        make_backend(Job(backend="local"), tmp_path)
+    with pytest.raises(BackendError, match=rf"needs {missing}.*ajet\[local\]"):
+        make_backend(Job(backend="local", **fields), tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_adapter_that_has_learned_nothing_is_no_other_beginning(kind: str) -> None:
+    plain, adapted = make_model(kind), make_model(kind)
+    add_adapter(adapted, rank=3, alpha=6.0, seed=1)
+    assert weights_hash(plain) == weights_hash(make_model(kind)) == weights_hash(adapted)
+
+
+def test_other_weights_and_templates_have_another_hash() -> None:
+    hashes = {weights_hash(make_model(seed=seed)) for seed in (0, 1)}
+    moved = make_model()
+    with torch.no_grad():
+        next(moved.parameters())[0, 0] += 1e-3
+    assert len({*hashes, weights_hash(moved), weights_hash(make_model().to(torch.bfloat16))}) == 4
+    one, other = provenance(moved, "{{ a }}"), provenance(moved, "{{ b }}")
+    assert (one["weights"] == other["weights"], one["template"] == other["template"]) == (True, False)
+
+
+@pytest.fixture(params=[{}, {"lora_rank": 4}], ids=["all weights", "adapter"])
+async def learning_backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[LocalBackend]:
+    model = PathModel(path=str(save_folder(tmp_path / "model")))
+    job = Job(model=model, max_context=128, max_concurrency=4, learning_rate=1e-3, seed=3, **request.param)
+    async with running(job, tmp_path / "models") as backend:
+        yield backend
+
+
+async def stopped(learning_backend: LocalBackend) -> str:
+    for step in range(2):
+        learning_backend.learner.update(await played(learning_backend, 12, step, 6))
+    third = await played(learning_backend, 12, 2, 6)
+    with pytest.raises(BackendError, match="engine disagree") as caught:
+        learning_backend.learner.update(third)
+    return str(caught.value)
+
+
+async def test_an_engine_whose_weights_are_others_moved(learning_backend: LocalBackend) -> None:
+    other: Any = copy.deepcopy(learning_backend.policy.model)
+    with torch.no_grad():
+        for weight in other.parameters():
+            weight += 0.1 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(1))
+    twin = Policy(other)
+    twin.fuse()
+    assert twin._fused is not None
+    learning_backend.policy._fused = twin._fused
+    assert ". The engine moved: " in await stopped(learning_backend)
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["always", "with gradients"])
+async def test_a_learner_whose_forward_is_off_moved(learning_backend: LocalBackend, whole: bool) -> None:
+    learning_backend.policy.features = _off(learning_backend.policy.features, lambda: whole or torch.is_grad_enabled())  # type: ignore[method-assign]
+    assert ". The learner moved: " in await stopped(learning_backend)
+
+
+def _off(features: Callable[..., Tensor], when: Callable[[], bool]) -> Callable[..., Tensor]:
+    def found(*ids: Any, **inputs: Any) -> Tensor:
+        right = features(*ids, **inputs)
+        return right * 1.5 if when() else right
+
+    return found
+
+
+def test_a_plain_model_computes_what_the_model_does_whose_weights_it_has(learning_backend: LocalBackend) -> None:
+    policy = learning_backend.policy
+    with torch.no_grad():
+        for weight in policy.model.parameters():  # an adapter does something
+            weight += 0.05 * torch.randn(weight.shape, generator=torch.Generator().manual_seed(2))
+    plain = PlainModel(policy.config, [plain_weights(policy.model)])
+    ids = [5, 9, 2, 2, 7, 11]
+    expected = forced_logprobs(policy, ids[:1], ids[1:], 0.7)
+    assert plain.logprobs(torch.tensor(ids), 0.7).tolist() == pytest.approx(expected, abs=1e-5)
+
+
+def test_weights_that_are_missing_are_named(learning_backend: LocalBackend) -> None:
+    weights = plain_weights(learning_backend.policy.model)
+    del weights["model.norm.weight"]
+    with pytest.raises(BackendError, match=r"lack 1 .*: model\.norm\.weight"):
+        PlainModel(learning_backend.policy.config, [weights])

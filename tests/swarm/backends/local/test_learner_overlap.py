@@ -16,11 +16,11 @@ from swarm.backends.local.generating.batcher import Batcher
 from swarm.backends.local.generating.generation import Generation
 from swarm.backends.local.learning.checkpoint import read
 from swarm.backends.local.learning.learner import LocalLearner
+from swarm.backends.local.model.lock import ReadWriteLock
 from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import BackendError, Sampling
 from swarm.job import Job
-from tests.swarm.backends.local.batches import make_batch
-from tests.swarm.backends.local.models import forced_logprobs, make_policy
+from tests.swarm.backends.local.models import forced_logprobs, make_batch, make_policy, same_weights, weights_of
 
 _PATIENCE_S = 180.0
 
@@ -68,14 +68,6 @@ def _generating(policy: Policy) -> Iterator[_Busy]:
     assert not thread.is_alive()
 
 
-def _weights(policy: Policy) -> dict[str, torch.Tensor]:
-    return {name: value.detach().clone() for name, value in policy.model.named_parameters()}
-
-
-def _same(left: dict[str, torch.Tensor], right: dict[str, torch.Tensor]) -> bool:
-    return all(torch.equal(value, right[name]) for name, value in left.items())
-
-
 @pytest.mark.parametrize("fields", [{}, {"kl_coef": 0.1, "gradient_checkpointing": True, "epochs": 2}])
 def test_updates_learn_the_same_while_the_engine_generates(fields: dict[str, Any]) -> None:
     job = Job(max_staleness=1, micro_batch_tokens=64, **fields)
@@ -89,18 +81,18 @@ def test_updates_learn_the_same_while_the_engine_generates(fields: dict[str, Any
             busy.wait(3)
             learner.update(batch)
     assert beside.version == 4
-    assert _same(_weights(alone), _weights(beside))
+    assert same_weights(weights_of(alone), weights_of(beside))
 
 
 def test_every_token_was_sampled_by_the_weights_of_its_version() -> None:
     policy, judge = make_policy(), make_policy()
     learner = LocalLearner(policy, Job(max_staleness=1, micro_batch_tokens=64, learning_rate=0.01), {})
-    by_version = [_weights(policy)]
+    by_version = [weights_of(policy)]
     with _generating(policy) as busy:
         for seed in range(4):
             busy.wait(5)
             learner.update(make_batch(judge, seed=seed, drift=0.05))
-            by_version.append(_weights(policy))
+            by_version.append(weights_of(policy))
         busy.wait(14)
     sampled = [(done, place, token) for done in busy.finished for place, token in enumerate(done.fresh)]
     assert len({token.version for _, _, token in sampled}) > 2
@@ -136,10 +128,10 @@ def test_the_version_grows_with_the_last_optimiser_step_of_an_update() -> None:
 
     @contextmanager
     def watched() -> Iterator[None]:
-        before = _weights(policy)
+        before = weights_of(policy)
         with rewriting():
             yield
-        seen.append((policy.version, _same(before, _weights(policy))))
+        seen.append((policy.version, same_weights(before, weights_of(policy))))
 
     policy.rewriting = watched  # type: ignore[method-assign]
     learner.update(make_batch(policy, drift=0.05))
@@ -156,7 +148,7 @@ def test_a_checkpoint_written_while_the_engine_generates_is_whole(tmp_path: Path
         learner.save(tmp_path / "c")
     LocalLearner(other, Job(max_staleness=1), {}).load(tmp_path / "c")
     assert other.version == 1
-    assert _same(_weights(policy), _weights(other))
+    assert same_weights(weights_of(policy), weights_of(other))
 
 
 def test_generators_are_saved_while_nobody_draws_from_them(tmp_path: Path) -> None:
@@ -182,7 +174,7 @@ def test_an_update_that_fails_half_way_is_undone_under_a_running_engine(error: E
     batch = make_batch(policy, drift=0.05)
     for each in (learner, untouched):
         each.update(batch)
-    before, step, made = _weights(policy), learner._step, []
+    before, step, made = weights_of(policy), learner._step, []
 
     def failing(size: float, *, last: bool) -> None:
         made.append(last)
@@ -197,8 +189,57 @@ def test_an_update_that_fails_half_way_is_undone_under_a_running_engine(error: E
         busy.wait(1)
         assert policy.version == 1
         assert policy.revision == 7, "4 steps, 2 that were undone, and the undoing: keys of the undone ones are stale"
-        assert _same(_weights(policy), before)
+        assert same_weights(weights_of(policy), before)
         learner._step = step  # type: ignore[method-assign]
         learner.update(batch)
     untouched.update(batch)
-    assert _same(_weights(policy), _weights(twin))
+    assert same_weights(weights_of(policy), weights_of(twin))
+
+
+def test_readers_share_the_lock() -> None:
+    lock = ReadWriteLock()
+    both = threading.Barrier(2, timeout=_PATIENCE_S)
+
+    def read() -> None:
+        with lock.reading():
+            both.wait()
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for reader in readers:
+        reader.join(_PATIENCE_S)
+    assert not both.broken
+
+
+def test_a_writer_is_alone_and_goes_before_later_readers() -> None:
+    lock = ReadWriteLock()
+    order: list[str] = []
+
+    def write() -> None:
+        with lock.writing():
+            order.append("writer")
+
+    def read() -> None:
+        with lock.reading():
+            order.append("reader")
+
+    writer, reader = threading.Thread(target=write), threading.Thread(target=read)
+    with lock.reading():
+        writer.start()
+        while not lock._writers_waiting:
+            writer.join(0.001)
+        reader.start()
+        assert order == []
+    writer.join(_PATIENCE_S)
+    reader.join(_PATIENCE_S)
+    assert order == ["writer", "reader"]
+
+
+def test_an_error_inside_lets_go() -> None:
+    lock = ReadWriteLock()
+    for hold in (lock.writing, lock.reading):
+        with pytest.raises(RuntimeError), hold():
+            raise RuntimeError("inside")
+        with lock.writing():
+            pass

@@ -87,9 +87,7 @@ def test_a_template_without_an_end_is_refused() -> None:
         ("gpt-oss", "<|end|>", ["<|return|>", "<|call|>"], "harmony"),
     ],
 )
-def test_how_a_family_ends_and_writes_answers_is_found_in_its_template(
-    name: str, closing: str, stops: list[str], answers: str
-) -> None:
+def test_how_a_family_ends_answers_is_in_its_template(name: str, closing: str, stops: list[str], answers: str) -> None:
     renderer = make_renderer(name)
     assert renderer.decode([renderer.eos_id], special=True) == closing
     assert [renderer.decode([token], special=True) for token in renderer.stop_ids] == stops
@@ -139,9 +137,7 @@ def asked(call_id: str | None, result_id: str | None) -> str:
 
 @pytest.mark.parametrize("call_id", ["call_0123456789abcdef", "a", "naïve1234", "abcdefghi", None])
 @pytest.mark.parametrize("named", [True, False])
-def test_tool_call_ids_are_shortened_for_a_template_that_takes_only_short_ones(
-    call_id: str | None, named: bool
-) -> None:
+def test_tool_call_ids_are_shortened_where_a_template_takes_only_short_ones(call_id: str | None, named: bool) -> None:
     text = asked(call_id, call_id if named else None)
     call, result = re.findall(r'"(?:id|call_id)": "([^"]*)"', text)
     assert call == result
@@ -156,7 +152,7 @@ def test_a_template_that_breaks_on_strange_messages_refuses_them() -> None:
         {"role": "assistant", "content": 5},
     ]
     for message in odd:
-        with pytest.raises(BackendError, match=r"the chat template refuses these messages: .+"):
+        with pytest.raises(BackendError, match=r"chat template refuses .*: .+"):
             make_renderer("glm4").render([{"role": "user", "content": "hi"}, message], generation_prompt=True)
 
 

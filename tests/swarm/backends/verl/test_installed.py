@@ -46,7 +46,6 @@ def test_what_is_pinned_for_a_server_is_what_vllm_for_cuda_takes() -> None:
 
 
 def _takes(wanted: Requirement, pin: Requirement) -> bool:
-    """Return whether a requirement that holds here takes what is pinned."""
     if wanted.marker is not None and not wanted.marker.evaluate({"extra": ""}):
         return True
     (exact,) = pin.specifier

@@ -11,28 +11,21 @@ from unittest.mock import patch
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from swarm.backends.local.forwards import tree_attention
-from swarm.backends.local.forwards.block_attention import (
-    BlockAttention,
-    EfficientOnCuda,
-    FlashOnCpu,
-    PlainAttention,
-)
+from swarm.backends.local.forwards.block_attention import BlockAttention, EfficientOnCuda, FlashOnCpu, PlainAttention
 from swarm.backends.local.forwards.tree_attention import TreeMask
 from swarm.backends.local.generating.batcher import Batcher
-from swarm.backends.local.generating.generation import Generation
 from swarm.backends.local.learning.micro_batch import PaddedRows
 from swarm.backends.local.learning.trees import PackedRows, depth_first
 from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import Sampling
-from tests.swarm.backends.local.forests import row
-from tests.swarm.backends.local.forwards.demanding import cudas_operators
-from tests.swarm.backends.local.models import KINDS, VOCABULARY, make_policy
+from tests.swarm.backends.local.forwards.test_block_attention import cudas_operators
+from tests.swarm.backends.local.models import KINDS, VOCABULARY, generate, make_policy, row
 
 IDS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 ROWS = st.lists(IDS, min_size=1, max_size=8)
@@ -53,8 +46,6 @@ def in_blocks(kernel: BlockAttention, pairs: int | None = None) -> Attend:
 
 
 class DemandingCuda(EfficientOnCuda):
-    """What would run on CUDA, the operators themselves excepted."""
-
     def forward(self, *given: Any, **form: Any) -> tuple[Tensor, Tensor]:
         with cudas_operators():
             return super().forward(*given, **form)
@@ -65,17 +56,12 @@ class DemandingCuda(EfficientOnCuda):
 
 
 WAYS: dict[str, Attend] = {
-    "no masks": in_blocks(FlashOnCpu(), 0),
-    "some masks": in_blocks(FlashOnCpu(), 8),
-    "one mask": in_blocks(FlashOnCpu(), 10**6),
-    "as it is": in_blocks(FlashOnCpu()),
-    "plainly, no masks": in_blocks(PlainAttention(), 0),
-    "plainly, some masks": in_blocks(PlainAttention(), 8),
-    "as on CUDA, no masks": in_blocks(DemandingCuda(), 0),
-    "as on CUDA, some masks": in_blocks(DemandingCuda(), 8),
-    "as on CUDA": in_blocks(DemandingCuda()),
-    "by paths": tree_attention._by_paths,
-}
+    "no masks": in_blocks(FlashOnCpu(), 0), "some masks": in_blocks(FlashOnCpu(), 8),
+    "one mask": in_blocks(FlashOnCpu(), 10**6), "as it is": in_blocks(FlashOnCpu()),
+    "plainly, no masks": in_blocks(PlainAttention(), 0), "plainly, some masks": in_blocks(PlainAttention(), 8),
+    "as on CUDA, no masks": in_blocks(DemandingCuda(), 0), "as on CUDA, some masks": in_blocks(DemandingCuda(), 8),
+    "as on CUDA": in_blocks(DemandingCuda()), "by paths": tree_attention._by_paths,
+}  # fmt: skip
 
 
 class Layer(nn.Module):
@@ -86,14 +72,12 @@ class Layer(nn.Module):
 
 
 def tensors(size: int, dtype: torch.dtype, heads: tuple[int, int, int] = (HEADS,) * 3) -> list[Tensor]:
-    """Query, key and value (1, H, N, D), laid out as projections leave them."""
     torch.manual_seed(size)
     made = [torch.randn(1, size, each, WIDTH).to(dtype).transpose(1, 2) for each in heads]
     return [each.requires_grad_() for each in made]
 
 
 def sees(packed: PackedRows) -> Tensor:
-    """Who sees whom, (N, N)."""
     mask = torch.eye(packed.tokens, dtype=torch.bool)
     for segment in packed.tree.segments:
         for index in range(segment.start, segment.end):
@@ -104,7 +88,6 @@ def sees(packed: PackedRows) -> Tensor:
 
 
 def outcome(out: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """The values and the gradients of a weighted sum of them."""
     weights = torch.linspace(-1, 1, out.numel()).view(out.shape).to(out.dtype)
     return [out.detach(), *torch.autograd.grad((out * weights).sum(), inputs)]
 
@@ -115,7 +98,6 @@ def gap(found: list[Tensor], expected: list[Tensor]) -> float:
 
 
 @pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
-@settings(max_examples=60, deadline=None)
 @given(ROWS)
 def test_each_id_attends_to_its_path_and_to_nothing_else(attend: Attend, drawn: list[list[int]]) -> None:
     packed = PackedRows(depth_first([row(ids) for ids in drawn]))
@@ -223,10 +205,5 @@ def features_and_gradient(policy: Policy, packed: PackedRows) -> list[Tensor]:
 
 
 def generated(batcher: Batcher) -> list[Tensor]:
-    """The ids and log-probs of a few greedy generations, as the engine makes them."""
-    generations = [Generation([n, 5, 6], Sampling(max_tokens=9, temperature=0.0)) for n in range(6)]
-    for generation in generations:
-        batcher.add(generation)
-    while batcher.busy:
-        batcher.step()
+    generations = generate(batcher, [[n, 5, 6] for n in range(6)], Sampling(max_tokens=9, temperature=0.0))
     return [torch.tensor([[token.id, token.logprob] for token in each.fresh]) for each in generations]

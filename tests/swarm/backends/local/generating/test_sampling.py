@@ -53,10 +53,11 @@ def test_top_k_and_top_p_apply_in_that_order() -> None:
 
 def test_a_greedy_row_takes_the_likeliest_id_with_the_model_s_own_logprob() -> None:
     logits = torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]])
-    rules = [Sampling(1, temperature=0.0, top_k=1), Sampling(1, temperature=0.0)]
-    ids, logprobs, _ = sample(logits, rules, _uniforms(2))
+    rules = [Sampling(1, temperature=0.0, top_k=1), Sampling(1, temperature=0.0, top_logprobs=3)]
+    ids, logprobs, top = sample(logits, rules, _uniforms(2))
     assert ids.tolist() == [1, 0]
     assert torch.allclose(logprobs, logits.log_softmax(-1)[[0, 1], [1, 0]])
+    assert ([len(each) for each in top], top[1][0]) == ([0, 3], (0, logprobs[1].item()))
 
 
 @pytest.mark.parametrize("cold", [1e-4, 1e-38, 1e-46, 1e-300])

@@ -32,7 +32,7 @@ def test_a_checkpoint_of_the_same_name_is_replaced_and_nothing_is_left_beside_it
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
 
 
-def test_a_write_that_fails_leaves_the_old_checkpoint_and_no_scraps(
+def test_a_failed_write_leaves_the_old_checkpoint_and_no_scraps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "c", _CHECKPOINT)
@@ -45,6 +45,27 @@ def test_a_write_that_fails_leaves_the_old_checkpoint_and_no_scraps(
         write(tmp_path / "c", Checkpoint({"a": {}}, {"version": 9}))
     assert read(tmp_path / "c").facts == {"version": 4}
     assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("last", range(5))
+def test_a_killed_writer_leaves_all_or_nothing(last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies as it syncs a file or a folder: two sets, the manifest, the folder, the folder's place."""
+    write(tmp_path / "1", _CHECKPOINT)
+    syncs = iter(range(5))
+
+    def sync(_: Path) -> None:
+        if next(syncs) == last:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(checkpoint, "_sync", sync)
+        dying.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)  # the dead clear nothing away
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "2", _CHECKPOINT)
+    assert (tmp_path / "2").exists() == (last == 4)
+    assert sorted(read(found).facts["version"] for found in tmp_path.glob("[0-9]")) == [4] * (1 + (last == 4))
+    write(tmp_path / "2", Checkpoint(_CHECKPOINT.sets, {"version": 9}))
+    assert read(tmp_path / "2").facts == {"version": 9}
 
 
 @pytest.fixture
@@ -70,20 +91,14 @@ def test_a_full_disk_is_told_from_other_failures_and_leaves_no_scraps(small_disk
     assert not isinstance(refusal.value, NoRoom)
 
 
-def test_a_flipped_byte_is_found(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "kept", "error"), [("a", -1, "a.safetensors"), ("b", 0, "b.safetensors"), ("manifest", 0, "no checkpoint")]
+)
+def test_what_is_damaged_or_missing_is_named(name: str, kept: int, error: str, tmp_path: Path) -> None:
     write(tmp_path / "c", _CHECKPOINT)
-    file = tmp_path / "c" / "a.safetensors"
-    data = bytearray(file.read_bytes())
-    data[-1] ^= 1
-    file.write_bytes(data)
-    with pytest.raises(BackendError, match=r"a\.safetensors is damaged"):
-        read(tmp_path / "c")
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    write(tmp_path / "c", _CHECKPOINT)
-    (tmp_path / "c" / "b.safetensors").unlink()
-    with pytest.raises(BackendError, match=r"lacks b\.safetensors"):
+    file = next((tmp_path / "c").glob(f"{name}.*"))
+    file.write_bytes(file.read_bytes()[:-1] + b"!") if kept else file.unlink()
+    with pytest.raises(BackendError, match=error):
         read(tmp_path / "c")
 
 
@@ -93,8 +108,3 @@ def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, text: str) ->
     (tmp_path / "c" / "manifest.json").write_text(text)
     with pytest.raises(BackendError, match="manifest"):
         read(tmp_path / "c")
-
-
-def test_a_folder_that_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BackendError, match="no checkpoint"):
-        read(tmp_path / "nothing")

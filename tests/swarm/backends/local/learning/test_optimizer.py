@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers import get_scheduler
@@ -148,7 +148,6 @@ def test_a_run_that_goes_on_beyond_its_steps_keeps_what_is_left(schedule: str) -
     assert [step_size(job, version) for version in (4, 9)] == pytest.approx([0.05, 0.05])
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.sampled_from(tuple(_NAMES)), st.integers(1, 40), st.integers(0, 40), st.floats(0, 1))
 def test_a_step_size_rises_in_warm_up_and_never_after_it(name: str, rest: int, warmup: int, left: float) -> None:
     steps = warmup + rest

@@ -1,20 +1,30 @@
-"""Loading: every folder, device and element type a job may name, and one line for what cannot be."""
+"""Loading: every folder, device and element type a job may name, whether a model fits, on how many threads."""
 
 from __future__ import annotations
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+from research.installation.threads import keep_to_one_thread, shared_by
+from swarm.backends.local.generating.cache import SlotCache
+from swarm.backends.local.learning.learner import LocalLearner
 from swarm.backends.local.model import fit, loading
-from swarm.backends.local.model.loading import chosen_device, load_policy
+from swarm.backends.local.model import threads as module
+from swarm.backends.local.model.cache_shape import measure_cache_shape
+from swarm.backends.local.model.fit import free_bytes, host_needs, needs, require_room
+from swarm.backends.local.model.loading import _skeleton, chosen_device, load_policy
+from swarm.backends.local.model.threads import A_THREAD, RUNS_AT_ONCE, SET_BY_HAND, choose_threads, threads
 from swarm.backends.protocols import BackendError
 from swarm.job import Job
-from tests.swarm.backends.local.models import KINDS, make_model, save_folder
+from tests.swarm.backends.local.models import KINDS, make_batch, make_model
 
 
 def _job(**fields: Any) -> Job:
@@ -24,12 +34,6 @@ def _job(**fields: Any) -> Job:
 def _saved(folder: Path, kind: str = "llama", **options: Any) -> Path:
     make_model(kind).save_pretrained(folder, **options)
     return folder
-
-
-def test_a_whole_folder_loads_in_fp32(tmp_path: Path) -> None:
-    policy = load_policy(save_folder(tmp_path), _job())
-    assert policy.dtype == torch.float32
-    assert (policy.version, policy.device.type) == (0, "cpu")
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -44,16 +48,14 @@ def test_every_weight_is_kept_with_embeddings_tied_or_not_in_one_file_or_in_shar
         assert tied == model.config.tie_word_embeddings
 
 
-def test_a_model_is_served_in_the_job_s_element_type(tmp_path: Path) -> None:
-    policy = load_policy(_saved(tmp_path), _job(dtype="bfloat16", lora_rank=2))
-    assert {weight.dtype for weight in policy.model.parameters()} == {torch.bfloat16}
-
-
-def test_the_adapter_is_there_from_the_start(tmp_path: Path) -> None:
-    policy = load_policy(_saved(tmp_path), _job(lora_rank=2))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_an_adapter_is_there_from_the_start_in_the_job_s_element_type(dtype: str, tmp_path: Path) -> None:
+    policy = load_policy(_saved(tmp_path), _job(dtype=dtype, lora_rank=2))
     names = [name for name, weight in policy.model.named_parameters() if weight.requires_grad]
     assert names
     assert all("lora_" in name for name in names)
+    assert {weight.dtype for weight in policy.model.parameters()} == {getattr(torch, dtype)} == {policy.dtype}
+    assert (policy.version, policy.device.type) == (0, "cpu")
 
 
 def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +63,7 @@ def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert chosen_device(Job()).type == "cpu"
     for name in ("cuda", "mps"):
-        with pytest.raises(BackendError, match=f"device is {name} .* set device to auto or cpu"):
+        with pytest.raises(BackendError, match=f"device is {name} .*auto or cpu"):
             chosen_device(Job(device=name))
 
 
@@ -78,12 +80,14 @@ def test_a_context_beyond_the_model_s_positions_is_refused(tmp_path: Path) -> No
         load_policy(_saved(tmp_path), Job(max_context=999))
 
 
-def test_damaged_files_are_refused(tmp_path: Path) -> None:
+def test_damaged_files_and_another_shape_are_refused(tmp_path: Path) -> None:
     (_saved(tmp_path / "a") / "model.safetensors").write_bytes(b"nonsense")
     (_saved(tmp_path / "b") / "config.json").write_text("{")
     (_saved(tmp_path / "c", max_shard_size="8KB") / "model-00002-of-00005.safetensors").unlink(missing_ok=True)
     next((tmp_path / "c").glob("model-*")).unlink()
-    for folder in (tmp_path / "a", tmp_path / "b", tmp_path / "c"):
+    config = json.loads((_saved(tmp_path / "shape") / "config.json").read_text())
+    (tmp_path / "shape" / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
+    for folder in tmp_path.iterdir():
         with pytest.raises(BackendError, match="does not load"):
             load_policy(folder, _job())
 
@@ -97,19 +101,12 @@ def test_a_weight_that_is_missing_is_named_and_not_made_up(tmp_path: Path) -> No
         load_policy(tmp_path, _job())
 
 
-def test_a_weight_of_another_shape_is_refused(tmp_path: Path) -> None:
-    config = json.loads((_saved(tmp_path) / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
-    with pytest.raises(BackendError, match="does not load"):
-        load_policy(tmp_path, _job())
-
-
-def test_a_model_without_room_is_refused_before_a_weight_is_read(
+def test_a_model_without_room_is_refused_before_weights_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fit, "free_bytes", lambda device: 1000)
     monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("the weights were read"))
-    with pytest.raises(BackendError, match=r"needs [\d,]+ bytes on cpu \(weights .*\) and 1,000 are free: take a smal"):
+    with pytest.raises(BackendError, match=r"[\d,]+ bytes on cpu \(weights .* 1,000 are free"):
         load_policy(_saved(tmp_path), _job())
 
 
@@ -118,3 +115,163 @@ def test_torch_is_given_threads_by_the_model_s_size(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(loading, "choose_threads", told.append)
     policy = load_policy(_saved(tmp_path), _job(lora_rank=2))
     assert told == [sum(weight.numel() for weight in policy.model.parameters())]
+
+
+COPY, UNDO = "fp32 copy of the weights", "copy to undo an update"
+CPU = torch.device("cpu")
+
+
+def _needs(folder: Path, **fields: Any) -> dict[str, int]:
+    job = Job(max_context=64, **fields)
+    make_model("qwen2").save_pretrained(folder)
+    skeleton = _skeleton(folder, job)
+    return {**host_needs(skeleton, job), **needs(skeleton, job)}
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"dtype": "bfloat16"}, {"lora_rank": 3}, {"lora_rank": 3, "dtype": "bfloat16"}, {"kl_coef": 0.1}]
+)
+def test_what_is_counted_is_what_training_holds(fields: dict[str, Any], tmp_path: Path) -> None:
+    counted = _needs(tmp_path, **fields)
+    job = Job(max_context=64, device="cpu", **fields)
+    policy = load_policy(tmp_path, job)
+    learner = LocalLearner(policy, job, {})
+    learner.update(make_batch(policy))
+    masters = dict(learner._optimizer.masters)
+    assert counted["weights"] == _bytes(policy.model.parameters())
+    assert counted["optimiser"] == _bytes(v for k, v in learner._optimizer.moments().items() if not k.endswith("step"))
+    assert counted[COPY] == (_bytes(masters.values()) if job.dtype == "bfloat16" else 0)
+    assert counted["gradients"] >= _bytes(m.grad for m in masters.values() if m.grad is not None)
+    reference = learner._reference
+    assert counted["reference"] == (_bytes(reference.model.parameters()) if reference else 0)
+
+
+def _bytes(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def test_an_adapter_needs_no_copy_of_its_base_for_reference(tmp_path: Path) -> None:
+    counted = _needs(tmp_path, lora_rank=2, kl_coef=0.1)
+    assert counted["reference"] == 0
+    assert counted["gradients"] < counted["weights"] / 2
+
+
+def test_the_cache_is_counted_as_large_as_it_may_become(tmp_path: Path) -> None:
+    def cache(**fields: Any) -> int:
+        return _needs(tmp_path, **fields)["key-value cache"]
+
+    memory = SlotCache(
+        measure_cache_shape(make_model("qwen2")), slots=8, positions=64, dtype=torch.float32, device=CPU
+    )._memory
+    assert cache(max_concurrency=8) == _bytes(memory)
+    one = cache(max_concurrency=1)
+    assert cache(max_concurrency=8, kv_cache_bytes=max(1 << 16, 3 * one + 1)) == max(1 << 16, 3 * one) // one * one
+
+
+def test_several_optimiser_steps_need_a_copy_to_go_back_to(tmp_path: Path) -> None:
+    assert _needs(tmp_path)[UNDO] == 0
+    counted = _needs(tmp_path, epochs=2)
+    assert counted[UNDO] == counted["weights"] + counted["optimiser"]
+
+
+@pytest.mark.parametrize(
+    ("device", "short", "words"),
+    [
+        ("cpu", "cpu", "on cpu .*optimiser .*copy to undo"),
+        ("cuda", "cuda", "on cuda .*optimiser .*key-value"),
+        ("cuda", "cpu", r"on cpu \(weights [\d.]+ MiB, copy to undo an update [\d.]+ MiB\)"),
+    ],
+)
+def test_what_is_short_is_told_of_the_memory_that_lacks_it(
+    device: str, short: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_model("qwen2").save_pretrained(tmp_path)
+    job = Job(max_context=64, epochs=2)
+    skeleton = _skeleton(tmp_path, job)
+    monkeypatch.setattr(fit, "free_bytes", lambda asked: 1000 if asked.type == short else 1 << 40)
+    with pytest.raises(BackendError, match=words) as refusal:
+        require_room(tmp_path, skeleton, job, torch.device(device))
+    assert "\n" not in str(refusal.value)
+    monkeypatch.setattr(fit, "free_bytes", lambda _: 1 << 40)
+    require_room(tmp_path, skeleton, job, torch.device(device))
+
+
+def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(fit, "_CGROUP_LIMIT", limit)
+    free = free_bytes(CPU)
+    limit.write_text("max\n")
+    assert free_bytes(CPU) == pytest.approx(free, rel=0.2)
+    limit.write_text(f"{1 << 20}\n")
+    assert free_bytes(CPU) < 1 << 20
+
+
+TINY, REAL = 130_000, 135_000_000
+
+
+@pytest.mark.parametrize(
+    ("parameters", "runs", "cores", "expected"),
+    [(TINY, 1, 64, 1), (REAL, 1, 2, 2), (REAL, 2, 2, 1), (REAL, 3, 8, 2), (REAL, 9, 2, 1), (REAL, 1, 64, 27)],
+)
+def test_a_server_takes_the_cores_it_can_use_of_its_share(
+    parameters: int, runs: int, cores: int, expected: int
+) -> None:
+    assert threads(parameters, {SET_BY_HAND: "1", RUNS_AT_ONCE: str(runs)}, cores) == expected
+
+
+def test_without_a_word_from_anybody_the_machine_is_its_own() -> None:
+    assert threads(REAL, {}, 4) == 4
+
+
+@given(st.integers(0, 10**12), st.integers(1, 500))
+def test_what_a_person_set_stands(parameters: int, cores: int) -> None:
+    assert threads(parameters, {SET_BY_HAND: "3"}, cores) is None
+
+
+@given(st.integers(0, 10**12), st.integers(1, 64), st.integers(1, 500))
+def test_runs_at_once_never_take_more_than_all_cores_or_one_thread_each(parameters: int, runs: int, cores: int) -> None:
+    found = threads(parameters, {RUNS_AT_ONCE: str(runs)}, cores)
+    assert found is not None
+    assert found == 1 or (found * runs <= cores and found * A_THREAD <= parameters)
+
+
+@pytest.fixture
+def told(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    found: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", found.append)
+    monkeypatch.setattr(module, "_cores", lambda: 6)
+    monkeypatch.delenv(SET_BY_HAND, raising=False)
+    monkeypatch.delenv(RUNS_AT_ONCE, raising=False)
+    return found
+
+
+def test_a_study_s_server_is_told_with_how_many_runs_it_shares_the_machine(
+    told: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name, value in shared_by(2).items():
+        monkeypatch.setenv(name, value)
+    with caplog.at_level(logging.INFO):
+        choose_threads(REAL)
+    assert told == [3]
+    assert "event=threads" in caplog.text
+    assert "model's size" in caplog.text
+    assert "cores=6 runs_at_once=2" in caplog.text
+
+
+def test_the_command_line_s_own_thread_is_not_the_server_s(told: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.environ", {})
+    keep_to_one_thread()
+    choose_threads(REAL)
+    assert told == [6]
+
+
+def test_a_number_set_by_hand_reaches_the_server_of_a_study_as_it_is(
+    told: list[int], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("os.environ", {SET_BY_HAND: "5"})
+    keep_to_one_thread()
+    assert shared_by(3) == {}
+    with caplog.at_level(logging.INFO):
+        choose_threads(TINY)
+    assert told == []
+    assert "OMP_NUM_THREADS is set" in caplog.text

@@ -11,19 +11,13 @@ import pytest
 
 @pytest.fixture(scope="package")
 def ray_here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Start Ray for these tests, on loopback, without telemetry, and end it."""
     ray = pytest.importorskip("ray", reason="Ray is not installed here")
     pytest.importorskip("vllm", reason="vLLM is not installed here")
     root = str(Path(__file__).parents[5])
     os.environ.update({"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"})
     ray.init(
-        num_cpus=4,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        object_store_memory=200 << 20,
-        _node_ip_address="127.0.0.1",
-        runtime_env={"env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}},
-    )
+        num_cpus=4, include_dashboard=False, log_to_driver=False, logging_level="ERROR", object_store_memory=200 << 20,
+        _node_ip_address="127.0.0.1", runtime_env={"env_vars": {"PYTHONPATH": root, "OMP_NUM_THREADS": "1"}},
+    )  # fmt: skip
     yield
     ray.shutdown()

@@ -1,7 +1,4 @@
-"""Real replicas: vLLM and SGLang on this machine's CPU, in actors of Ray, held to plain forwards of the same weights.
-
-Of SGLang that is its own code over torch, with stand-ins for kernels that are of GPUs (`stand_ins`).
-"""
+"""Real replicas on this machine's CPU, vLLM and SGLang over stand-ins, held to plain forwards of the same weights."""
 
 from __future__ import annotations
 
@@ -15,6 +12,8 @@ from typing import Any
 import psutil
 import pytest
 import pytest_asyncio
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
 
 from swarm.backends.protocols import BackendError, Chunk, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl.generating.actor import RayReplica
@@ -22,15 +21,6 @@ from swarm.backends.verl.generating.engine import ReplicatedEngine
 from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
 from swarm.backends.verl.generating.making import make_engine
 from tests.swarm.backends.local.models import save_folder as save_narrow_heads
-from tests.swarm.backends.verl.generating.models import (
-    VOCABULARY,
-    buckets_of,
-    distributions,
-    forced,
-    greedy,
-    make_model,
-    save_folder,
-)
 from tests.swarm.backends.verl.generating.sglang_here import NO_SGLANG, PATH
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
@@ -39,7 +29,6 @@ ENGINES = ["vllm", pytest.param("sglang", marks=NO_SGLANG)]
 
 
 def options(engine: str) -> dict[str, Any]:
-    """Return Ray's options for a replica's actor."""
     if engine == "vllm":
         return OPTIONS
     return {**OPTIONS, "runtime_env": {"env_vars": {"PYTHONPATH": PATH}}}
@@ -49,8 +38,6 @@ PROMPT = (1, 2, 3, 9)
 
 
 class Served:
-    """An engine of two replicas, and the model whose weights it serves."""
-
     def __init__(self, engine: ReplicatedEngine, model: Any, *, tied: bool) -> None:
         self.engine, self.model, self.tied = engine, model, tied
 
@@ -68,7 +55,6 @@ class Served:
         return older
 
     async def alike(self, prompt: Sequence[int] = PROMPT) -> None:
-        """Hold an answer of each replica to a plain forward."""
         for session in ("even", "odd"):
             asked = await self.ask(prompt, Sampling(max_tokens=6, temperature=0), session)
             assert ids(asked) == greedy(self.model, prompt, 6)
@@ -273,10 +259,57 @@ async def test_one_that_is_killed_while_it_boots_leaves_no_process(engine: Any, 
 
 
 def booting() -> list[psutil.Process]:
-    """Return an actor that loads a model, and its engine's processes, once there are such."""
     for process in psutil.process_iter(["cmdline"]):
         if process.info["cmdline"] and process.info["cmdline"][0].startswith("ray::Replica.boot"):
             below = process.children(recursive=True)
             if any("spawn_main" in " ".join(each.cmdline()) for each in below):
                 return [process, *below]
     return []
+
+
+VOCABULARY = 259
+"""No multiple of 64, to which vLLM pads: its own rows must never be sampled."""
+_SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32, "max_position_embeddings": 256,
+    "initializer_range": 0.25, "bos_token_id": None, "eos_token_id": 7, "pad_token_id": None,
+}  # fmt: skip
+
+
+def make_model(seed: int = 0, *, tied: bool = False) -> Any:
+    """Return a tied Llama, or an untied Qwen3."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if tied:
+            return LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **_SIZES)).eval()
+        return Qwen3ForCausalLM(Qwen3Config(tie_word_embeddings=False, **_SIZES)).eval()
+
+
+def buckets_of(model: Any, count: int = 3) -> list[dict[str, torch.Tensor]]:
+    """Return all weights, those that are tied under both names, in so many parts."""
+    state = list(model.state_dict(keep_vars=False).items())
+    return [dict(state[start::count]) for start in range(count)]
+
+
+def save_folder(folder: Path, **how: Any) -> Path:
+    make_model(**how).save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def distributions(model: Any, ids: Sequence[int], temperature: float = 1.0) -> torch.Tensor:
+    logits: torch.Tensor = model(input_ids=torch.tensor([list(ids)]), use_cache=False).logits[0]
+    return (logits.float() / temperature).log_softmax(-1)
+
+
+def forced(model: Any, prompt: Sequence[int], answer: Sequence[int], temperature: float = 1.0) -> list[float]:
+    places = distributions(model, [*prompt, *answer], temperature)[len(prompt) - 1 : -1]
+    found: list[float] = places.gather(-1, torch.tensor(list(answer))[:, None])[:, 0].tolist()
+    return found
+
+
+def greedy(model: Any, prompt: Sequence[int], count: int) -> list[int]:
+    ids = list(prompt)
+    for _ in range(count):
+        ids.append(int(distributions(model, ids)[-1].argmax()))
+    return ids[len(prompt) :]

@@ -1,19 +1,26 @@
-"""Requests of one replica: versions of their parts, how they end, and what new weights do to them."""
+"""Requests of one replica: versions of their parts, how they end, what new weights and a full disk do to them."""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import tempfile
 from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.protocols import Chunk, Sampling
+from swarm.backends.protocols import BackendError, Chunk, NoRoom, Sampling
+from swarm.backends.verl.generating import replica as replica_module
 from swarm.backends.verl.generating import segments as segments_module
 from swarm.backends.verl.generating.engines.served import Piece
-from swarm.backends.verl.generating.engines.spec import ReplicaDied
+from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
 from swarm.backends.verl.generating.orders import Order
+from swarm.backends.verl.generating.replica import Replica, _written
 from swarm.backends.verl.generating.segments import Outbox, Segments, finish_of, rest_of
 
 
@@ -113,7 +120,7 @@ async def test_what_does_not_stop_is_dead(monkeypatch: pytest.MonkeyPatch) -> No
     stream.deaf = True
     stream.tick(1)
     await until_ids(segments, 1)
-    with pytest.raises(ReplicaDied, match="1 requests did not stop"):
+    with pytest.raises(ReplicaDied, match="1 requests"):
         await segments.pause()
     segments.cancel([1])
 
@@ -146,7 +153,7 @@ async def test_an_answer_that_ends_for_no_reason_is_lost_and_says_so() -> None:
     async with asyncio.timeout(5):
         while not (lost := [each.lost for each in segments.outbox.take() if each.lost]):
             await segments.outbox.wait(1)
-    assert "ended the answer early, after 8 ids" in lost[0]
+    assert "early, after 8 ids" in lost[0]
 
 
 @given(st.lists(st.integers(0, 5), max_size=8), st.integers(3, 9), st.sets(st.integers(0, 5)))
@@ -167,9 +174,7 @@ def test_a_seed_gives_other_random_numbers_to_each_part_and_the_same_again() -> 
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.booleans())))
-def test_an_outbox_gives_each_token_once_in_order_and_one_version_a_chunk(
-    steps: list[tuple[int, int, bool]],
-) -> None:
+def test_an_outbox_gives_each_token_once_in_order_and_one_version_a_chunk(steps: list[tuple[int, int, bool]]) -> None:
     async def run() -> None:
         outbox, put, got = Outbox(), dict[int, list[tuple[int, int]]](), dict[int, list[tuple[int, int]]]()
 
@@ -187,3 +192,123 @@ def test_an_outbox_gives_each_token_once_in_order_and_one_version_a_chunk(
         assert got == put
 
     asyncio.run(run())
+
+
+BUCKET = {"w": torch.arange(4096.0)}
+
+
+class Model:
+    """Takes what it is called with, and loads files as vLLM's workers do."""
+
+    def __init__(self) -> None:
+        self.called: list[str] = []
+        self.loaded: dict[str, Any] = {}
+
+    async def begin_weights(self) -> None:
+        self.called.append("begin_weights")
+
+    async def load_bucket(self, path: str) -> None:
+        self.called.append("load_bucket")
+        self.loaded |= torch.load(path, mmap=True, weights_only=True)
+
+    async def finish_weights(self) -> list[str]:
+        self.called.append("finish_weights")
+        return []
+
+    async def forget_prefixes(self) -> None:
+        self.called.append("forget")
+
+    async def sleep(self) -> None:
+        self.called.append("sleep")
+
+    async def wake(self, what: str) -> None:
+        self.called.append(f"wake {what}")
+
+    async def score(self, name: str, ids: Sequence[int]) -> list[float]:
+        return [-1.0] * (len(ids) - 1)
+
+
+@pytest.fixture
+def disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Where buckets are written, which is as full as the list says, write by write; beyond it there is room."""
+    full: list[bool] = []
+    make = tempfile.mkdtemp
+
+    def made(prefix: str, dir: Path) -> str:
+        folder = make(prefix=prefix, dir=tmp_path)
+        if full and full.pop(0):
+            (Path(folder) / replica_module._BUCKET).symlink_to("/dev/full")
+        return folder
+
+    monkeypatch.setattr(replica_module.tempfile, "mkdtemp", made)
+    monkeypatch.setattr(replica_module, "_AGAIN_S", 0.0)
+    monkeypatch.setattr(replica_module, "ROOM_S", 3.0)
+    return full
+
+
+def replica_of(model: Model) -> Replica:
+    replica = Replica(ReplicaSpec("/models/m", 64, 2, 1 << 16))
+    replica._model, replica._segments = model, Segments(model)  # type: ignore[assignment, arg-type]
+    return replica
+
+
+async def arriving(bucket: dict[str, Any]) -> dict[str, Any]:
+    return bucket
+
+
+def test_a_full_disk_is_no_room_with_what_to_free_and_leaves_nothing(disk: list[bool], tmp_path: Path) -> None:
+    disk.append(True)
+    with pytest.raises(NoRoom, match=r"room for 16,384 bytes") as caught:
+        _written(BUCKET)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_without_room_for_the_first_bucket_nothing_is_stopped_or_changed(disk: list[bool]) -> None:
+    model = Model()
+    replica = replica_of(model)
+    disk.append(True)
+    with pytest.raises(NoRoom):
+        await replica.load(1, [arriving(BUCKET)])
+    assert (model.called, replica._running().version, replica._running()._open.is_set()) == ([], 0, True)
+    assert await replica.load(1, [arriving(BUCKET)]) == 1
+    assert torch.equal(model.loaded["w"], BUCKET["w"])
+
+
+async def test_a_later_bucket_waits_for_room_within_a_bound(disk: list[bool], tmp_path: Path) -> None:
+    model = Model()
+    disk += [False, True, True]
+    assert (
+        await asyncio.wait_for(replica_of(model).load(2, [arriving({"a": torch.ones(2)}), arriving(BUCKET)]), 30) == 2
+    )
+    assert set(model.loaded) == {"a", "w"}
+    disk += [False, *[True] * 9]
+    with pytest.raises(ReplicaDied, match="no room for 16,384 bytes"):
+        await replica_of(Model()).load(3, [arriving({"a": torch.ones(2)}), arriving(BUCKET)])
+    assert os.listdir(tmp_path) == []
+
+
+LOADED = ["begin_weights", "load_bucket", "finish_weights"]
+
+
+async def test_one_that_rests_wakes_for_its_weights_and_for_its_cache_once_they_are_there(disk: list[bool]) -> None:
+    model = Model()
+    replica = replica_of(model)
+    await replica.rest()
+    assert (model.called, replica._running()._open.is_set()) == (["sleep"], False)
+    with pytest.raises(BackendError, match="it rests"):
+        await replica.score([[1, 2]])
+    disk.append(True)
+    with pytest.raises(NoRoom):
+        await replica.load(1, [arriving(BUCKET)])
+    assert (model.called, replica._running()._open.is_set()) == (["sleep"], False)
+    assert await replica.load(1, [arriving(BUCKET)]) == 1
+    assert model.called == ["sleep", "wake weights", *LOADED, "wake kv_cache", "forget"]
+    assert replica._running()._open.is_set()
+    assert await replica.score([[1, 2]]) == (1, [[-1.0]])
+
+
+async def test_one_that_is_awake_loads_without_waking_anything(disk: list[bool]) -> None:
+    model = Model()
+    await replica_of(model).load(1, [arriving(BUCKET)])
+    assert model.called == [*LOADED, "forget"]

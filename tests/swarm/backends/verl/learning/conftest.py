@@ -27,11 +27,9 @@ def ranks() -> Iterator[Ranks]:
 
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with tied embeddings."""
     return model_folder(tmp_path_factory.mktemp("llama"))
 
 
 @pytest.fixture(scope="session")
 def qwen2(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with untied embeddings."""
     return model_folder(tmp_path_factory.mktemp("qwen2"), "qwen2")

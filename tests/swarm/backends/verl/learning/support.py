@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from swarm.backends.local.learning.learner import LocalLearner
 from swarm.backends.local.model.adapters import add_adapter
 from swarm.backends.local.model.policy import Policy
+from swarm.backends.protocols import Batch
 from swarm.backends.verl.critic.learner import CriticLearner
 from swarm.backends.verl.learning import learner as learner_module
 from swarm.backends.verl.learning.group import TrainerGroup
@@ -25,12 +28,9 @@ from swarm.verl_fields import VerlFields
 from tests.swarm.backends.local.models import make_model, make_tokenizer
 
 ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",
-    "HF_HUB_OFFLINE": "1",
-    "GLOO_SOCKET_IFNAME": "lo",
-    "RAY_USAGE_STATS_ENABLED": "0",
+    "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "GLOO_SOCKET_IFNAME": "lo", "RAY_USAGE_STATS_ENABLED": "0",
     "PYTHONPATH": str(Path(__file__).parents[5]),
-}
+}  # fmt: skip
 DEVICE = os.environ.get("AJET_TEST_DEVICE", "cpu")
 """Where ranks compute: cpu, or cuda on a machine with a GPU for each; the local learner beside them is on the CPU."""
 _SIZE = len(make_tokenizer())
@@ -54,14 +54,9 @@ def started(temporary: Path) -> Iterator[None]:
     os.environ.update(ENVIRONMENT)
     try:
         ray.init(
-            num_cpus=4,
-            include_dashboard=False,
-            _temp_dir=str(temporary),
-            object_store_memory=100_000_000,
-            log_to_driver=False,
-            configure_logging=False,
-            runtime_env={"env_vars": ENVIRONMENT},
-        )
+            num_cpus=4, include_dashboard=False, _temp_dir=str(temporary), object_store_memory=100_000_000,
+            log_to_driver=False, configure_logging=False, runtime_env={"env_vars": ENVIRONMENT},
+        )  # fmt: skip
         yield
     finally:
         ray.shutdown()
@@ -77,7 +72,6 @@ class Ranks:
         self._kinds: dict[int, type[Rank]] = {}
 
     def learner(self, folder: Path, job: Job, world: int) -> VerlLearner:
-        """Return a learner whose ranks have begun anew."""
         if DEVICE == "cuda" and world > torch.cuda.device_count():
             pytest.skip(f"needs {world} GPUs, found {torch.cuda.device_count()}")
         ranks = self
@@ -153,3 +147,54 @@ def exported(learner: VerlLearner) -> dict[str, torch.Tensor]:
 
     buckets: Sequence[dict[str, torch.Tensor]] = ray.get(list(learner.exported()))
     return {name: tensor for bucket in buckets for name, tensor in bucket.items()}
+
+
+CLOSE = 1e-5
+CUTS = [(1, 2048), (1, 32), (2, 40)]
+"""Ranks, and tokens of a micro-batch: all in one, and cut."""
+
+
+@dataclass(frozen=True)
+class Padded:
+    """A batch as verl has it, (E, R): a row for each episode, of the tokens sampled in it, row of ids by row of ids."""
+
+    mask: Tensor
+    present: Tensor
+    rollout: Tensor
+    rewards: Tensor
+    groups: np.ndarray[Any, Any]
+
+
+def padded_batch(policy: Any, batch: Batch) -> Padded:
+    episodes = []
+    for episode in batch.episodes:
+        present, rollout = [], []
+        for row in episode.rows:
+            ids = torch.tensor([row.ids])
+            every = policy.model(input_ids=ids, use_cache=False).logits[0].log_softmax(-1)
+            for place, flag in enumerate(row.sampled):
+                if flag:
+                    present.append(every[place - 1, row.ids[place]])
+                    rollout.append(row.logprobs[place])
+        episodes.append((torch.stack(present), torch.tensor(rollout)))
+    present = torch.nn.utils.rnn.pad_sequence([own for own, _ in episodes], batch_first=True)
+    rollout = torch.nn.utils.rnn.pad_sequence([own for _, own in episodes], batch_first=True)
+    counts = torch.tensor([len(own) for own, _ in episodes])
+    mask = (torch.arange(present.shape[1]) < counts[:, None]).long()
+    rewards = torch.zeros(mask.shape)
+    for number, episode in enumerate(batch.episodes):
+        rewards[number, counts[number] - 1] = episode.reward
+    groups = np.array([episode.group for episode in batch.episodes])
+    return Padded(mask, present, rollout, rewards, groups)
+
+
+def gradients(policy: Any, loss: Tensor) -> dict[str, Tensor]:
+    parameters = dict(policy.model.named_parameters())
+    found = torch.autograd.grad(loss, list(parameters.values()))
+    return dict(zip(parameters, found, strict=True))
+
+
+def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> bool:
+    assert set(found) == set(expected)
+    assert max(value.abs().max().item() for value in expected.values()) > 1e-3
+    return all(torch.allclose(found[name], value, rtol=1e-4, atol=CLOSE) for name, value in expected.items())

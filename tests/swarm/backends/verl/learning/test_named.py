@@ -1,8 +1,4 @@
-"""Functions that a job names of verl's: what is refused, and that the learner computes what verl's functions do.
-
-verl's functions are called here on batches that are padded here, a row for each episode, from log-probs that the local
-model says of each row by itself, in the modes of adding up that verl has for what a job's fields mean.
-"""
+"""Functions of verl's that a job names: what is refused, and that the learner computes what they do."""
 
 from __future__ import annotations
 
@@ -23,9 +19,18 @@ from swarm.backends.verl.learning.named import advantages
 from swarm.job import Job
 from swarm.verl_names import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
 from tests.lazily import lazy
-from tests.swarm.backends.local.batches import make_batch
-from tests.swarm.backends.verl.learning.support import Ranks, exported, local
-from tests.swarm.backends.verl.learning.whole_batch import CLOSE, CUTS, Padded, gradients, padded_batch, same
+from tests.swarm.backends.local.models import make_batch
+from tests.swarm.backends.verl.learning.support import (
+    CLOSE,
+    CUTS,
+    Padded,
+    Ranks,
+    exported,
+    gradients,
+    local,
+    padded_batch,
+    same,
+)
 
 core_algos = lazy("verl.trainer.ppo.core_algos")
 algorithm = lazy("verl.trainer.config.algorithm")
@@ -45,7 +50,6 @@ def _job(verl: dict[str, Any], **fields: Any) -> Job:
 
 
 def _refused(verl: dict[str, Any], **fields: Any) -> str:
-    """What is said, in one line, to a job with these; no verl is needed for it."""
     with pytest.raises(ValidationError) as refused:
         _job(verl, **fields)
     (error,) = refused.value.errors()
@@ -87,16 +91,12 @@ def test_a_name_that_verl_has_not_is_refused_with_those_that_can_be_taken(kind: 
         ({"advantage_estimator": "grpo"}, {"algorithm": "dr_grpo"}),
         ({"advantage_estimator": "rloo"}, {"normalize_advantage": False}),
         ({"advantage_estimator": "gae"}, {"normalize_advantage": False}),
-        ({"advantage_estimator": "gae"}, {"algorithm": "rloo"}),
-        ({"policy_loss": "vanilla"}, {"algorithm": "gspo"}),
+        ({"advantage_estimator": "gae"}, {"algorithm": "rloo"}), ({"policy_loss": "vanilla"}, {"algorithm": "gspo"}),
         ({"policy_loss": "geo_mean"}, {"algorithm": "dr_grpo"}),
         ({"policy_loss": "geo_mean"}, {"loss_weighting": "token"}),
-        ({"policy_loss": "sapo"}, {"loss_weighting": "token"}),
-        ({"policy_loss": "sapo"}, {"clip_ratio": 0.1}),
-        ({"policy_loss": "gpg"}, {"clip_ratio_high": 0.3}),
-        ({"policy_loss": "kl_cov"}, {"clip_ratio": 0.1}),
-        ({"policy_loss": "cispo"}, {"dual_clip": 3.0}),
-        ({"policy_loss": "dppo_tv"}, {"dual_clip": 3.0}),
+        ({"policy_loss": "sapo"}, {"loss_weighting": "token"}), ({"policy_loss": "sapo"}, {"clip_ratio": 0.1}),
+        ({"policy_loss": "gpg"}, {"clip_ratio_high": 0.3}), ({"policy_loss": "kl_cov"}, {"clip_ratio": 0.1}),
+        ({"policy_loss": "cispo"}, {"dual_clip": 3.0}), ({"policy_loss": "dppo_tv"}, {"dual_clip": 3.0}),
         ({"rollout_correction": "decoupled_seq_is"}, {"rollout_correction": "mask"}),
         ({"rollout_correction": "disabled"}, {"rollout_correction": "off"}),
         ({"rollout_correction": "decoupled_seq_is"}, {"correction_cap": 3.0}),
@@ -105,7 +105,7 @@ def test_a_name_that_verl_has_not_is_refused_with_those_that_can_be_taken(kind: 
         ({"rollout_correction": "bypass_ppo_clip"}, {"algorithm": "gspo"}),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_a_field_that_would_mean_nothing_is_refused(verl: dict[str, Any], fields: dict[str, Any]) -> None:
     ((kind, name),), ((field, value),) = verl.items(), fields.items()
     said = f"{field} {value!r} means nothing with verl.{kind} {name}: leave one of the two out"
@@ -114,8 +114,7 @@ def test_a_field_that_would_mean_nothing_is_refused(verl: dict[str, Any], fields
 
 def test_a_correction_that_is_a_loss_is_refused_with_another_loss() -> None:
     said = _refused({"policy_loss": "gspo", "rollout_correction": "bypass_pg_is"})
-    assert "verl.policy_loss 'gspo' means nothing with verl.rollout_correction bypass_pg_is" in said
-    assert "decoupled_" in said
+    assert [name for name in ("verl.policy_loss 'gspo'", "bypass_pg_is", "decoupled_") if name not in said] == []
 
 
 @pytest.mark.parametrize("verl", [{}, {"advantage_estimator": "rloo"}, {"policy_loss": "gspo"}], ids=str)
@@ -182,22 +181,16 @@ def _grpo(padded: Padded, *, normalize: bool = True) -> Tensor:
 
 def _config(job: Job, mode: str, episodes: int, tokens: int, **policy_loss: Any) -> Any:
     return actor.ActorConfig(
-        strategy="fsdp2",
-        rollout_n=job.group_size,
-        use_dynamic_bsz=True,
-        clip_ratio=job.clip_ratio,
+        strategy="fsdp2", rollout_n=job.group_size, use_dynamic_bsz=True, clip_ratio=job.clip_ratio,
         clip_ratio_low=job.clip_ratio,
         clip_ratio_high=job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high,
-        clip_ratio_c=1e6 if job.dual_clip is None else job.dual_clip,
-        loss_agg_mode=mode,
+        clip_ratio_c=1e6 if job.dual_clip is None else job.dual_clip, loss_agg_mode=mode,
         policy_loss=actor.PolicyLossConfig(**policy_loss),
         global_batch_info={
-            "dp_size": 1,
-            "batch_num_tokens": tokens,
-            "global_batch_size": episodes,
+            "dp_size": 1, "batch_num_tokens": tokens, "global_batch_size": episodes,
             "loss_scale_factor": job.max_context,
         },
-    )
+    )  # fmt: skip
 
 
 def _mode(job: Job) -> str:
@@ -224,7 +217,6 @@ def _loss(job: Job, name: str, padded: Padded, *, old: Tensor, factors: Any = No
 
 
 def _learned(ranks: Ranks, folder: Path, job: Job, world: int, batch: Batch) -> tuple[dict[str, Tensor], Any]:
-    """Gradients of an update's first step, averaged over the ranks, and the update's metrics."""
     import ray
 
     learner = ranks.learner(folder, job, world)
@@ -261,11 +253,7 @@ def test_advantages_are_those_of_verl_s_estimator(name: str, normalize: bool, ra
     config = algorithm.AlgoConfig(norm_adv_by_std_in_grpo=normalize)
     arguments = {"norm_adv_by_std_in_grpo": normalize} if "grpo" in name and name != "grpo_passk" else {}
     expected, _ = core_algos.get_adv_estimator_fn(name)(
-        token_level_rewards=padded.rewards,
-        response_mask=padded.mask,
-        index=padded.groups,
-        config=config,
-        **arguments,
+        token_level_rewards=padded.rewards, response_mask=padded.mask, index=padded.groups, config=config, **arguments
     )
     learner = ranks.learner(llama, made, 1)
     found = torch.tensor(learner._begin(batch).advantages)
@@ -283,12 +271,13 @@ def test_of_a_group_of_one_pass_at_k_has_no_second(ranks: Ranks, llama: Path) ->
     assert learner._begin(alone).advantages == [*learner._begin(batch).advantages, 0.0]
 
 
-def test_rewards_of_single_calls_are_refused_and_nothing_is_learned(ranks: Ranks, llama: Path) -> None:
-    made = _job({"advantage_estimator": "rloo"})
+@pytest.mark.parametrize("name", ["rloo", "gae"])
+def test_rewards_of_single_calls_are_refused_and_nothing_is_learned(name: str, ranks: Ranks, llama: Path) -> None:
+    made = _job({"advantage_estimator": name})
     policy, _ = local(made)
     learner, batch = ranks.learner(llama, made, 1), make_batch(policy)
     calls = (CallReward(0, 1.0), CallReward(1, 0.0))
-    with pytest.raises(BackendError, match=r"episode e0: expected one reward, as verl\.advantage_estimator rloo"):
+    with pytest.raises(BackendError, match=rf"episode e0: .*verl\.advantage_estimator {name}"):
         learner.update(replace(batch, episodes=(replace(batch.episodes[0], call_rewards=calls), *batch.episodes[1:])))
     assert learner.version == 0
     learner.update(batch)
@@ -326,9 +315,7 @@ def test_the_gradient_is_that_of_verl_s_loss_however_it_is_cut(
 
 
 @pytest.mark.parametrize("name", _LOSSES)
-def test_the_job_s_correction_and_the_present_policy_are_what_verl_s_loss_is_told(
-    name: str, ranks: Ranks, llama: Path
-) -> None:
+def test_verl_s_loss_is_told_the_job_s_correction_and_the_present_policy(name: str, ranks: Ranks, llama: Path) -> None:
     made = _job({"policy_loss": name}, micro_batch_tokens=48)
     policy, _ = local(made)
     batch = make_batch(policy, drift=1.5)
@@ -379,23 +366,17 @@ def _partly_drifted(policy: Any) -> Batch:
     [*[(name, None) for name in _DECOUPLED]]
     + [(name, loss) for name in ("decoupled_seq_is_rs", "decoupled_token_icepop") for loss in ("gspo", "clip_cov")],
 )
-def test_a_decoupled_preset_weighs_and_rejects_as_verl_s_does(
-    preset: str, loss: str | None, ranks: Ranks, llama: Path
-) -> None:
+def test_a_decoupled_preset_weighs_as_verl_s_does(preset: str, loss: str | None, ranks: Ranks, llama: Path) -> None:
     made = _job({"rollout_correction": preset, "policy_loss": loss}, micro_batch_tokens=48)
     policy, _ = local(made)
     batch = _partly_drifted(policy)
     padded, config = padded_batch(policy, batch), getattr(algorithm.RolloutCorrectionConfig, preset)()
     old = padded.present.detach()
     weights, mask, metrics = helper.compute_rollout_correction_and_rejection_mask(
-        old,
-        padded.rollout,
-        padded.mask,
-        rollout_is=config.rollout_is,
-        rollout_is_threshold=config.rollout_is_threshold,
-        rollout_rs=config.rollout_rs,
+        old, padded.rollout, padded.mask, rollout_is=config.rollout_is,
+        rollout_is_threshold=config.rollout_is_threshold, rollout_rs=config.rollout_rs,
         rollout_rs_threshold=config.rollout_rs_threshold,
-    )
+    )  # fmt: skip
     assert 0 < mask.sum() < padded.mask.sum() or config.rollout_rs is None
     factors = None if weights is None else weights.batch["rollout_is_weights"]
     expected = _loss(made, loss or "vanilla", padded, old=old, factors=factors, mask=mask)
@@ -406,9 +387,7 @@ def test_a_decoupled_preset_weighs_and_rejects_as_verl_s_does(
 
 @pytest.mark.parametrize(("world", "micro"), [CUTS[0], CUTS[2]], ids=str)
 @pytest.mark.parametrize("preset", _BYPASS)
-def test_a_bypassing_preset_is_verl_s_loss_of_that_name(
-    preset: str, world: int, micro: int, ranks: Ranks, llama: Path
-) -> None:
+def test_a_bypassing_preset_is_verl_s_own_loss(preset: str, world: int, micro: int, ranks: Ranks, llama: Path) -> None:
     made = _job({"rollout_correction": preset}, micro_batch_tokens=micro)
     policy, _ = local(made)
     batch = _partly_drifted(policy)
@@ -427,35 +406,6 @@ def test_a_bypassing_preset_is_verl_s_loss_of_that_name(
     assert same(found, gradients(policy, expected))
 
 
-@pytest.mark.parametrize(
-    ("verl", "ours"),
-    [
-        ({"advantage_estimator": "grpo"}, {}),
-        ({"advantage_estimator": "grpo", "policy_loss": "vanilla"}, {"kl_coef": 0.1, "entropy_coef": 0.05}),
-        ({"policy_loss": "gspo"}, {"algorithm": "gspo", "clip_ratio": 0.02}),
-        ({"policy_loss": "vanilla"}, {"algorithm": "dr_grpo", "dual_clip": 1.2}),
-    ],
-    ids=str,
-)
-def test_what_both_have_is_the_same_by_verl_s_name_and_by_ours(
-    verl: dict[str, Any], ours: dict[str, Any], ranks: Ranks, llama: Path
-) -> None:
-    fields = {**ours, "epochs": 2, "minibatches": 2, "micro_batch_tokens": 48}
-    plain = _job({}, **fields)
-    by_name = _job(verl, **{**fields, "algorithm": "grpo" if ours.get("algorithm") == "gspo" else plain.algorithm})
-    policy, _ = local(plain)
-    batch = make_batch(policy, drift=0.05)
-    expected = _updated(ranks.learner(llama, plain, 2), batch)
-    found = _updated(ranks.learner(llama, by_name, 2), batch)
-    for (metrics, weights), (own, others) in zip(found, expected, strict=True):
-        apart = {name for name in own if name.split("/")[0] in ("timing_s", "tokens")}
-        assert set(metrics) - apart == set(own) - apart
-        for name in set(own) - apart:
-            assert metrics[name] == pytest.approx(own[name], rel=1e-4, abs=CLOSE), name
-        gaps = torch.cat([(weights[name] - others[name]).abs().flatten() for name in weights])
-        assert (gaps > CLOSE).double().mean().item() < 1e-3
-
-
 def _updated(learner: VerlLearner, batch: Batch) -> list[tuple[dict[str, float], dict[str, Tensor]]]:
     return [(dict(learner.update(batch)), exported(learner)) for _ in range(2)]
 
@@ -463,19 +413,13 @@ def _updated(learner: VerlLearner, batch: Batch) -> list[tuple[dict[str, float],
 @pytest.mark.parametrize(
     "verl",
     [
-        {"policy_loss": "gspo"},
-        {"policy_loss": "geo_mean"},
-        {"policy_loss": "clip_cov"},
-        {"policy_loss": "kl_cov"},
+        {"policy_loss": "gspo"}, {"policy_loss": "geo_mean"}, {"policy_loss": "clip_cov"}, {"policy_loss": "kl_cov"},
         {"policy_loss": "cispo", "rollout_correction": "decoupled_seq_is_rs"},
-        {"rollout_correction": "bypass_pg_geo_rs_seq_tis"},
-        {"rollout_correction": "bypass_ppo_clip_k3_rs"},
+        {"rollout_correction": "bypass_pg_geo_rs_seq_tis"}, {"rollout_correction": "bypass_ppo_clip_k3_rs"},
     ],
     ids=str,
-)
-def test_several_steps_learn_the_same_on_one_rank_and_on_two_cut_small(
-    verl: dict[str, Any], ranks: Ranks, llama: Path
-) -> None:
+)  # fmt: skip
+def test_several_steps_learn_the_same_on_two_ranks_cut_small(verl: dict[str, Any], ranks: Ranks, llama: Path) -> None:
     fields = {"epochs": 2, "minibatches": 2}
     whole, cut = _job(verl, **fields), _job(verl, micro_batch_tokens=32, **fields)
     policy, _ = local(whole)

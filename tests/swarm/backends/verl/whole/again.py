@@ -1,5 +1,4 @@
-"""A Ray after another in one process, each begun on a thread of its own: how many requests of an actor have a name of
-their own is printed as JSON, and what becomes of one who waits once Ray is left."""
+"""A Ray after another in one process, each begun on a thread of its own; what becomes of requests is printed."""
 
 from __future__ import annotations
 
@@ -25,7 +24,6 @@ class Holder:
 
 
 def main() -> None:
-    """Join and leave on one thread, join on another, then ask an actor from both."""
     job = Job(backend="verl", device="cpu")
     with ThreadPoolExecutor(1) as first, ThreadPoolExecutor(1) as second:
         first.submit(Cluster.joined, job).result().leave()

@@ -14,14 +14,11 @@ PAIRS = 2
 
 
 class Seer:
-    """Says what of the GPUs its process sees."""
-
     def sees(self) -> str:
         return os.environ["CUDA_VISIBLE_DEVICES"]
 
 
 def seen(cluster: Cluster) -> dict[str, list[str]]:
-    """Return what ranks and replicas see, in the order of their numbers."""
     import ray
 
     seer = ray.remote(Seer)
@@ -31,18 +28,13 @@ def seen(cluster: Cluster) -> dict[str, list[str]]:
 
 
 def main() -> None:
-    """Place pairs, and again once they are gone; ask for GPUs that others have."""
     quiet_and_closed(None)
     import ray
 
     ray.init(
-        address="local",
-        num_cpus=1,
-        num_gpus=PAIRS,
-        include_dashboard=False,
-        logging_level="ERROR",
+        address="local", num_cpus=1, num_gpus=PAIRS, include_dashboard=False, logging_level="ERROR",
         object_store_memory=100 << 20,
-    )
+    )  # fmt: skip
     cluster = Cluster(VerlFields(trainers=PAIRS, replicas=PAIRS, colocated=True), "cuda", {})
     cluster._require_devices()
     cluster._reserve()

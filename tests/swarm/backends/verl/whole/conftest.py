@@ -41,7 +41,6 @@ async def started(folder: Path, fields: VerlFields, **job: Any) -> AsyncIterator
 
 @pytest_asyncio.fixture(loop_scope="package", scope="package")
 async def pair(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[VerlBackend]:
-    """A backend of one trainer and two replicas."""
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("AJET_SECRET", "secret")
         environment.setenv("WANDB_API_KEY", "secret")

@@ -1,12 +1,4 @@
-"""A training on a Ray that runs already, in a process of its own, for a process is on one Ray.
-
-    python -m tests.swarm.backends.verl.whole.joined HOST:PORT FOLDER [lose]
-
-Learns and publishes twice; prints, as JSON, the node of each rank and each replica, and how far learner and engine were
-apart each time. Where it is to lose a node, it saves first. Once there is something to read, it prints what the next
-update comes to, and after how long; and, of a training on what is left, the version that it goes on from and how far
-learner and engine are apart then.
-"""
+"""A training on a Ray that runs already: python -m tests.swarm.backends.verl.whole.joined HOST:PORT FOLDER [lose]."""
 
 from __future__ import annotations
 
@@ -20,20 +12,18 @@ from typing import Any
 from swarm.backends.protocols import BackendError, Batch
 from swarm.backends.verl.backend import VerlBackend
 from swarm.verl_fields import VerlFields
-from tests.swarm.backends.conformance.support import played
+from tests.swarm.backends.conformance.kinds import played
 from tests.swarm.backends.verl.whole.conftest import started
 from tests.swarm.backends.verl.whole.test_forms import gaps
 
 
 async def main(address: str, folder: Path) -> None:
-    """Train, and say where."""
     fields = VerlFields(address=address, trainers=2, replicas=2)
     async with started(folder, fields, learning_rate=1e-3) as backend:
         _say(await _learned(backend))
 
 
 async def lose(address: str, folder: Path) -> None:
-    """Train, save, lose a node and say how that was noticed, go on without it."""
     saved = folder / "saved"
     async with started(folder, VerlFields(address=address, trainers=2, replicas=2), learning_rate=1e-3) as backend:
         said = await _learned(backend)

@@ -1,8 +1,4 @@
-"""Nodes of a Ray that are started by hand, as docs/cluster.md says: side by side, or each on a machine of its own.
-
-A machine is a network namespace of this one with an address of its own: what talks to the other goes over a cable that
-can be cut, and `localhost` is each one's own. Files and processors are shared.
-"""
+"""Nodes of a Ray, started by hand as docs/cluster.md says: here, or each in a network namespace with a cable to cut."""
 
 from __future__ import annotations
 
@@ -26,8 +22,6 @@ UP_S = 120.0
 
 @dataclass(frozen=True)
 class Place:
-    """Where a node is: its address, and what a command begins with to run there."""
-
     address: str = "127.0.0.1"
     prefix: tuple[str, ...] = ()
 
@@ -55,7 +49,6 @@ def can_make_machines() -> bool:
 
 @contextmanager
 def two_machines() -> Iterator[tuple[Machine, Machine]]:
-    """Make two machines and a cable between them."""
     names = [f"ajet-{os.getpid()}-{end}" for end in "ab"]
     first, second = (
         Machine(f"198.51.100.{end}", ("ip", "netns", "exec", name), name) for end, name in enumerate(names, 1)
@@ -96,7 +89,6 @@ def ray_of(places: Sequence[Place]) -> Iterator[tuple[str, dict[str, str]]]:
 
 @contextmanager
 def _node(place: Place, environment: dict[str, str], *options: str) -> Iterator[None]:
-    """Start a node; end all its processes."""
     store = ("--object-store-memory", "100000000", "--node-ip-address", place.address)
     ray = ("-m", "ray.scripts.scripts", "start", "--block", "--num-cpus", "2")
     command = [*place.prefix, sys.executable, *ray, *store, *options]
@@ -108,7 +100,6 @@ def _node(place: Place, environment: dict[str, str], *options: str) -> Iterator[
 
 
 def _end(pid: int) -> None:
-    """End a process and all below it; some end by themselves meanwhile."""
     with suppress(psutil.NoSuchProcess):
         left = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
         for end in (psutil.Process.terminate, psutil.Process.kill):
@@ -119,7 +110,6 @@ def _end(pid: int) -> None:
 
 
 def nodes(place: Place, address: str, environment: dict[str, str]) -> int:
-    """Return how many nodes a Ray has that live, 0 where there is none yet."""
     code = (
         "import ray, sys; ray.init(sys.argv[1], logging_level='ERROR'); "
         "print(sum(node['Alive'] for node in ray.nodes()))"
@@ -130,7 +120,6 @@ def nodes(place: Place, address: str, environment: dict[str, str]) -> int:
 
 
 def wait_for(what: Callable[[], bool]) -> None:
-    """Wait for something to be so."""
     deadline = time.monotonic() + UP_S
     while not what():
         assert time.monotonic() < deadline

@@ -1,7 +1,4 @@
-"""Forms that are not the plain one: a replica over two devices, bfloat16, a critic, devices that are shared.
-
-Learned, published and compared.
-"""
+"""Forms that are not the plain one: two devices, bfloat16, a critic, devices that are shared."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from swarm.backends.protocols import BackendError, Sampling
 from swarm.backends.verl.backend import VerlBackend
 from swarm.backends.verl.cluster import Cluster
 from swarm.verl_fields import CriticFields, VerlFields
-from tests.swarm.backends.conformance.support import Answer, ask, played
+from tests.swarm.backends.conformance.kinds import Answer, ask, played
 from tests.swarm.backends.verl.generating.sglang_here import NO_SGLANG, PATH, SGLANG
 from tests.swarm.backends.verl.whole.conftest import started
 
@@ -26,7 +23,6 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package"
 
 
 async def gaps(backend: VerlBackend) -> list[float]:
-    """Learn and publish twice; return how far learner and engine were apart each time."""
     found = []
     for step in range(2):
         batch = await played(backend, 16, step, 6)
@@ -85,7 +81,6 @@ class Observed:
         self.broken = False
 
     def score(self, update: Any) -> None:
-        """Look, and go on as the learner does, or fail."""
         self.opinions.append(self._backend.engine.scored([[1, 2]], 60.0)[0])
         asking = ask(self._backend, [1, 2, 3], Sampling(max_tokens=4))
         self.asked.append(asyncio.run_coroutine_threadsafe(asking, self._loop))
@@ -96,7 +91,6 @@ class Observed:
         self._score(update)
 
     async def answered(self) -> list[set[int]]:
-        """Return the versions that answered what was asked."""
         return [set((await asyncio.wrap_future(each)).versions) for each in self.asked]
 
 

@@ -1,7 +1,4 @@
-"""A Ray of two nodes, started by hand with a token as docs/cluster.md says, is joined by its address and goes on.
-
-On one machine, and on two that are network namespaces of this one.
-"""
+"""A Ray of two nodes that were started by hand is joined by its address, on one machine and on two."""
 
 from __future__ import annotations
 
@@ -57,7 +54,25 @@ def test_two_machines_learn_together_and_what_one_of_them_saved_goes_on_without_
             assert driver.wait(100) == 0
         assert nodes(machines[0], address, environment) == 1
     assert lost["error"].startswith("rank ")
-    assert lost["error"].endswith("start the server again")
+    assert lost["error"].endswith("the server again")
     assert lost["seconds"] < 120
     assert after["version"] == 2
     assert max(after["gaps"]) < 1e-4
+
+
+def _printed(module: str) -> Any:
+    command = [sys.executable, "-m", f"tests.swarm.backends.verl.whole.{module}"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return json.loads(ran.stdout.splitlines()[-1])
+
+
+def test_a_second_ray_of_a_process_names_all_that_is_asked_apart_and_none_begins_by_the_way() -> None:
+    assert _printed("again") == {"asked": 8, "named": 8, "waited": "RaySystemError", "begun": False}
+
+
+def test_a_pair_sees_one_gpu_and_the_same_and_no_other_pair_does() -> None:
+    printed = _printed("bundled")
+    assert sorted(printed["ranks"]) == ["0", "1"]
+    assert printed["ranks"] == printed["replicas"]
+    assert printed["refused"].startswith("verl.colocated: expected 1 GPUs")

@@ -34,7 +34,7 @@ def test_the_known_one_is_named_and_others_and_none_are_refused(monkeypatch: pyt
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(sglang, "version", none)
-    with pytest.raises(BackendError, match=r"found none: install it as docs/cluster\.md says, or leave"):
+    with pytest.raises(BackendError, match=r"found none: .*docs/cluster\.md"):
         sglang.check()
 
 
@@ -93,7 +93,6 @@ def streaming(manager: FakeManager) -> sglang.SglangStream:
 
 
 def said(ids: Sequence[int], reason: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Return what SGLang says once it has these ids."""
     places = [(-0.5, token, None) for token in ids]
     top = [[(-0.5, token, None), (-1.5, 8, None)] for token in ids]
     about = {"output_token_logprobs": places, "output_top_logprobs": top, "finish_reason": reason}
@@ -133,7 +132,7 @@ async def test_whoever_goes_away_early_ends_the_request() -> None:
 
 async def test_what_sglang_refuses_and_numbers_that_are_none_are_said() -> None:
     refused = {"meta_info": {"finish_reason": {"type": "abort", "message": "too long", "status_code": 400}}}
-    with pytest.raises(BackendError, match="refused it: too long"):
+    with pytest.raises(BackendError, match=": too long"):
         await answer(FakeManager([[refused]]))
     broken = said([1])
     broken["meta_info"]["output_token_logprobs"] = [(math.nan, 1, None)]
@@ -141,7 +140,7 @@ async def test_what_sglang_refuses_and_numbers_that_are_none_are_said() -> None:
         await answer(FakeManager([[broken]]))
 
 
-async def test_new_weights_wait_until_nothing_runs_and_ended_requests_are_forgotten(
+async def test_new_weights_wait_until_nothing_runs_and_the_ended_is_forgotten(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     manager = FakeManager()
@@ -167,7 +166,7 @@ async def test_who_waits_for_an_answer_of_a_dead_process_is_told(monkeypatch: py
     process = SimpleNamespace(is_alive=lambda: False)
     manager._subprocess_watchdog = SimpleNamespace(_processes=[process])  # type: ignore[attr-defined]
     monkeypatch.setattr(sglang, "_LOOK_S", 0.01)
-    with pytest.raises(ReplicaDied, match="ended before it answered"):
+    with pytest.raises(ReplicaDied, match="ended before"):
         await streaming(manager)._watched(asyncio.Event().wait())
 
 
@@ -199,7 +198,7 @@ def test_a_weight_that_did_not_come_is_named_whatever_the_bucket_called_it(tmp_p
 
 def test_what_fails_in_its_process_is_told_and_so_is_one_that_did_not_answer(tmp_path: Path) -> None:
     torch.save({"weight": torch.ones(3, 3)}, tmp_path / "bucket.pt")
-    with pytest.raises(BackendError, match=r"did not load the weights: RuntimeError: .*size"):
+    with pytest.raises(BackendError, match=r"weights: RuntimeError: .*size"):
         told(Model(2, 2), tmp_path / "1", "load", str(tmp_path / "bucket.pt"))
     (tmp_path / "2").mkdir()
     with pytest.raises(BackendError, match=r"expected 2 processes .* 0 answered"):
@@ -208,19 +207,14 @@ def test_what_fails_in_its_process_is_told_and_so_is_one_that_did_not_answer(tmp
 
 RULES = st.fixed_dictionaries(
     {
-        "temperature": st.sampled_from([0.0, 0.3, 1.0, 1.7]),
-        "top_p": st.sampled_from([1.0, 0.7, 0.2]),
-        "top_k": st.sampled_from([0, 1, 3]),
-        "seed": st.integers(0, 1 << 62),
-        "top_logprobs": st.integers(0, 5),
+        "temperature": st.sampled_from([0.0, 0.3, 1.0, 1.7]), "top_p": st.sampled_from([1.0, 0.7, 0.2]),
+        "top_k": st.sampled_from([0, 1, 3]), "seed": st.integers(0, 1 << 62), "top_logprobs": st.integers(0, 5),
     }
-)
+)  # fmt: skip
 
 
 @given(rules=st.lists(RULES, min_size=1, max_size=4), place=st.integers(0, 1 << 20), seed=st.integers(0, 99))
-def test_a_draw_is_its_request_s_own_and_its_logprob_that_of_what_was_cut(
-    rules: list[dict[str, Any]], place: int, seed: int
-) -> None:
+def test_a_draw_and_its_logprob_are_its_request_s_own(rules: list[dict[str, Any]], place: int, seed: int) -> None:
     logits = torch.randn(len(rules), 11, generator=torch.Generator().manual_seed(seed))
     ids, logprobs, top = drawing.drawn(logits, rules, [place + number for number in range(len(rules))])
     asked = [Sampling(1, rule["temperature"], rule["top_p"], rule["top_k"]) for rule in rules]

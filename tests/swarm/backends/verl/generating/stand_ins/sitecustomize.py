@@ -1,10 +1,4 @@
-"""Stand-ins for what SGLang imports and cannot be had, or is not used, on a CPU: kernels for GPUs, pictures, notebooks.
-
-In the path of SGLang's processes alone, where Python imports this by its name before anything else. A real package
-goes before its stand-in. Triton's may be called, as decorators and declarations at import, and give another stand-in,
-of which no number can come; a kernel that is launched raises, and so does any function of the others. So what the tests
-see of SGLang is its own code on torch.
-"""
+"""Stand-ins, in SGLang's processes alone, for kernels of GPUs and the like: a function that is called raises."""
 
 from __future__ import annotations
 

@@ -1,0 +1,308 @@
+"""What the processes of a training share: buckets of weights, one thread, printed lines, bounds and turns."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pickle
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import patch
+
+import pytest
+import torch
+
+from swarm.backends.protocols import BackendError
+from swarm.backends.verl.processes import output, own_time
+from swarm.backends.verl.processes.bucket import Bucket
+from swarm.backends.verl.processes.one_thread import OneThread
+from swarm.backends.verl.processes.output import ChildOutput
+from swarm.backends.verl.processes.own_time import Silence, ready_within, within
+from swarm.backends.verl.processes.surroundings import allowed, forget_secrets, meet_at, needed_alone
+from swarm.backends.verl.processes.turns import DeviceTurns
+
+TENSORS = {
+    "float": torch.randn(3, 5), "half": torch.randn(7).to(torch.bfloat16), "turned": torch.randn(4, 6).t(),
+    "counted": torch.arange(3), "one": torch.tensor(2.5, dtype=torch.bfloat16), "none": torch.zeros(0, 4),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("error")
+def test_tensors_come_back_as_they_were_and_their_bytes_lie_beside_the_pickle() -> None:
+    beside: list[pickle.PickleBuffer] = []
+    written = pickle.dumps(Bucket(TENSORS), protocol=5, buffer_callback=beside.append)
+    assert sum(len(buffer.raw()) for buffer in beside) == sum(tensor.nbytes for tensor in TENSORS.values())
+    found = pickle.loads(written, buffers=[bytes(buffer.raw()) for buffer in beside])  # read-only, as the store's are
+    assert list(found) == list(TENSORS)
+    for name, tensor in TENSORS.items():
+        assert (found[name].dtype, found[name].shape) == (tensor.dtype, tensor.shape)
+        assert torch.equal(found[name], tensor)
+
+
+def test_all_callers_share_a_thread_that_is_none_of_theirs() -> None:
+    thread = OneThread("one")
+    with ThreadPoolExecutor(4) as callers:
+        ran = set(callers.map(lambda _: thread.call(threading.get_ident), range(40)))
+    assert len(ran) == 1
+    assert threading.get_ident() not in ran
+
+
+@pytest.mark.parametrize("error", [ValueError("a line"), KeyboardInterrupt()])
+def test_what_is_raised_reaches_the_caller_and_ends_nothing(error: BaseException) -> None:
+    thread = OneThread("one")
+
+    def fail() -> None:
+        raise error
+
+    before = thread.call(threading.get_ident)
+    with pytest.raises(type(error)):
+        thread.call(fail)
+    assert thread.call(threading.get_ident) == before
+
+
+def test_it_is_there_for_what_a_library_does_at_exit_and_holds_nobody_up() -> None:
+    code = (
+        "import atexit; from swarm.backends.verl.processes.one_thread import OneThread\n"
+        "one = OneThread('one'); one.call(int); atexit.register(lambda: print(one.call(lambda: 'there')))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
+    assert (ran.returncode, ran.stdout.strip()) == (0, "there"), ran.stderr
+
+
+def test_what_a_child_prints_later_is_kept_too_and_its_end_is_quoted() -> None:
+    """The child prints only after this process has its own output back, as vLLM's do that die in their work."""
+    kept, nothing = ChildOutput(), ChildOutput()
+    with nothing.taken():
+        pass
+    assert nothing.quoted() == "nothing"
+    script = "import sys; input(); print('loaded'); sys.stderr.write('ValueError: no more\\n\\n')"
+    with kept.taken():
+        os.write(1, b"booting\n")
+        child = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE)
+    child.communicate(b"\n")
+    assert kept.lines(wait_s=60) == ["booting", "loaded", "ValueError: no more"]
+    assert kept.quoted() == "booting | loaded | ValueError: no more"
+
+
+def test_it_holds_the_beginning_and_the_end_and_no_more() -> None:
+    kept = ChildOutput()
+    many = output.FIRST + 3 * output.LAST
+    script = f"for i in range({many}): print(i)\nprint('x' * 10**6)"
+    with kept.taken():
+        child = subprocess.Popen([sys.executable, "-c", script])
+    child.wait()
+    lines = kept.lines(wait_s=60)
+    assert lines[: output.FIRST] == [str(i) for i in range(output.FIRST)]
+    assert lines[output.FIRST : -1] == [str(i) for i in range(many - output.LAST + 1, many)]
+    assert set(lines[-1]) == {"x"}
+    assert len(lines[-1]) <= output.LONGEST
+    assert len(kept.quoted()) < 4000
+
+
+WAITER = """
+import asyncio, sys
+from swarm.backends.verl.processes import own_time
+own_time.SLICE_S = 0.1
+
+async def main():
+    answer = asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+    print("waits", flush=True)
+    try:
+        print("answered", (await own_time.within(answer, 2.0)).strip(), flush=True)
+    except TimeoutError:
+        print("judged", flush=True)
+    import os
+    os._exit(0)
+
+asyncio.run(main())
+"""
+
+
+def test_what_is_answered_while_the_process_was_stopped_is_not_judged() -> None:
+    """It is stopped for longer than its bound, and answered only once it runs again."""
+    process = subprocess.Popen([sys.executable, "-c", WAITER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "waits\n"
+    process.send_signal(signal.SIGSTOP)
+    time.sleep(2.5)  # what is tested is that this much time does not count
+    process.send_signal(signal.SIGCONT)
+    process.stdin.write("yes\n")
+    process.stdin.flush()
+    assert process.stdout.readline() == "answered yes\n"
+    assert process.wait(60) == 0
+
+
+async def test_who_does_not_answer_is_judged_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_time, "SLICE_S", 0.01)
+    never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    with pytest.raises(TimeoutError):
+        await within(never, 0.05)
+    assert never.cancelled()
+
+
+class _Waits:
+    """Stands for Ray: what is waited for is ready after so many slices."""
+
+    def __init__(self, slices: int) -> None:
+        self.slices = slices
+
+    def wait(self, references: list[int], timeout: float) -> tuple[list[int], list[int]]:
+        self.slices -= 1
+        return (references, []) if self.slices < 0 else ([], references)
+
+
+@pytest.mark.parametrize(("slices", "ready"), [(0, True), (3, True), (9, False)])
+def test_a_blocking_wait_is_counted_in_slices(slices: int, ready: bool) -> None:
+    assert ready_within(_Waits(slices), 1, 4.5) is ready
+
+
+def test_a_silence_counts_no_more_between_looks_than_can_pass_while_it_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr("swarm.backends.verl.processes.own_time.time.monotonic", lambda: now[0])
+    silence = Silence()
+    now[0] = 60.0
+    assert silence.lasts(90) == 60
+    now[0] = 7200.0
+    assert silence.lasts(90) == 150
+    silence.end()
+    assert silence.lasts(90) == 0
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_time, "SLICE_S", 0.001)
+
+
+async def test_who_would_boot_waits_for_the_end_of_the_learner_s_turn(hasty: None) -> None:
+    turns, booted = DeviceTurns(), asyncio.Event()
+
+    async def boot() -> None:
+        async with turns.booting(60):
+            booted.set()
+
+    turns.begin(60)
+    booting = asyncio.ensure_future(boot())
+    await asyncio.sleep(0.02)
+    assert not booted.is_set()
+    await asyncio.to_thread(turns.end)
+    await asyncio.wait_for(booting, 60)
+
+
+async def test_a_turn_waits_for_all_who_boot_however_that_ends_and_lets_none_begin(hasty: None) -> None:
+    turns, up = DeviceTurns(), asyncio.Event()
+
+    async def boot(*, fails: bool) -> None:
+        async with turns.booting(60):
+            await up.wait()
+            if fails:
+                raise BackendError("no memory")
+
+    booting = [asyncio.ensure_future(boot(fails=fails)) for fails in (False, True)]
+    await asyncio.sleep(0)
+    turn = asyncio.ensure_future(asyncio.to_thread(turns.begin, 60))
+    await asyncio.sleep(0.02)
+    late = asyncio.ensure_future(boot(fails=False))
+    assert not turn.done()
+    up.set()
+    await asyncio.wait_for(turn, 60)
+    assert [type(each) for each in await asyncio.gather(*booting, return_exceptions=True)] == [type(None), BackendError]
+    assert not late.done()
+    turns.end()
+    await asyncio.wait_for(late, 60)
+
+
+async def test_neither_waits_without_a_bound(hasty: None) -> None:
+    turns = DeviceTurns()
+    async with turns.booting(60):
+        with pytest.raises(BackendError, match="beside the learner"):
+            await asyncio.to_thread(turns.begin, 0.01)
+    with pytest.raises(BackendError, match="the learner's turn"):
+        async with turns.booting(0.01):
+            pass
+    turns.end()
+    async with turns.booting(60):
+        pass
+
+
+SECRETS = ("AJET_TOKEN", "AJET_SERVER", "WANDB_API_KEY", "HF_TOKEN", "VLLM_API_KEY", "AWS_SECRET_ACCESS_KEY", "DB_URL")
+NEEDED = ("PATH", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "CUDA_VISIBLE_DEVICES", "LD_LIBRARY_PATH", "HF_HOME", "LC_ALL",
+          "TOKENIZERS_PARALLELISM")  # fmt: skip
+ROOT = str(Path(__file__).parents[5])
+
+
+def test_what_is_needed_is_passed_and_nothing_else() -> None:
+    assert set(allowed(dict.fromkeys((*SECRETS, *NEEDED), "x"))) == set(NEEDED)
+
+
+@pytest.mark.parametrize(
+    ("path", "passed"),
+    [(f"/elsewhere:{ROOT}", ROOT), ("/elsewhere", None), ("", None)],
+    ids=["ours", "another", "none"],
+)
+def test_a_path_of_modules_says_where_this_package_is_alone(path: str, passed: str | None) -> None:
+    assert allowed({"PYTHONPATH": path}).get("PYTHONPATH") == passed
+
+
+def test_the_environment_is_as_before_once_ray_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AJET_TOKEN", "secret")
+    monkeypatch.setenv("PYTHONPATH", f"/elsewhere:{ROOT}")
+    before = dict(os.environ)
+    with needed_alone():
+        assert "AJET_TOKEN" not in os.environ
+        assert os.environ["PYTHONPATH"] == ROOT
+        os.environ["RAY_CLIENT_MODE"] = "0"  # as Ray itself sets some
+    assert dict(os.environ) == {**before, "RAY_CLIENT_MODE": "0"}
+    monkeypatch.delenv("RAY_CLIENT_MODE")
+
+
+def test_a_replica_forgets_ray_s_token_and_what_is_the_server_s() -> None:
+    with patch.dict(os.environ, dict.fromkeys(("AJET_TOKEN", "RAY_AUTH_TOKEN", "RAY_AUTH_MODE"), "x")):
+        forget_secrets()
+        assert "RAY_AUTH_MODE" in os.environ
+        assert not {"AJET_TOKEN", "RAY_AUTH_TOKEN"} & set(os.environ)
+
+
+def _has(*addresses: tuple[int, str]) -> list[SimpleNamespace]:
+    return [SimpleNamespace(family=family, address=address) for family, address in addresses]
+
+
+LINKS = {
+    "lo": _has((socket.AF_INET, "127.0.0.1"), (socket.AF_INET, "192.0.2.9")),
+    "eth0": _has(
+        (socket.AF_PACKET, "02:00:00:00:00:01"), (socket.AF_INET, "192.0.2.1"), (socket.AF_INET, "192.0.2.2"),
+        (socket.AF_INET6, "2001:db8::1"),
+    ),
+    "eth1": _has((socket.AF_INET, "192.0.2.9")),
+}  # fmt: skip
+"""What a machine has of addresses; gloo listens at a link's first one."""
+
+
+@pytest.mark.parametrize(
+    ("told", "address", "link"),
+    [
+        pytest.param(None, "127.0.0.1", "lo", id="its own"),
+        pytest.param(None, "192.0.2.1", "eth0", id="of a link"),
+        pytest.param("eth7", "192.0.2.1", "eth7", id="as the node is told"),
+        pytest.param(None, "192.0.2.2", None, id="a link's second one"),
+        pytest.param(None, "2001:db8::1", None, id="after another family's"),
+        pytest.param(None, "192.0.2.9", "eth1", id="of two links"),
+        pytest.param(None, "203.0.113.7", None, id="of none"),
+    ],
+)
+def test_ranks_meet_where_a_node_is_reached(
+    told: str | None, address: str, link: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: LINKS)
+    with patch.dict(os.environ, {} if told is None else {"GLOO_SOCKET_IFNAME": told}):
+        meet_at(address)
+        assert os.environ.get("GLOO_SOCKET_IFNAME") == link
