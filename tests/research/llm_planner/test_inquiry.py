@@ -32,6 +32,8 @@ from tests.research.llm_planner.test_looking import calls
 from tests.research.looks.flown import ALTER, PLANTED
 from tests.research.planner.scripted_endpoint import Endpoint, Reply, says, scripted_endpoint
 
+pytestmark = pytest.mark.slow
+
 IDEA = "Larger groups may only help while rewards are rare."
 NARROWER = "Larger groups may only help in guess."
 QUESTION = "Does arith matter to you as much as guess?"

@@ -10,6 +10,8 @@ from research.llm_planner.conversation import PLANNER
 from tests.research.llm_planner.inquiring import DESIGN, GROUPS, KEY, RATES, Script, facts_of, flown, place_of, proposal
 from tests.research.planner.scripted_endpoint import Endpoint, fails, says
 
+pytestmark = pytest.mark.slow
+
 NONSENSE = [f"I like {count} turtles." for count in range(3)]
 
 
