@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,18 @@ import typer.main
 
 from research.cli.app import app, run
 from research.cli.lazy import LazyGroup
+from research.installation import server_process
 from research.installation.home import Home
+from research.installation.server_process import SwarmProcess, find_swarm
 from research.study.one_controller import controlling
 from studies import EventLog
+from swarm.client import SwarmClient
+from swarm.client.home import folder_of
+from swarm.job import Job
 from tests.research.commands import ended
 from tests.research.factories import make_study
 from tests.studies.synthetic import STUDY, Synthetic
+from tests.swarm.server.threads import Threaded, threaded
 
 
 @dataclass(frozen=True)
@@ -114,6 +121,45 @@ def finished(home: Path, finished_home: Path) -> Iterator[Synthetic]:
     made = make_study()
     yield made
     made.log.close()
+
+
+@contextmanager
+def own_server(home: Path, name: str | None = None, job: Job | None = None) -> Iterator[Threaded]:
+    """Run a swarm server of an installation in a thread; it is found as if it were a process, and plays by a fake."""
+    folder, is_server = folder_of(home, name), server_process._is_server
+    with threaded(folder, job, start=job is not None) as running, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(server_process, "_is_server", lambda pid, at: at == folder or is_server(pid, at))
+        keys = {role: running.served.server.keys.role(role) for role in ("admin", "client", "viewer")}
+        (folder / "tokens.json").write_text(json.dumps(keys))
+        (folder / "server.json").write_text(json.dumps({"url": running.served.url, "pid": os.getpid()}))
+        yield running
+
+
+def server_of(home: Path, name: str | None = None) -> SwarmProcess:
+    """Return the server of an installation, which runs."""
+    found = find_swarm(folder_of(home, name))
+    assert found is not None
+    return found
+
+
+@contextmanager
+def client_of(home: Path, name: str | None = None) -> Iterator[SwarmClient]:
+    server = server_of(home, name)
+    with SwarmClient(server.url, server.admin_token) as client:
+        yield client
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[SwarmProcess]:
+    """A server of this installation, in a thread, that has no job."""
+    with own_server(home):
+        yield server_of(home)
+
+
+def small_job(**fields: Any) -> Job:
+    """Return a job of a fake backend."""
+    small = {"backend": "fake", "steps": 2, "episodes_per_step": 4, "group_size": 2, "environment": "arith"}
+    return Job.model_validate({**small, **fields})
 
 
 def every_command() -> dict[str, Any]:

@@ -67,8 +67,8 @@ def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(
         settings = json.load(reply)
     assert settings["server"]["analytics_enabled"] is False
     services = settings["server"]["services"]
-    for ends in ("cancellation_cleanup", "pause_expirations"):
-        assert services[ends]["enabled"], "what is cancelled or paused after its controller was killed must end"
+    for ends in ("cancellation_cleanup", "pause_expirations", "triggers", "event_persister"):
+        assert services[ends]["enabled"], "what is cancelled or paused must end, and people's automations act"
 
     pid = json.loads((folder / "server.json").read_text())["pid"]
     listening = {c.laddr.ip for p in family(pid) for c in p.net_connections("tcp") if c.status == "LISTEN"}

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import pytest
@@ -188,12 +189,34 @@ def test_installations_that_share_a_server_have_pools_and_deployments_of_their_o
     assert runs[0].deployment_id != runs[1].deployment_id
 
 
+@pytest.mark.parametrize("wrong", [{"budget": "soon"}, {"looks": 50}, {"colour": "red"}])
+def test_a_form_that_is_wrong_is_refused_by_the_server(
+    home: Home, client: SyncPrefectClient, tell: Telling, wrong: dict[str, Any]
+) -> None:
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    deployment = client.read_deployment_by_name(f"ajet-research/{tell(home)}")
+    with pytest.raises(PrefectHTTPStatusError, match=next(iter(wrong))):
+        client.create_flow_run_from_deployment(deployment.id, parameters={"topic": "group size 4 vs 8", **wrong})
+
+
+def test_telling_the_server_again_keeps_a_schedule(home: Home, client: SyncPrefectClient, tell: Telling) -> None:
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.schedules import IntervalSchedule
+
+    deployment = client.read_deployment_by_name(f"ajet-resume/{tell(home)}")
+    yearly = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(days=365)), active=False)
+    (made,) = client.create_deployment_schedules(deployment.id, [yearly])
+    tell(home)
+    assert [each.id for each in client.read_deployment_schedules(deployment.id)] == [made.id]
+
+
 def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
     home: Home, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nobody = PrefectServer("http://127.0.0.1:9", reused=True)
     give = giving(home, nobody, monkeypatch)
-    with pytest.raises(NoWorker, match="ajet study resume s-1 --detach") as refused:
+    with pytest.raises(NoWorker, match="resume s-1 --detach") as refused:
         give("s-1")
     assert "\n" not in refused.value.message
 

@@ -20,7 +20,7 @@ from research.servers.running import NoSwarm, reached
 from swarm.client import SwarmClient
 from swarm.errors import InvalidRequest, Unreachable
 from swarm.wire import ServerState
-from tests.research.cli.conftest import Ajet
+from tests.research.cli.conftest import Ajet, own_server, server_of
 
 pytestmark = pytest.mark.slow
 
@@ -31,7 +31,7 @@ JOB = {"backend": "fake", "steps": 3, "episodes_per_step": 4, "group_size": 2, "
 def _ends_what_a_test_started(home: Path) -> Iterator[None]:
     yield
     for _, process in servers(Home(home, "")):
-        if process is not None:
+        if process is not None and process.pid != os.getpid():
             stop_swarm(process)
 
 
@@ -39,9 +39,8 @@ def _ends_what_a_test_started(home: Path) -> Iterator[None]:
 def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcess]:
     """A server of another installation."""
     folder = tmp_path_factory.mktemp("far")
-    found = start_swarm(folder / "swarm", models=folder / "models", port=0)
-    yield found
-    stop_swarm(found)
+    with own_server(folder):
+        yield server_of(folder)
 
 
 @pytest.fixture
@@ -69,23 +68,17 @@ def test_several_servers_run_in_one_installation_each_with_its_own_job(ajet: Aje
     keys = json.loads((home / "swarms" / "speaker" / "tokens.json").read_text())
     for role in ("admin", "client", "viewer"):
         assert ajet("swarm", "token", "--name", "speaker", "--role", role).out.strip() == keys[role]
-    refused = ajet("swarm", "stop", "--server", "")
-    assert refused.code == 2
-    assert "expected the name of a server" in refused.line
+    ajet("swarm", "stop", "--server", "").refused("the name of a server")
     assert ajet("swarm", "stop", "--server", "speaker").code == 0
     again = {row["name"]: row["state"] for row in json.loads(ajet("swarm", "list", "--json").out)}
     assert again == {None: "ROLLING", "listener-2": "ROLLING", "speaker": "down"}
-    gone = ajet("swarm", "status", "--server", "speaker")
-    assert gone.code == 2
-    assert "start it with `ajet swarm start --name speaker`" in gone.line
+    ajet("swarm", "status", "--server", "speaker").refused("`ajet swarm start --name speaker`")
 
 
 def test_a_laptop_commands_a_server_of_another_installation(
     ajet: Ajet, far: SwarmProcess, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tokenless = ajet("swarm", "status", "--server", far.url)
-    assert tokenless.code == 2
-    assert "AJET_TOKEN" in tokenless.line
+    ajet("swarm", "status", "--server", far.url).refused("AJET_TOKEN")
     monkeypatch.setenv("AJET_TOKEN", far.admin_token)
     assert ajet("swarm", "start", "--server", far.url, "--job", job).code == 0
     monkeypatch.setenv("AJET_SERVER", far.url)
@@ -95,57 +88,27 @@ def test_a_laptop_commands_a_server_of_another_installation(
         assert client.status().state is ServerState.ROLLING
     assert ajet("swarm", "episodes").code == 0
     assert json.loads(ajet("swarm", "shares", "--json").out) == {"changed": False, "streams": []}
-    ended = ajet("swarm", "stop")
-    assert "its process there goes on" in ended.out
+    assert "process there goes on" in ajet("swarm", "stop").out
     assert json.loads(ajet("swarm", "status", "--json").out)["state"] == "OFFLINE"
-    assert psutil.pid_exists(far.pid)
 
 
 def test_a_wrong_key_and_an_address_where_nobody_is_are_one_line(
     ajet: Ajet, far: SwarmProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AJET_TOKEN", "no key of anybody")
-    wrong = ajet("swarm", "status", "--server", far.url)
-    assert wrong.code == 2
-    assert "AJET_TOKEN" in wrong.line
-    assert "no key of anybody" not in wrong.line
-    played = ajet("client", "run", "--server", far.url)
-    assert played.code == 2
-    assert "AJET_TOKEN" in played.line
-    nobody = ajet("swarm", "status", "--server", "http://127.0.0.1:9")
-    assert nobody.code == 2
-    assert "127.0.0.1:9" in nobody.line
-
-
-@pytest.mark.parametrize(
-    "address",
-    ["http://", "http://127.0.0.1:99999", "http://127.0.0.1:0", "ftp://trainer", "http://a/?b", "http://[::1", "a:b"],
-)
-def test_what_is_no_address_is_refused_in_a_line(ajet: Ajet, monkeypatch: pytest.MonkeyPatch, address: str) -> None:
-    monkeypatch.setenv("AJET_TOKEN", "t" * 40)
-    refused = ajet("swarm", "stop", "--server", address)
-    assert refused.code == 2
-    assert "expected an address like http://127.0.0.1:8700" in refused.line
-
-
-def test_a_password_in_an_address_is_refused_and_not_shown(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AJET_TOKEN", "t" * 40)
-    refused = ajet("swarm", "status", "--server", "http://me:hunter2@127.0.0.1:9")
-    assert refused.code == 2
-    assert "with the key in AJET_TOKEN" in refused.line
-    assert "hunter2" not in refused.line
+    for command in (("swarm", "status"), ("client", "run")):
+        assert "no key of anybody" not in ajet(*command, "--server", far.url).refused("AJET_TOKEN")
+    ajet("swarm", "status", "--server", "http://127.0.0.1:9").refused("127.0.0.1:9")
 
 
 @pytest.mark.parametrize("name", ["../out", "Speaker", "a b", "-x", "x-", "", "a" * 65, "a/b"])
 def test_a_name_that_could_be_no_folder_is_refused(name: str) -> None:
-    with pytest.raises(BadServer, match="expected the name of a server"):
+    with pytest.raises(BadServer, match="the name of a server"):
         checked(name)
 
 
 def test_an_address_beyond_loopback_needs_a_key_of_one_s_own(ajet: Ajet, home: Path, tmp_path: Path) -> None:
-    refused = ajet("swarm", "start", "--host", "0.0.0.0", "--port", "0")
-    assert refused.code == 2
-    assert "expected --token-file FILE" in refused.line
+    ajet("swarm", "start", "--host", "0.0.0.0", "--port", "0").refused("--token-file FILE")
     assert find_swarm(home / "swarm") is None
     file = tmp_path / "token"
     file.write_text("k" * 40)
@@ -171,41 +134,33 @@ def test_a_server_is_started_again_as_it_was_and_its_store_is_shown_to_nobody(
     assert "elsewhere-secret" not in (home / "swarm" / "server.log").read_text()
     kept = home / "swarm" / "start.json"
     assert stat.S_IMODE(kept.stat().st_mode) == 0o600
-    other = ajet("swarm", "start", "--store", f"sqlite:///{tmp_path / 'other.db'}")
-    assert other.code == 2
-    assert "stop it first (`ajet swarm stop`)" in other.line
+    ajet("swarm", "start", "--store", f"sqlite:///{tmp_path / 'other.db'}").refused("`ajet swarm stop`")
     assert ajet("swarm", "stop").code == 0
     (home / "swarm" / "store.sqlite3").unlink(missing_ok=True)
     assert ajet("swarm", "start", "--port", "0").code == 0
     assert not (home / "swarm" / "store.sqlite3").exists(), "it writes where it did before"
 
 
-def test_where_no_server_was_started_no_key_is_printed(ajet: Ajet) -> None:
-    assert ajet("swarm", "token").code == 2
-
-
 def test_what_is_asked_for_comes_before_the_environment_and_that_before_what_runs_here(
-    home: Path, far: SwarmProcess
+    home: Path, far: SwarmProcess, server: SwarmProcess
 ) -> None:
-    here = start_swarm(home / "swarm", models=home / "models", port=0)
+    here, place = server, Home(home, "")
     known = {"AJET_SERVER": far.url, "AJET_TOKEN": "t" * 9}
-    place = Home(home, "")
     assert reached(None, environ={}, home=place).url == here.url
     assert reached(None, environ=known, home=place).token == "t" * 9
-    own = reached(here.url, environ=known, home=place, role="client")
-    assert own.token == here.client_token
-    with pytest.raises(BadServer, match="expected an address like"):
+    assert reached(here.url, environ=known, home=place, role="client").token == here.client_token
+    with pytest.raises(BadServer, match="an address like"):
         reached("localhost:8700", environ=known, home=place)
-    with pytest.raises(NoSwarm, match="no swarm server called ghost runs here"):
+    with pytest.raises(NoSwarm, match="called ghost"):
         reached("ghost", environ=known, home=place)
 
 
 def test_a_client_finds_no_server_where_none_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(Unreachable, match="ajet swarm start --name ghost"):
+    with pytest.raises(Unreachable, match="--name ghost"):
         SwarmClient.from_home("ghost", home=tmp_path)
     monkeypatch.delenv("AJET_SERVER", raising=False)
     monkeypatch.setenv("AJET_TOKEN", "t")
-    with pytest.raises(InvalidRequest, match="found no AJET_SERVER"):
+    with pytest.raises(InvalidRequest, match="AJET_SERVER"):
         SwarmClient.from_environment()
     assert "AJET_TOKEN" in os.environ
 
@@ -253,10 +208,7 @@ def test_a_store_s_password_is_shown_nowhere_where_it_cannot_be_opened(
     ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AJET_SWARM_STORE", "postgresql+psycopg://me:hunter2@127.0.0.1:9/ajet")
-    refused = ajet("swarm", "start", "--name", "a", "--port", "0")
-    assert refused.code == 2
-    assert "me:***@127.0.0.1:9" in refused.line
-    assert "hunter2" not in refused.line
+    assert "hunter2" not in ajet("swarm", "start", "--name", "a", "--port", "0").refused("me:***@127.0.0.1:9")
     assert not [path for path in home.rglob("*") if path.is_file() and b"hunter2" in path.read_bytes()]
 
 
@@ -265,9 +217,7 @@ def test_a_broken_record_of_the_last_start_is_said_in_a_line(ajet: Ajet, home: P
     kept = home / "swarms" / "a" / "start.json"
     kept.parent.mkdir(parents=True)
     kept.write_text(text)
-    refused = ajet("swarm", "start", "--name", "a", "--port", "0")
-    assert refused.code == 2
-    assert f"expected in {kept} how the server was started last" in refused.line
+    ajet("swarm", "start", "--name", "a", "--port", "0").refused(str(kept))
 
 
 def test_two_starts_of_one_name_at_once_end_with_one_server(home: Path) -> None:

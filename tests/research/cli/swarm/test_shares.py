@@ -13,20 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.cli.swarm.shares import BadShares, described, require_same, shares_of
-from research.installation.server_process import SwarmProcess, start_swarm, stop_swarm
 from swarm.client import NamedTask, SwarmClient
 from swarm.job import Job
 from swarm.wire import ServerState, Status, StreamStatus
-from tests.research.cli.conftest import Ajet
-
-JOB = {
-    "backend": "fake",
-    "environment": "arith",
-    "steps": 3,
-    "episodes_per_step": 8,
-    "group_size": 2,
-    "streams": {"math": 2, "web": 2},
-}
+from tests.research.cli.conftest import Ajet, client_of, own_server, small_job
 
 
 def stream(name: str, share: float | None = 0.5, **fields: Any) -> StreamStatus:
@@ -34,25 +24,23 @@ def stream(name: str, share: float | None = 0.5, **fields: Any) -> StreamStatus:
 
 
 @pytest.fixture
-def server(home: Path) -> Iterator[SwarmProcess]:
-    found = start_swarm(home / "swarm", models=home / "models", port=0, idle=True)
-    with SwarmClient(found.url, found.admin_token) as client:
-        client.ensure_training(Job.model_validate(JOB))
-    yield found
-    stop_swarm(found)
+def shared(home: Path) -> Iterator[SwarmClient]:
+    """A client of a server of this installation whose job has two streams."""
+    job = small_job(steps=3, episodes_per_step=8, streams={"math": 2, "web": 2})
+    with own_server(home, job=job), client_of(home) as client:
+        yield client
 
 
-def test_shares_are_shown_with_what_was_trained_and_changed_while_training(ajet: Ajet, server: SwarmProcess) -> None:
-    with SwarmClient(server.url, server.admin_token) as client:
-        for name in ("math", "web"):
-            for _ in range(4):
-                episode = client.begin(NamedTask(name), stream=name, wait_s=5)
-                episode.chat([{"role": "user", "content": "hi"}])
-                episode.end(1.0 if name == "math" else 0.0)
-        deadline = time.monotonic() + 20
-        while client.status().step == 0:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+def test_shares_are_shown_with_what_was_trained_and_changed_while_training(ajet: Ajet, shared: SwarmClient) -> None:
+    for name in ("math", "web"):
+        for _ in range(4):
+            episode = shared.begin(NamedTask(name), stream=name, wait_s=60)
+            episode.chat([{"role": "user", "content": "hi"}])
+            episode.end(1.0 if name == "math" else 0.0)
+    deadline = time.monotonic() + 60
+    while shared.status().step == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
     shown = ajet("swarm", "shares")
     assert shown.code == 0
     assert [line.split()[:7] for line in shown.out.splitlines()[1:]] == [
@@ -61,37 +49,26 @@ def test_shares_are_shown_with_what_was_trained_and_changed_while_training(ajet:
     ]
     changed = json.loads(ajet("swarm", "shares", "math=3", "web=1", "--json").out)
     assert changed["changed"]
-    assert [(row["name"], row["share"], row["groups_per_batch"]) for row in changed["streams"]] == [
-        ("math", 0.75, 3),
-        ("web", 0.25, 1),
+    assert [(row["name"], row["share"], row["groups_per_batch"], row["reward"]) for row in changed["streams"]] == [
+        ("math", 0.75, 3, 1.0),
+        ("web", 0.25, 1, 0.0),
     ]
-    assert [row["reward"] for row in changed["streams"]] == [1.0, 0.0]
-    for words, said in ((["mth=1", "web=1"], "found 'mth'"), (["math=1"], "found none for web")):
-        refused = ajet("swarm", "shares", *words)
-        assert refused.code == 2
-        assert said in refused.line
+    ajet("swarm", "shares", "mth=1", "web=1").refused("'mth'")
+    ajet("swarm", "shares", "math=1").refused("found none for web")
     replaced = json.loads(ajet("swarm", "shares", "math=1", "chess=1", "--replace", "--json").out)
     assert {row["name"]: row["share"] for row in replaced["streams"]} == {"math": 0.5, "chess": 0.5, "web": None}
 
 
-def test_a_client_of_a_stream_without_a_share_is_told_which_there_are(ajet: Ajet, server: SwarmProcess) -> None:
+@pytest.mark.usefixtures("shared")
+def test_a_client_of_a_stream_without_a_share_is_told_which_there_are(ajet: Ajet) -> None:
     for words in ((), ("--stream", "mth")):
-        refused = ajet("client", "run", "--environment", "arith", *words)
-        assert refused.code == 2
-        assert "expected --stream to be one that has a share (math, web)" in refused.line
+        ajet("client", "run", "--environment", "arith", *words).refused("--stream", "math, web")
 
 
-def test_without_a_server_or_with_its_engine_off_there_are_no_shares(ajet: Ajet, home: Path) -> None:
-    refused = ajet("swarm", "shares")
-    assert refused.code == 2
-    assert "ajet swarm start" in refused.line
-    idle = start_swarm(home / "swarm", models=home / "models", port=0)
-    try:
-        refused = ajet("swarm", "shares", "a=1")
-        assert refused.code != 0
-        assert "the engine is off" in refused.line
-    finally:
-        stop_swarm(idle)
+@pytest.mark.usefixtures("server")
+def test_a_server_with_its_engine_off_has_no_shares(ajet: Ajet) -> None:
+    refused = ajet("swarm", "shares", "a=1")
+    assert (refused.code != 0, "engine is off" in refused.line) == (True, True)
 
 
 @pytest.mark.parametrize(

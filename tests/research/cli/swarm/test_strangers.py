@@ -90,9 +90,7 @@ def test_something_else_answers(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(_Stranger, "content", content)
     monkeypatch.setattr(_Stranger, "kind", kind)
-    said = refused(ajet, *command, "--server", stranger)
-    assert "expected a swarm server" in said
-    assert stranger in said
+    assert stranger in refused(ajet, *command, "--server", stranger)
 
 
 @pytest.mark.parametrize("command", [name for name in COMMANDS if name not in ("status", "top")])
@@ -102,8 +100,7 @@ def test_a_server_of_another_version_has_a_job_that_is_not_understood(
     answers = {"/status": SERVING, "/job": NEWER_JOB, "/streams": {"streams": []}}
     monkeypatch.setattr(_Stranger, "answers", answers)
     said = refused(ajet, *COMMANDS[command], "--server", stranger)
-    assert "found an answer to GET /job that it does not give" in said
-    assert "another version of ajet" in said
+    assert ("GET /job" in said, "another version" in said) == (True, True)
 
 
 def test_a_server_of_another_version_tells_a_snapshot_that_is_not_understood(
@@ -111,7 +108,7 @@ def test_a_server_of_another_version_tells_a_snapshot_that_is_not_understood(
 ) -> None:
     monkeypatch.setattr(_Stranger, "answers", {"/status": SERVING, "/snapshot": {"at": "noon"}})
     for name in ("status", "top"):
-        assert "found an answer to GET /snapshot" in refused(ajet, *COMMANDS[name], "--server", stranger)
+        assert "GET /snapshot" in refused(ajet, *COMMANDS[name], "--server", stranger)
 
 
 def test_one_of_this_installation(

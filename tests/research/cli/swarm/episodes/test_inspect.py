@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import shutil
-import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +15,8 @@ from rich.console import Console
 from research.cli.swarm.episodes.episode_page import episode_page
 from research.cli.swarm.episodes.episode_screen import episode_screen
 from research.cli.swarm.episodes.token_view import call_views, level_of, shown, sums
-from research.installation.server_process import SwarmProcess
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
-from tests.research.cli.conftest import Ajet
-from tests.swarm.server.support import serving
+from tests.research.cli.conftest import Ajet, own_server, small_job
 
 CHROMIUM = shutil.which("chromium")
 
@@ -149,32 +144,12 @@ def test_the_page_needs_nothing_but_itself_fits_and_tells_of_a_token(tmp_path: P
 
 
 @pytest.fixture
-def lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Any]]:
-    """A server of this installation, in a thread, with one open episode of one call."""
-    loop, done, ready = asyncio.new_event_loop(), asyncio.Event(), Future[tuple[SwarmProcess, dict[str, Any]]]()
-
-    async def serve() -> None:
-        async with serving(tmp_path / "served") as served:
-            lease = await served.begin("town")
-            assert (await served.chat(lease, "between 1 and 9")).status == 200
-            ready.set_result(
-                (
-                    SwarmProcess(served.url, os.getpid(), served.admin, tmp_path, served.server.keys.role("client")),
-                    lease,
-                )
-            )
-            await done.wait()
-
-    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
-    thread.start()
-    try:
-        server, begun = ready.result(20)
-        monkeypatch.setattr("research.servers.running.find_swarm", lambda _: server)
-        yield begun
-    finally:
-        loop.call_soon_threadsafe(done.set)
-        thread.join()
-        loop.close()
+def lease(home: Path) -> Iterator[dict[str, Any]]:
+    """An open episode of one call, on a server of this installation."""
+    with own_server(home, job=small_job()) as running:
+        lease = running.run(running.served.begin("town"))
+        assert running.run(running.served.chat(lease, "between 1 and 9")).status == 200
+        yield lease
 
 
 def test_an_episode_is_listed_inspected_and_exported(ajet: Ajet, lease: dict[str, Any], tmp_path: Path) -> None:
@@ -194,22 +169,15 @@ def test_an_episode_is_listed_inspected_and_exported(ajet: Ajet, lease: dict[str
     assert tuple(turn["completion_token_ids"]) == record.record[0].sampled.ids
 
 
-def test_wrong_input_is_one_line_and_code_2(ajet: Ajet, lease: dict[str, Any], tmp_path: Path) -> None:
-    unknown = ajet("swarm", "inspect", "nobody")
-    assert (unknown.code, "GET /episodes" in unknown.line) == (2, True)
+@pytest.mark.usefixtures("lease")
+def test_what_cannot_be_inspected_or_exported_is_one_line(ajet: Ajet, tmp_path: Path) -> None:
+    ajet("swarm", "inspect", "nobody").refused("GET /episodes")
+    out = str(tmp_path / "x")
     for arguments in ([], ["--all", "--episode", "e"]):
-        ended = ajet("swarm", "export", "--to", str(tmp_path / "x"), *arguments)
-        assert (ended.code, "one of --episode ID and --all" in ended.line) == (2, True)
-    nowhere = ajet("swarm", "export", "--all", "--to", str(tmp_path / "no" / "folder"))
-    assert (nowhere.code, "could not read or write" in nowhere.line) == (2, True)
-    gone = ajet("swarm", "export", "--episode", "nobody", "--to", str(tmp_path / "x"))
-    assert (gone.code, (tmp_path / "x").exists()) == (2, False)
-
-
-def test_without_a_server_one_line_says_how_to_start_one(ajet: Ajet) -> None:
-    for arguments in (["episodes"], ["inspect", "e"], ["export", "--all", "--to", "x"]):
-        ended = ajet("swarm", *arguments)
-        assert (ended.code, "ajet swarm start" in ended.line) == (2, True)
+        ajet("swarm", "export", "--to", out, *arguments).refused("--episode", "--all")
+    ajet("swarm", "export", "--all", "--to", str(tmp_path / "no" / "folder")).refused(str(tmp_path / "no"))
+    ajet("swarm", "export", "--episode", "nobody", "--to", out).refused()
+    assert not Path(out).exists()
 
 
 def test_the_screen_says_what_a_call_earned_and_whose_it_is() -> None:

@@ -118,6 +118,22 @@ def drain(terminal: int, process: subprocess.Popen[bytes]) -> None:
                 return
 
 
+def test_the_history_outlives_its_server(tmp_path: Path) -> None:
+    kept: list[list[float]] = []
+    for _ in range(2):
+        with (
+            own_server(tmp_path, job=small_job(steps=4, episodes_per_step=2)) as running,
+            client_of(tmp_path) as client,
+        ):
+            if not kept:
+                for reward in (0.0, 1.0):
+                    running.run(running.served.play("t", reward))
+                running.run(running.served.until(step=1, state="ROLLING"))
+            (record,) = client.history().steps
+            kept.append([record.metrics[name] for name in ("critic/rewards/mean", "tokens/trained", "batch/groups")])
+    assert kept[0] == kept[1]
+
+
 def test_a_watcher_shows_what_was_while_a_server_does_not_answer(
     server: SwarmProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
