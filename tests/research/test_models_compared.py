@@ -11,7 +11,7 @@ import pytest
 
 from research.installation.model_folder import model_folder
 from research.proposals.models import ComparedModels
-from studies import EventLog
+from studies import EventLog, StudyState
 from studies.metrics import Results, kind_of
 from studies.proof import Proof, verify
 from studies.records.design import GAIN, MODEL, SUCCESS, Arm, Design, Metric, RunSpec
@@ -23,9 +23,10 @@ from tests.research.designs import EPISODES, base_job, claim, design
 from tests.research.model_folders import model_at
 
 
-@pytest.fixture
-def models(tmp_path: Path) -> ComparedModels:
-    folders = [model_at(tmp_path / "small"), model_at(tmp_path / "large", b"v")]
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> ComparedModels:
+    path = tmp_path_factory.mktemp("models")
+    folders = [model_at(path / "small"), model_at(path / "large", b"v")]
     return ComparedModels.found(map(str, folders), lambda said: model_folder(said))
 
 
@@ -54,16 +55,17 @@ def rate(spec: RunSpec) -> float:
     return begins(spec) + ((4 if is_large(spec) else 12) + spec.seed % 4) / EPISODES
 
 
-@pytest.fixture
-def studied(tmp_path: Path, models: ComparedModels) -> Bench:
-    bench = Bench(tmp_path / "home", design=compared(models))
+@pytest.fixture(scope="module")
+def studied(tmp_path_factory: pytest.TempPathFactory, models: ComparedModels) -> tuple[Bench, StudyState]:
+    """A study of the models at its end."""
+    bench = Bench(tmp_path_factory.mktemp("home"), design=compared(models))
     bench.sandbox.rate, bench.sandbox.begins = rate, begins
     bench.build_report = build_report
-    return bench
+    return bench, bench.drive(bench.loop()).state
 
 
-def test_each_run_is_judged_by_its_success_after_less_that_before(studied: Bench) -> None:
-    state = studied.drive(studied.loop()).state
+def test_each_run_is_judged_by_its_success_after_less_that_before(studied: tuple[Bench, StudyState]) -> None:
+    _, state = studied
     for run in state.runs.values():
         found = {key: entry.value for key, entry in run.measurements.items()}
         assert found.keys() == {SUCCESS + "/initial", SUCCESS, GAIN}
@@ -74,8 +76,8 @@ def test_each_run_is_judged_by_its_success_after_less_that_before(studied: Bench
     assert all("model brings that" in line for line in verdict.violations)
 
 
-def test_the_log_names_the_model_of_each_arm(studied: Bench, models: ComparedModels) -> None:
-    state = studied.drive(studied.loop()).state
+def test_the_log_names_the_model_of_each_arm(studied: tuple[Bench, StudyState], models: ComparedModels) -> None:
+    _, state = studied
     (prepared,) = state.prepared.values()
     hashes = {name: str(models.by_name[name].model.sha256) for name in ("small", "large")}
     assert prepared["sha256"] == hashes["small"]
@@ -84,23 +86,25 @@ def test_the_log_names_the_model_of_each_arm(studied: Bench, models: ComparedMod
     ]
 
 
-def test_the_report_says_first_that_gains_are_compared_and_where_both_began(studied: Bench) -> None:
-    state = studied.drive(studied.loop()).state
-    page = (studied.home.study(state.id) / "report.md").read_text()
+def test_the_report_says_first_that_gains_are_compared_and_where_both_began(studied: tuple[Bench, StudyState]) -> None:
+    bench, state = studied
+    page = (bench.home.study(state.id) / "report.md").read_text()
     head = page[: page.index("## ")]
     assert "hidden success by 0.1 or more, compared" in head
     assert "runs gained +" in head
     assert "success before training: 0.125 with model=small, 0.500 with model=large" in head
 
 
-def test_a_study_of_gains_verifies_and_a_changed_gain_does_not(studied: Bench) -> None:
-    state = studied.drive(studied.loop()).state
-    folder = studied.home.study(state.id)
-    assert verified(studied, folder).drifts == ()
+def test_a_study_of_gains_verifies_and_a_changed_gain_does_not(studied: tuple[Bench, StudyState]) -> None:
+    bench, state = studied
+    folder = bench.home.study(state.id)
+    assert verified(bench, folder).drifts == ()
     run = next(iter(state.runs.values()))
     path = folder / run.collected["evaluation"]["path"]
-    path.write_text(path.read_text().replace('"success":true', '"success":false', 1))
-    assert verified(studied, folder).drifts
+    whole = path.read_text()
+    path.write_text(whole.replace('"success":true', '"success":false', 1))
+    assert verified(bench, folder).drifts
+    path.write_text(whole)
 
 
 def verified(bench: Bench, folder: Path) -> Proof:

@@ -111,6 +111,7 @@ def test_trainings_that_collapse_take_seeds_with_them() -> None:
     assert analysis(falling).power(3, 0.2) == 0.0, "fewer than three are left"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("families", "compared", "looks"), [(1, 1, 1), (2, 1, 1), (1, 2, 1), (1, 1, 3)])
 def test_the_power_of_rates_is_that_of_the_locked_rule(families: int, compared: int, looks: int) -> None:
     noise = rate_noise(0.8, 512, "a rate")

@@ -135,7 +135,7 @@ def check_failing(after: int) -> Callable[[], None]:
 
 
 def test_a_lease_that_is_lost_within_a_tick_lets_no_further_attempt_begin(tmp_path: Path) -> None:
-    for after in range(12):
+    for after in (0, 1, 2, 5, 9):
         bench = Bench(tmp_path / str(after))
         bench.check = check_failing(after)
         with pytest.raises(ControllerLeaseLost):
