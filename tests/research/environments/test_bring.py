@@ -188,6 +188,7 @@ BAD: Mapping[str, tuple[Mapping[str, str], str]] = {
     "is killed when it is posed": ({"opening": "os.abort()"}, "signal 6"),
     "hoards": (drawn("bytearray(1 << 60)"), "MemoryError"),
     "overlaps": ({"tasks": OVERLAPPING}, "disjoint"),
+    "has another name": ({"tasks": f'name = "Sums!"; {GENERATE}'.replace("; ", "\n    ")}, "'Sums!'"),
 }
 
 
