@@ -93,7 +93,7 @@ def test_without_a_confirmed_value_the_job_under_all_arms_comes_and_stderr_says_
     beside(asked_on, "other", {4: 0.6, 16: 0.605})
     ended = ajet("study", "recipe", "other")
     assert ended.code == 0
-    assert "nothing was confirmed in guess" in ended.line
+    assert "nothing was confirmed" in ended.line
     assert json.loads(ended.out)["environment"] == "guess"
 
 

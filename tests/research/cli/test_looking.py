@@ -115,7 +115,7 @@ def test_a_study_whose_log_is_corrupt_is_listed_with_the_reason_and_stops_no_com
     assert any(STUDY in line and "concluded" in line for line in lines)
     listed = {entry["study"]: entry for entry in json.loads(ajet("study", "list", "--json").out)}
     assert (listed["torn"]["status"], listed[STUDY]["status"]) == ("corrupt", "concluded")
-    assert "restore the event log" in listed["torn"]["reason"]
+    assert "restore the event" in listed["torn"]["reason"]
     assert listed["torn"].keys() == listed[STUDY].keys()
     for command in (("study", "show", STUDY), ("study", "report", STUDY), ("planner", "calibration"),
                     ("study", "plan", "group size 4 vs 8"), ("doctor",)):  # fmt: skip

@@ -54,6 +54,6 @@ def test_a_check_says_what_the_model_does(
 def test_a_check_that_others_held_up_says_by_how_much() -> None:
     found = ModelCheck.model_construct(busy=0.25, template=TemplateCheck.model_construct(tools="rendered"))
     (warning,) = model.warnings(found)
-    assert "25% of its threads' time" in warning
+    assert "25% of its threads'" in warning
     assert "up to 4.0 times" in warning
     assert list(model.warnings(found.model_copy(update={"busy": 0.9}))) == []

