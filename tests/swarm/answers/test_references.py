@@ -5,6 +5,7 @@ They read ids of a whole answer, after the fact; here the same text is read as i
 
 from __future__ import annotations
 
+import functools
 import json
 import warnings
 from collections.abc import Callable, Mapping
@@ -14,51 +15,55 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from renderers import parsing  # type: ignore[import-untyped]
-from renderers.base import ToolCallParseStatus  # type: ignore[import-untyped]
-from tokenizers import AddedToken
 
 from swarm.answers import Answer, AnswerFormat
 from tests.swarm.answers.support import GLM, HARMONY, HERMES, LLAMA3, MISTRAL, TOOLS, XML, read
-from tests.swarm.backends.local.models import make_tokenizer
 
 MARKS = [
     "<think>", "</think>", "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>",
     "<|start|>", "<|end|>", "<|call|>", "<|return|>", "<|channel|>", "<|message|>", "<|constrain|>",
 ]  # fmt: skip
-TOKENIZER = make_tokenizer()
-TOKENIZER.add_tokens([AddedToken(mark, special=True) for mark in MARKS], special_tokens=True)
-STOPS = {int(TOKENIZER.eos_token_id)}
+Parse = Callable[[str], Any]
 
 
-def ident(mark: str) -> int:
-    return int(TOKENIZER.convert_tokens_to_ids(mark))
+@functools.cache
+def parsers() -> dict[str, Parse]:
+    """Return how `renderers` reads each format; what it needs is loaded by the first test."""
+    from renderers import parsing  # type: ignore[import-untyped]
+    from tokenizers import AddedToken
+
+    from tests.swarm.backends.local.models import make_tokenizer
+
+    tokenizer = make_tokenizer()
+    tokenizer.add_tokens([AddedToken(mark, special=True) for mark in MARKS], special_tokens=True)
+
+    def parser(parse: Callable[..., Any], start: str = "", /, **named: Any) -> Parse:
+        """Give a parser ids: `x="<mark>"` as `x_id`; anything else as it is."""
+        ids = {
+            f"{name}_id" if isinstance(value, str) else name: (
+                int(tokenizer.convert_tokens_to_ids(value)) if isinstance(value, str) else value
+            )
+            for name, value in named.items()
+        }
+        return lambda text: parse(tokenizer, tokenizer.encode(start + text), **ids)
+
+    stops: dict[str, Any] = {"stop_ids": {int(tokenizer.eos_token_id)}}
+    think = {"think": "<think>", "think_end": "</think>"}
+    call = {"tool_call": "<tool_call>", "tool_call_end": "</tool_call>"}
+    arguments = {
+        f"arg_{part}{end}": f"<{'/' * bool(end)}arg_{part}>" for part in ("key", "value") for end in ("", "_end")
+    }
+    headers = {name: f"<|{name}|>" for name in ("return", "call", "start", "end", "channel", "message", "constrain")}
+    tools = {"tools": list(TOOLS)}
+    return {
+        "hermes": parser(parsing.parse_qwen3, reasoning_end="</think>", **stops, **call),
+        "qwen-xml": parser(parsing.parse_qwen35, **stops, **tools, **think, **call),
+        "glm": parser(parsing.parse_glm, **stops, **tools, **think, **call, **arguments),
+        "llama3": parser(parsing.parse_llama_3, **stops),
+        "harmony": parser(parsing.parse_gpt_oss, "<|start|>assistant", **headers),
+    }
 
 
-THINK = {"think_id": ident("<think>"), "think_end_id": ident("</think>")}
-CALL = {"tool_call_id": ident("<tool_call>"), "tool_call_end_id": ident("</tool_call>")}
-ARGUMENTS = {
-    "arg_key_id": ident("<arg_key>"), "arg_key_end_id": ident("</arg_key>"),
-    "arg_value_id": ident("<arg_value>"), "arg_value_end_id": ident("</arg_value>"),
-}  # fmt: skip
-HEADERS = {f"{name}_id": ident(f"<|{name}|>") for name in ("return", "call", "start", "end", "channel", "message")}
-Parse = Callable[[list[int]], Any]
-PARSERS: dict[str, Parse] = {
-    "hermes": lambda ids: parsing.parse_qwen3(
-        TOKENIZER, ids, stop_ids=STOPS, reasoning_end_id=ident("</think>"), **CALL
-    ),
-    "qwen-xml": lambda ids: parsing.parse_qwen35(TOKENIZER, ids, stop_ids=STOPS, tools=list(TOOLS), **THINK, **CALL),
-    "glm": lambda ids: parsing.parse_glm(
-        TOKENIZER, ids, stop_ids=STOPS, tools=list(TOOLS), **THINK, **CALL, **ARGUMENTS
-    ),
-    "llama3": lambda ids: parsing.parse_llama_3(TOKENIZER, ids, stop_ids=STOPS),
-    "harmony": lambda ids: parsing.parse_gpt_oss(
-        TOKENIZER,
-        [*TOKENIZER.encode("<|start|>assistant"), *ids],
-        constrain_id=ident("<|constrain|>"),
-        **HEADERS,
-    ),
-}
 Given = Mapping[str, Any]
 
 
@@ -97,7 +102,9 @@ def written(answers: AnswerFormat, said: str, thought: str, calls: list[Given]) 
 
 
 def theirs(answers: AnswerFormat, text: str) -> tuple[str, str, list[tuple[str, Any]]]:
-    parsed = PARSERS[answers.name](TOKENIZER.encode(text))
+    from renderers.base import ToolCallParseStatus  # type: ignore[import-untyped]
+
+    parsed = parsers()[answers.name](text)
     calls = [(call.name, call.arguments) for call in parsed.tool_calls if call.status is ToolCallParseStatus.OK]
     return parsed.content.strip(), (parsed.reasoning_content or "").strip(), calls
 

@@ -134,7 +134,7 @@ async def test_the_loop_goes_on_while_a_function_works() -> None:
 
     def slow() -> str:
         working.set()
-        assert go_on.wait(10)
+        assert go_on.wait(120)
         return "done"
 
     call = asyncio.create_task(in_thread(slow))
@@ -156,13 +156,13 @@ async def test_no_call_is_made_while_too_many_have_not_returned(monkeypatch: pyt
     for _ in range(threads.MOST_LEFT):
         with pytest.raises(TimeoutError):
             async with asyncio.timeout(0.001):
-                await in_thread(go_on.wait, 10)
+                await in_thread(go_on.wait, 120)
     with pytest.raises(TimeoutError, match="have not returned"):
         await in_thread(int)
     left = list(threads._left_behind)
     go_on.set()
     for thread in left:
-        await asyncio.to_thread(thread.join, 10)
+        await asyncio.to_thread(thread.join, 120)
     assert await in_thread(int) == 0
 
 
@@ -173,7 +173,7 @@ async def test_nobody_waits_for_a_function_whose_loop_is_closed() -> None:
 
     def slow() -> None:
         working.set()
-        go_on.wait(10)
+        go_on.wait(120)
 
     def other_loop() -> None:
         async def given_up() -> None:
@@ -190,7 +190,7 @@ async def test_nobody_waits_for_a_function_whose_loop_is_closed() -> None:
         go_on.set()
         for thread in set(threading.enumerate()) - threads_before:
             if thread.name == "play":
-                await asyncio.to_thread(thread.join, 10)
+                await asyncio.to_thread(thread.join, 120)
     finally:
         threading.excepthook = hook
     assert failures == []

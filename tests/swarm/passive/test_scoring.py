@@ -88,7 +88,7 @@ async def test_a_full_disk_ends_no_eraser(monkeypatch: pytest.MonkeyPatch) -> No
     records = FullDisk()
     eraser = Eraser(cast(Any, SimpleNamespace(erase=erase)), cast(Any, records), "secret")
     running = asyncio.create_task(eraser.run())
-    await asyncio.wait_for(records.gone.wait(), 20)
+    await asyncio.wait_for(records.gone.wait(), 120)
     assert not running.done()
     assert records.left == []
     running.cancel()
