@@ -41,7 +41,6 @@ def saying(*answers: str) -> Script:
 
 
 def tree(served: Served, lease: dict[str, Any]) -> CallTree:
-    """Return the calls of an open episode."""
     (found,) = [episode for episode in served.server.training.rollout.leases if episode.id == lease["episode_id"]]
     return found.tree
 
