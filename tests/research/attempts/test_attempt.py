@@ -335,7 +335,8 @@ async def test_an_attempt_trains_no_model_that_changed_since_it_was_named(
     model = model_folder(str(model_at(tmp_path / "model")))
     job = {**ORDER.spec.job, "model": model.model_dump(mode="json")}
     model_at(tmp_path / "model", b"others")
-    assert "changed" in await refused(Attempt(folder, with_run(ORDER, job=job)), MODEL_CHANGED)
+    order = with_run(make_order(models=str(tmp_path / "models")), job=job)
+    assert "changed" in await refused(Attempt(folder, order), MODEL_CHANGED)
     assert not folder.server.exists()
 
 
