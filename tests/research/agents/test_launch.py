@@ -1,4 +1,4 @@
-"""What a container or a process of an agent is given is what was asked for."""
+"""What a container or a process of an agent is given, and when one that died is started again."""
 
 from __future__ import annotations
 
@@ -6,10 +6,14 @@ from pathlib import Path
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from research.agents.files import AgentFiles
 from research.agents.launch import container_spec, in_process
 from research.agents.request import AgentRequest, Confinement, PlayedServer
+from research.agents.restarts import FIRST_WAIT_S, HEALTHY_S, MOST_IN_VAIN, MOST_WAIT_S, RestartPolicy, why_again
+from sandboxes import Exit
 from sandboxes.docker.archive import check
 from sandboxes.gateway.destinations import Destination
 from swarm.environments import Task, registry
@@ -51,3 +55,47 @@ async def test_a_process_is_handed_a_brought_environment_without_its_other_tasks
     own = f"environments/{known.name}"
     assert set(held) == {"tasks.json", f"{own}/manifest.json", f"{own}/code/environment.py"}
     assert not [path for path, content in held.items() if b"hidden-0" in content]
+
+
+@pytest.mark.parametrize(
+    ("ended", "named"),
+    [
+        (Exit("error", -9), "signal 9"),
+        (Exit("error", 3), "failed again"),
+        (Exit("error", 1), "exit code 1"),
+        (Exit("out_of_memory", None), "memory"),
+        (Exit("lost", None), "container is gone"),
+        (Exit("finished", 0), "before the job"),
+        (Exit("error", 2), None),
+        (Exit("timeout", None), None),
+    ],
+)
+def test_each_death_is_a_reason_to_start_again_but_bad_input_and_the_end_of_the_time(
+    ended: Exit, named: str | None
+) -> None:
+    reason = why_again(ended)
+    assert reason is None if named is None else named in (reason or "")
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e4), st.integers(0, 100)), max_size=60))
+def test_pauses_are_bounded_and_only_clients_in_vain_are_counted(lives: list[tuple[float, int]]) -> None:
+    policy, in_vain = RestartPolicy(), 0
+    for lived_s, finished in lives:
+        pause, in_vain = policy.pause(lived_s, finished), 0 if finished else in_vain + 1
+        if in_vain >= MOST_IN_VAIN:
+            assert pause is None
+            return
+        assert pause is not None
+        assert FIRST_WAIT_S <= pause <= MOST_WAIT_S
+
+
+def test_the_pause_doubles_until_a_client_was_healthy() -> None:
+    policy = RestartPolicy()
+    assert [policy.pause(1.0, 1) for _ in range(4)] == [0.5, 1.0, 2.0, 4.0]
+    assert policy.pause(HEALTHY_S, 1) == FIRST_WAIT_S
+    assert policy.pause(1.0, 1) == FIRST_WAIT_S
+
+
+def test_clients_that_finish_episodes_are_started_again_for_ever() -> None:
+    policy = RestartPolicy()
+    assert None not in [policy.pause(0.1, 1) for _ in range(10 * MOST_IN_VAIN)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,41 +49,37 @@ def test_after_one_refresh_nothing_changes_any_more(
     assert reconcile(both.activity, shown, both.activity) == Reconciled(both.activity)
 
 
-@pytest.fixture
-def synthetic(tmp_path: Path) -> Synthetic:
+USED_UP = "budget: 900 s of work are used up"
+OVER = (EventType.DECISION_TAKEN, {"rule": BUDGET_RULE, "action": "stop", "reason": "900 s of work are used up"})
+
+
+def stopped(reason: str) -> tuple[EventType, dict[str, Any]]:
+    return EventType.STUDY_STOPPED, {"reason": reason}
+
+
+@pytest.mark.parametrize(
+    ("events", "error", "end"),
+    [
+        ([OVER, stopped(USED_UP)], None, SessionEnd("budget", USED_UP)),
+        (
+            [OVER, stopped(USED_UP), (EventType.STUDY_RESUMED, {"command": []}), stopped("cancelled")],
+            None,
+            SessionEnd("cancelled", "cancelled"),
+        ),
+        ([stopped("stopped by the user")], None, SessionEnd("cancelled", "stopped by the user")),
+        ([stopped("too dear")], ValueError("too dear"), SessionEnd("failed", "too dear")),
+        ([(EventType.STUDY_CONCLUDED, {"reason": "all judged"})], None, SessionEnd("concluded", "all judged")),
+        ([stopped("interrupted")], KeyboardInterrupt(), None),
+    ],
+    ids=["budget", "stopped after its budget", "stopped", "an error", "concluded", "left at once"],
+)
+def test_how_a_session_ended(
+    tmp_path: Path, events: list[tuple[EventType, dict[str, Any]]], error: BaseException | None, end: SessionEnd | None
+) -> None:
     synthetic = Synthetic(tmp_path)
     synthetic.create()
     synthetic.lock()
-    return synthetic
-
-
-def test_a_study_whose_budget_is_used_up_was_not_cancelled(synthetic: Synthetic) -> None:
-    synthetic.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason="900 s of work are used up")
-    synthetic.append(EventType.STUDY_STOPPED, reason="budget: 900 s of work are used up")
-    assert ending(synthetic.state(), None) == SessionEnd("budget", "budget: 900 s of work are used up")
-
-
-def test_a_study_that_somebody_stopped_after_its_budget_was_used_up_was_cancelled(synthetic: Synthetic) -> None:
-    synthetic.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason="900 s of work are used up")
-    synthetic.append(EventType.STUDY_STOPPED, reason="budget: 900 s of work are used up")
-    synthetic.append(EventType.STUDY_RESUMED, command=[])
-    synthetic.append(EventType.STUDY_STOPPED, reason="cancelled in the Prefect UI")
-    assert ending(synthetic.state(), None) == SessionEnd("cancelled", "cancelled in the Prefect UI")
-
-
-def test_a_study_that_somebody_stopped_was(synthetic: Synthetic) -> None:
-    synthetic.append(EventType.STUDY_STOPPED, reason="stopped by the user")
-    assert ending(synthetic.state(), None) == SessionEnd("cancelled", "stopped by the user")
-
-
-def test_an_error_is_told_as_it_is_and_leaving_at_once_is_none(synthetic: Synthetic) -> None:
-    synthetic.append(EventType.STUDY_STOPPED, reason="too dear")
-    assert ending(synthetic.state(), ValueError("too dear")) == SessionEnd("failed", "too dear")
-    assert ending(synthetic.state(), KeyboardInterrupt()).how == "left"
-
-
-def test_a_concluded_study_is_completed(synthetic: Synthetic) -> None:
-    for spec in synthetic.plan():
-        synthetic.run(spec)
-    synthetic.judge()
-    assert ending(synthetic.conclude(), None) == SessionEnd("concluded", "every hypothesis is judged")
+    for kind, payload in events:
+        synthetic.append(kind, **payload)
+    found = ending(synthetic.state(), error)
+    assert found == end if end is not None else found.how == "left"

@@ -1,4 +1,4 @@
-"""What a worker does in a look, where its server moves and where one study cannot be handed over."""
+"""What a worker does in a look, where its server moves or is away, and where one study cannot be handed over."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
+import httpx
 import pytest
 
 from research.installation.home import Home
 from research.orchestration import PrefectServer
+from research.serving import patience
 from sandboxes import SandboxError
 
 if TYPE_CHECKING:
     from research.serving.pools import ServedPool
     from research.serving.worker import StudyWorker
 
-pytestmark = pytest.mark.usefixtures("client")
-
 
 @pytest.fixture
-def looking(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
+def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
     """A worker of an installation whose server answers at an address, and is told nothing."""
     from research.serving import worker
 
@@ -139,3 +139,39 @@ def test_a_flow_run_that_is_tried_again_can_be_cancelled_again(
     running.append(run)
     looking._cancel()
     assert told == [run, run]
+
+
+def refusal(status: int) -> httpx.HTTPStatusError:
+    request = httpx.Request("GET", "http://prefect")
+    return httpx.HTTPStatusError("no", request=request, response=httpx.Response(status, request=request))
+
+
+AWAY = httpx.ConnectError("refused")
+
+
+@pytest.mark.parametrize(
+    ("errors", "most_s", "raised"),
+    [
+        pytest.param((AWAY, refusal(503), httpx.ReadTimeout("slow")), 60.0, None, id="starts again"),
+        pytest.param((refusal(404),), 60.0, httpx.HTTPStatusError, id="a refusal is an answer"),
+        pytest.param((AWAY, AWAY), -1.0, httpx.ConnectError, id="stays away"),
+    ],
+)
+def test_a_server_that_is_away_is_waited_for_and_said_once(
+    monkeypatch: pytest.MonkeyPatch, errors: tuple[Exception, ...], most_s: float, raised: type[Exception] | None
+) -> None:
+    monkeypatch.setattr(patience, "AGAIN_S", 0.0)
+    left, noted = list(errors), list[str]()
+
+    def ask() -> str:
+        if left:
+            raise left.pop(0)
+        return "here"
+
+    if raised is not None:
+        with pytest.raises(raised):
+            patience.patiently(ask, noted.append, most_s)
+        return
+    assert patience.patiently(ask, noted.append, most_s) == "here"
+    (line,) = noted
+    assert "ConnectError: refused" in line

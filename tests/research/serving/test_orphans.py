@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,145 +10,122 @@ import pytest
 
 from research.installation.home import Home
 from research.serving.orphans import MOST_FRUITLESS, Orphans
-from studies import EventLog, EventType, StudyLog
+from studies import EventType, StudyLog
 from studies.log.fold import SERVED, WORKED
 from studies.log.leases import TTL_S, ControllerLeases, Holder
 from tests.studies.synthetic import STUDY, Synthetic
 
+Change = tuple[EventType, Mapping[str, object]]
+
+
+def begun(*, served: bool) -> Change:
+    return EventType.STUDY_RESUMED, {"command": ["ajet", "study", "resume"], WORKED: 0.0, SERVED: served}
+
+
+PAUSED: Change = EventType.STUDY_PAUSED, {"reason": "lunch"}
+CONCLUDED: Change = EventType.STUDY_CONCLUDED, {"reason": "enough"}
+REPORT = {name: {"path": name, "sha256": "0" * 64} for name in ("markdown", "html")}
+
+
+class Worker:
+    """A worker of an installation with one study in its log."""
+
+    def __init__(self, folder: Path) -> None:
+        synthetic = Synthetic(folder)
+        synthetic.create()
+        self.log = synthetic.log
+        self.home = Home.locate({"AJET_HOME": str(folder)})
+        self.home.study(STUDY).mkdir(parents=True)
+        self.me = Holder.here(folder)
+
+    def change(self, *changes: Change) -> None:
+        for kind, payload in changes:
+            StudyLog(self.log, STUDY).change(lambda state: (kind, dict(payload)))  # noqa: B023 - called at once
+
+    def drive(self, holder: Holder | None = None) -> None:
+        """Have the lease of the study, and give it back."""
+        ControllerLeases(self.log).take(STUDY, holder or self.me).give_back()
+
+    def finds(self, me: Holder | None = None, home: Path | str | None = None) -> bool:
+        """Return whether the study is left to this holder, whose installation lies in `home`, else in its own."""
+        me = me or self.me
+        found = [state.id for state in Orphans(self.log, Home.locate({"AJET_HOME": str(home or me.home)}), me).found()]
+        assert found in ([], [STUDY])
+        return bool(found)
+
 
 @pytest.fixture
-def log(tmp_path: Path) -> EventLog:
-    """A log with a study whose folder lies in the installation."""
-    synthetic = Synthetic(tmp_path)
-    synthetic.create()
-    Home.locate({"AJET_HOME": str(tmp_path)}).study(STUDY).mkdir(parents=True)
-    return synthetic.log
+def worker(tmp_path: Path) -> Worker:
+    return Worker(tmp_path)
 
 
-def begin(log: EventLog, *, served: bool) -> None:
-    payload = {"command": ["ajet", "study", "resume"], WORKED: 0.0, SERVED: served}
-    StudyLog(log, STUDY).change(lambda state: (EventType.STUDY_RESUMED, payload))
+@pytest.mark.parametrize(
+    ("changes", "left"),
+    [
+        pytest.param((), True, id="left by a worker"),
+        pytest.param((begun(served=False),), False, id="left by a terminal"),
+        pytest.param(((EventType.STUDY_STOPPED, {"reason": "enough"}),), False, id="stopped"),
+        pytest.param((CONCLUDED,), True, id="without its report"),
+        pytest.param((CONCLUDED, (EventType.REPORT_BUILT, REPORT)), False, id="with its report"),
+        pytest.param((PAUSED, (EventType.STUDY_RESUMED, {"command": []})), True, id="paused and resumed"),
+    ],
+)
+def test_a_study_that_a_worker_began_is_taken_up(worker: Worker, changes: tuple[Change, ...], left: bool) -> None:
+    worker.change(begun(served=True))
+    worker.drive()
+    worker.change(*changes)
+    assert worker.finds() == left
 
 
-def found(log: EventLog, me: Holder, here: Path | None = None) -> list[str]:
-    """Return what is found by a process whose installation lies in the folder `here`, else in its holder's."""
-    home = Home.locate({"AJET_HOME": str(here or me.home)})
-    return [state.id for state in Orphans(log, home, me).found()]
+def test_one_that_was_handed_over_and_that_nobody_began_is_taken_up_where_its_folder_is(worker: Worker) -> None:
+    assert not worker.finds()  # a terminal's, which is about to take its lease
+    worker.change(begun(served=True))
+    assert worker.finds()
+    assert not worker.finds(replace(worker.me, home=f"{worker.me.home}/another"))  # that shares the log
 
 
-def drive(log: EventLog, me: Holder) -> None:
-    """Have the lease of the study, and give it back."""
-    ControllerLeases(log).take(STUDY, me).give_back()
-
-
-def test_what_a_worker_left_is_taken_up_and_what_a_terminal_left_is_not(tmp_path: Path, log: EventLog) -> None:
-    me = Holder.here(tmp_path)
-    begin(log, served=True)
-    drive(log, me)
-    assert found(log, me) == [STUDY]
-    begin(log, served=False)
-    assert found(log, me) == []
-
-
-def test_one_that_was_handed_over_and_that_nobody_began_is_taken_up_where_its_folder_is(
-    tmp_path: Path, log: EventLog
-) -> None:
-    me = Holder.here(tmp_path)
-    assert found(log, me) == []  # a terminal's, which is about to take its lease
-    begin(log, served=True)
-    assert found(log, me) == [STUDY]
-    assert found(log, replace(me, home=str(tmp_path / "another"))) == []  # an installation that shares the log
-
-
-def test_one_of_an_installation_in_a_folder_of_the_same_name_elsewhere_is_left_alone(
-    tmp_path: Path, log: EventLog
-) -> None:
-    me = Holder.here(tmp_path)
-    begin(log, served=True)
-    drive(log, replace(me, host="another", boot="another"))
-    assert found(log, me, here=tmp_path / "of-another-host") == []
-
-
-def test_one_that_somebody_drives_or_that_is_elsewhere_is_left_alone(tmp_path: Path, log: EventLog) -> None:
-    me = Holder.here(tmp_path)
-    begin(log, served=True)
-    lease = ControllerLeases(log).take(STUDY, me)
-    assert found(log, me) == []
+def test_one_that_somebody_drives_or_that_is_elsewhere_is_left_alone(worker: Worker) -> None:
+    worker.change(begun(served=True))
+    lease = ControllerLeases(worker.log).take(STUDY, worker.me)
+    assert not worker.finds()
     lease.give_back()
-    assert found(log, replace(me, home="/another")) == []
+    assert not worker.finds(replace(worker.me, home="/another"))
+    worker.drive(replace(worker.me, host="another", boot="another"))
+    assert not worker.finds(home=f"{worker.me.home}/of-another-host")
 
 
-def test_one_that_was_stopped_stays_so(tmp_path: Path, log: EventLog) -> None:
-    me = Holder.here(tmp_path)
-    begin(log, served=True)
-    drive(log, me)
-    StudyLog(log, STUDY).change(lambda state: (EventType.STUDY_STOPPED, {"reason": "enough"}))
-    assert found(log, me) == []
+def test_one_to_which_nothing_happens_any_more_is_given_up(worker: Worker) -> None:
+    worker.drive()
+    worker.change(*[begun(served=True)] * MOST_FRUITLESS)
+    assert not worker.finds()
+    worker.change(PAUSED, begun(served=True))
+    assert worker.finds()
 
 
-def test_one_whose_controller_died_between_its_conclusion_and_its_report_is_taken_up(
-    tmp_path: Path, log: EventLog
-) -> None:
-    me = Holder.here(tmp_path)
-    begin(log, served=True)
-    drive(log, me)
-    study = StudyLog(log, STUDY)
-    study.change(lambda state: (EventType.STUDY_CONCLUDED, {"reason": "enough"}))
-    assert found(log, me) == [STUDY]
-    report = {name: {"path": name, "sha256": "0" * 64} for name in ("markdown", "html")}
-    study.change(lambda state: (EventType.REPORT_BUILT, report))
-    assert found(log, me) == []
-
-
-def test_a_pause_and_its_end_leave_it_the_workers(tmp_path: Path, log: EventLog) -> None:
-    me = Holder.here(tmp_path)
-    begin(log, served=True)
-    drive(log, me)
-    study = StudyLog(log, STUDY)
-    study.change(lambda state: (EventType.STUDY_PAUSED, {"reason": "lunch"}))
-    study.change(lambda state: (EventType.STUDY_RESUMED, {"command": []}))
-    assert found(log, me) == [STUDY]
-
-
-def test_one_to_which_nothing_happens_any_more_is_given_up(tmp_path: Path, log: EventLog) -> None:
-    me = Holder.here(tmp_path)
-    drive(log, me)
-    for _ in range(MOST_FRUITLESS):
-        begin(log, served=True)
-    assert found(log, me) == []
-    StudyLog(log, STUDY).change(lambda state: (EventType.STUDY_PAUSED, {"reason": "mended the disk"}))
-    begin(log, served=True)
-    assert found(log, me) == [STUDY]
-
-
-def test_a_look_reads_only_studies_that_moved(tmp_path: Path, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
-    me = Holder.here(tmp_path)
-    begin(log, served=True)
-    drive(log, me)
-    looking = Orphans(log, Home.locate({"AJET_HOME": str(tmp_path)}), me)
+def test_a_look_reads_only_studies_that_moved(worker: Worker, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker.change(begun(served=True))
+    worker.drive()
+    looking = Orphans(worker.log, worker.home, worker.me)
     assert [state.id for state in looking.found()] == [STUDY]
     with monkeypatch.context() as patched:
-        patched.setattr(log, "read", lambda study: pytest.fail(f"{study} did not move"))
+        patched.setattr(worker.log, "read", lambda study: pytest.fail(f"{study} did not move"))
         assert [state.id for state in looking.found()] == [STUDY]
-    begin(log, served=False)
+    worker.change(begun(served=False))
     assert list(looking.found()) == []
 
 
-def test_one_whose_machine_was_started_anew_is_taken_up_once_its_lease_stood_still(
-    tmp_path: Path, log: EventLog
-) -> None:
-    me, now = Holder.here(tmp_path), [0.0]
-    begin(log, served=True)
-    ControllerLeases(log).take(STUDY, replace(me, boot="the boot before"))
-    looking = Orphans(log, Home.locate({"AJET_HOME": str(tmp_path)}), me, clock=lambda: now[0])
+def test_one_whose_machine_was_started_anew_is_taken_up_once_its_lease_stood_still(worker: Worker) -> None:
+    now = [0.0]
+    worker.change(begun(served=True))
+    ControllerLeases(worker.log).take(STUDY, replace(worker.me, boot="the boot before"))
+    looking = Orphans(worker.log, worker.home, worker.me, clock=lambda: now[0])
     assert list(looking.found()) == []
     now[0] = TTL_S
     assert [state.id for state in looking.found()] == [STUDY]
 
 
-def test_a_study_is_the_installations_however_its_folder_is_spelled(tmp_path: Path, log: EventLog) -> None:
-    begin(log, served=True)
-    drive(log, Holder.here(tmp_path))
-    link = tmp_path / "link"
-    link.symlink_to(tmp_path)
-    assert found(log, Holder.here(link)) == [STUDY]
+def test_a_study_is_the_installations_however_its_folder_is_spelled(worker: Worker, tmp_path: Path) -> None:
+    worker.change(begun(served=True))
+    worker.drive()
+    (tmp_path / "link").symlink_to(tmp_path)
+    assert worker.finds(Holder.here(tmp_path / "link"))

@@ -1,4 +1,4 @@
-"""What a flow run does to a study that somebody stopped or paused: only a person's own wish undoes it."""
+"""What a flow run does: a study begun or found again; what somebody stopped or paused only a person's wish undoes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
-from uuid import uuid4
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+from uuid import UUID, uuid4
 
 import pytest
 
+from research.errors import ResearchError, StudyBusy
 from research.installation.home import Home
 from research.orchestration.reconcile import SessionEnd
 from research.orchestration.server import PrefectServer
@@ -26,9 +29,12 @@ from research.study.stop import request_pause, request_stop
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.log.leases import ControllerLeases, Holder
+from tests.studies.synthetic import Synthetic
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+
+    from research.orchestration.flow_run import FlowRun
 
 STUDY = "group-size-abcd"
 DROVE = SessionEnd("left", "it was driven")
@@ -205,10 +211,44 @@ def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
     assert sitting._worked(home, flow_run) == SessionEnd("failed", "the database starts again")
 
 
+RUN = UUID("051ddaab-9b8d-41c4-8083-782f3c17c0b3")
+
+
+@pytest.mark.usefixtures("client")
+@pytest.mark.parametrize(
+    ("begun", "run", "resumed"),
+    [
+        pytest.param("group-size-arith-3c17c0b3", RUN, True, id="tried again"),
+        pytest.param("group-size-arith-3c17c0b3", UUID(f"{str(RUN)[:28]}00000001"), False, id="of the same schedule"),
+        pytest.param("group-size-arith-of-another", RUN, False, id="begun by nobody"),
+    ],
+)
+def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_asks_for_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, run: UUID, resumed: bool
+) -> None:
+    from research.orchestration.flow_run import FlowRunState, RequestedWork
+    from research.serving.sitting import Sitting
+
+    gone = {"topic": "group size 4 vs 8 on arith", "model_path": "/gone/since"}
+    asked = SimpleNamespace(
+        id=run,
+        found=lambda: FlowRunState(None, None),
+        asked=lambda: RequestedWork("ajet-research", gone, datetime.now(UTC)),
+    )
+    synthetic = Synthetic(tmp_path, study=begun)
+    synthetic.create()
+    monkeypatch.setattr(Sitting, "_resume", lambda self, study, wished: SessionEnd("concluded", study))
+    sitting = Sitting(Home.locate({"AJET_HOME": str(tmp_path)}), synthetic.log, cast("FlowRun", asked))
+    if resumed:
+        assert sitting.work() == SessionEnd("concluded", begun)
+        return
+    with pytest.raises(ResearchError, match="/gone/since"):
+        sitting.work()
+
+
 def test_a_stop_that_takes_too_long_is_said(
     home: Home, log: EventLog, sits: Sits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.errors import StudyBusy
     from research.serving import sitting
 
     monkeypatch.setattr(sitting, "STOPPING_S", 0.0)

@@ -1,4 +1,4 @@
-"""Whether an installation has a worker: asked by any number of commands at once, and answered by the worker alone."""
+"""Whether an installation has a worker, which any number of commands ask at once, and how that one ends."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import psutil
@@ -16,7 +17,7 @@ from research.installation.home import Home
 from research.orchestration.server import record
 from research.serving import supervision
 from research.serving.containers.contained import ENVIRONMENT
-from research.serving.supervision import WORKER, require_worker, working
+from research.serving.supervision import LEAVING_S, WORKER, end_worker, require_worker, working
 
 
 @pytest.fixture
@@ -63,11 +64,29 @@ def test_whoever_only_asks_is_no_worker_for_others_that_ask_nor_for_one_that_beg
     assert begun == [True]
 
 
-def test_no_keys_stay_where_the_engine_of_the_containers_was_gone_as_the_worker_ended(home: Home) -> None:
+def test_keys_stay_neither_where_the_engine_was_gone_as_the_worker_ended_nor_after_a_kill(home: Home) -> None:
     keys = home.prefect / ENVIRONMENT
     with working(home, contained=True):
         keys.write_text("{}")
     assert not keys.exists()
+    keys.write_text("{}")
+    assert not end_worker(home)
+    assert not keys.exists()
+    keys.write_text("{}")
+    with working(home):
+        assert not keys.exists()
+
+
+def test_a_worker_that_its_parent_has_not_reaped_is_not_waited_for(home: Home) -> None:
+    waits = "import sys; print('here', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", waits], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        record(home.prefect / WORKER, process.pid)
+        began = time.monotonic()
+        assert end_worker(home)
+        assert time.monotonic() - began < LEAVING_S, "it was a zombie by then"
+        assert not end_worker(home), "nobody is left"
 
 
 _WORKER = """
