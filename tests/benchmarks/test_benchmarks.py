@@ -152,6 +152,7 @@ def test_simulated_studies_and_inquiries_are_judged_by_the_shipped_rules() -> No
     assert overdrawn(inquiry(InquiryCell("nothing", "plain", ledgers=False), 1), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("planted", [False, True], ids=["of nothing", "of the promised effect"])
 def test_a_whole_simulated_study_claims_nothing_false(planted: bool) -> None:
     """How often, over many: test_error_rates.py."""

@@ -64,6 +64,7 @@ def test_the_topic_of_an_example_is_read_whole_beside_its_environment(name: str)
     assert RulesPlanner().act(digest, lambda action: None).not_tested == ()
 
 
+@pytest.mark.slow
 async def test_a_framework_s_agent_plays_with_its_tool_and_is_judged_by_the_environment() -> None:
     environment = load_source(CodeSource(kind="folder", place="environment.py"), EXAMPLES / "framework_agent")
     asked: list[dict[str, Any]] = []

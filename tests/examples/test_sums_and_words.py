@@ -36,6 +36,7 @@ def solved(environment: Environment, answers: str | None = None) -> list[bool]:
     return [asyncio.run(play(number)) for number in range(20)]
 
 
+@pytest.mark.slow
 def test_both_kinds_of_question_are_asked_behind_six_examples(environment: Environment) -> None:
     kinds = Counter(task.kind for task in environment.tasks("hidden"))
     assert set(kinds) == {"sum", "last word"}

@@ -18,6 +18,8 @@ from swarm.environments.playing.evaluate import rounds
 from tests.faults.harness import DEADLINE_S, Books, Client, Server, job, moments, play_to_the_end, running
 from tests.faults.points import Fault
 
+pytestmark = pytest.mark.slow
+
 PLAYS = 6
 WANTED = job(evaluate_after=(1, 2), evaluation_episodes=PLAYS)
 AGENT = """

@@ -83,6 +83,7 @@ async def asks_by_its_own_means(episode: Episode[Any]) -> float:
         raise RuntimeError("connection error") from error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "agent"),
     [

@@ -78,6 +78,7 @@ def test_logs_verify_and_fold_to_what_they_did_locks_hold_and_each_verdict_is_co
             check_says(again.model_dump(mode="json"), verdict.model_dump(mode="json"), study)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_each_study_verifies_where_it_lies_and_as_an_export(
     home: Path, ajet: Ajet, unpack: Unpack, tmp_path: Path, name: str
@@ -124,6 +125,7 @@ def data(page: bytes) -> set[str]:
     return set(DATA.findall(text))
 
 
+@pytest.mark.slow
 def test_a_stopped_study_goes_on_to_its_verdict(home: Path, says: Says, unpack: Unpack, expected: Expected) -> None:
     """The trainings that were left are simulated."""
     unpack("stopped", home)
@@ -142,6 +144,7 @@ def resumes_a_day_later(desk: Desk) -> None:
         desk.write(EventType.STUDY_RESUMED, {"command": ["ajet", "study", "resume"]})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reported", [False, True])
 def test_a_study_whose_controller_was_killed_goes_on_to_its_verdict(
     home: Path, unpack: Unpack, ajet: Ajet, reported: bool

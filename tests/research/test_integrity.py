@@ -73,6 +73,7 @@ def spoil(path: Path) -> None:
     path.write_bytes(data)
 
 
+@pytest.mark.slow
 def test_files_of_an_attempt_that_are_edited_before_they_are_collected_are_refused(folder: AttemptFolder) -> None:
     order = make_order()
     write_results(folder, order, 0.5)
@@ -89,6 +90,7 @@ def test_files_of_an_attempt_that_are_edited_before_they_are_collected_are_refus
     assert refused(folder, order, said).code == "evidence_missing"
 
 
+@pytest.mark.slow
 def test_files_of_an_attempt_that_are_edited_after_they_were_collected_change_nothing(
     folder: AttemptFolder, tmp_path: Path
 ) -> None:
@@ -102,6 +104,7 @@ def test_files_of_an_attempt_that_are_edited_after_they_were_collected_change_no
     assert [row["metrics"]["critic/rewards/mean"] for row in stored["history"]] == [0.1, 0.2, 0.3]
 
 
+@pytest.mark.slow
 def test_what_is_written_into_the_trackers_summary_is_never_read(folder: AttemptFolder, tmp_path: Path) -> None:
     order = make_order()
     write_results(folder, order, 0.5)
@@ -113,6 +116,7 @@ def test_what_is_written_into_the_trackers_summary_is_never_read(folder: Attempt
         assert str(FORGED) not in (tmp_path / "study" / kind["path"]).read_text()
 
 
+@pytest.mark.slow
 def test_the_log_of_another_run_under_this_ones_name_is_foreign(folder: AttemptFolder, tmp_path: Path) -> None:
     order, other = make_order(), make_order(attempt=2)
     write_results(folder, order, 0.5)
@@ -125,6 +129,7 @@ def test_the_log_of_another_run_under_this_ones_name_is_foreign(folder: AttemptF
     assert refused(folder, order, ended(folder, order)).code == "foreign_results"
 
 
+@pytest.mark.slow
 def test_numbers_that_are_none_are_found_in_the_log_as_it_writes_them(folder: AttemptFolder, tmp_path: Path) -> None:
     order = make_order().model_copy(update={"watchdog": Watchdog()})
     write_results(folder, order, 0.5)
@@ -136,6 +141,7 @@ def test_numbers_that_are_none_are_found_in_the_log_as_it_writes_them(folder: At
     assert (alarm.code, alarm.step, alarm.effect) == ("training_nan", 2, "worst")
 
 
+@pytest.mark.slow
 def test_a_training_counts_as_broken_down_only_if_its_log_shows_it(folder: AttemptFolder, tmp_path: Path) -> None:
     order = make_order()
     track(folder, order, *steps(2), {NOT_FINITE: 1.0})
@@ -146,6 +152,7 @@ def test_a_training_counts_as_broken_down_only_if_its_log_shows_it(folder: Attem
         breakdown(whole, order)
 
 
+@pytest.mark.slow
 def test_a_stop_that_no_rule_asked_for_is_no_whole_run(folder: AttemptFolder) -> None:
     order = make_order().model_copy(update={"watchdog": Watchdog(kl=1.0)})
     write_results(folder, order, 0.9)

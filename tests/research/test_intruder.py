@@ -138,6 +138,7 @@ ONE_COURSE = [name for name, kind in KINDS.items() if kind not in (_stop, _pause
 """What leaves a study its course, so that all of its appends may be met in one go."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name", [name if KINDS[name] is _twin else pytest.param(name, marks=pytest.mark.full) for name in ONE_COURSE]
 )
@@ -163,6 +164,7 @@ def test_before_any_one_append_of_a_study(fast_path: Path, name: str) -> None:
     assert met > undisturbed.event_count / 2
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(3))
 @given(st.lists(st.tuples(st.integers(0, 140), st.sampled_from(sorted(KINDS))), min_size=1, max_size=5))
 def test_at_any_moments_of_a_study_with_every_stage(moments: list[tuple[int, str]]) -> None:

@@ -64,6 +64,7 @@ def studied(tmp_path_factory: pytest.TempPathFactory, models: ComparedModels) ->
     return bench, bench.drive(bench.loop()).state
 
 
+@pytest.mark.slow
 def test_each_run_is_judged_by_its_success_after_less_that_before(studied: tuple[Bench, StudyState]) -> None:
     _, state = studied
     for run in state.runs.values():

@@ -38,6 +38,8 @@ from tests.research.bench import STUDY, Bench, Cut, check_whole, examples, scrat
 from tests.research.designs import design, every_stage, noise_plan
 from tests.research.fakes import ScriptedPlanner
 
+pytestmark = pytest.mark.slow
+
 BUDGET_S = 4 * 3600.0
 ENDINGS = st.lists(
     st.sampled_from(["ok", "ok", "ok", "ok", "failed", "died", "lost", "timeout", "foreign"]), min_size=1, max_size=9

@@ -64,6 +64,7 @@ def report(bench: Bench, state: StudyState) -> tuple[str, str]:
     return (folder / "report.md").read_text(), unescape((folder / "report.html").read_text())
 
 
+@pytest.mark.slow
 def test_a_planner_that_wants_the_bar_moved_gets_the_bar_and_its_words_in_quotes(tmp_path: Path) -> None:
     script = Script(
         propose=[
@@ -128,6 +129,7 @@ def test_a_declined_topic_is_an_end_with_a_report_that_says_so(
         assert "no curriculum of 3 stages here." in text
 
 
+@pytest.mark.slow
 def test_what_a_planner_leaves_out_in_the_open_stands_beside_what_is_tested(tmp_path: Path) -> None:
     topic = "Does a larger group help at temperature 0.7?"
     excuse = "Temperature 0.7 is left out: the usual one tells more."
@@ -139,6 +141,7 @@ def test_what_a_planner_leaves_out_in_the_open_stands_beside_what_is_tested(tmp_
     assert question_of(state).not_tested == (f'llm {MODEL}: "{excuse}"',)
 
 
+@pytest.mark.slow
 def test_no_refusal_that_reaches_a_model_names_a_flag(tmp_path: Path) -> None:
     """It is told of what it can change: it knows of no command line."""
     script = Script(

@@ -133,6 +133,7 @@ def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
     return trace.entries
 
 
+@pytest.mark.slow
 def test_a_topic_walks_through_the_functions_that_the_docs_name_in_their_order(entries: list[Entry]) -> None:
     above: list[Step] = []
     left = iter(entries)

@@ -47,6 +47,7 @@ def test_variables_that_are_set_for_the_agent_are_left_alone(name: str) -> None:
         variables_of([f"{name}=x"], contained=False)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(["API_KEY", "token", "DB_PASSWORD", "MY_SECRET", "AWS_CREDENTIALS"]), st.text(min_size=8))
 def test_a_secret_stays_out_of_a_container_and_out_of_the_message(name: str, value: str) -> None:
     with pytest.raises(BadOption) as refused:

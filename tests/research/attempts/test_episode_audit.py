@@ -44,12 +44,14 @@ async def found(
         return await replay(client, environment, random.Random(1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["guess", "arith", "market"])
 async def test_honest_training_passes(name: str, tmp_path: Path) -> None:
     result = await found(tmp_path, name)
     assert (result.looked_at, result.complaint()) == (32, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["guess", "arith"])
 async def test_honest_training_passes_when_its_server_was_killed_and_gone_on_from(name: str, tmp_path: Path) -> None:
     environment = get_environment(name)
@@ -68,6 +70,7 @@ async def test_honest_training_passes_when_its_server_was_killed_and_gone_on_fro
     assert (result.looked_at, result.complaint()) == (32, None)
 
 
+@pytest.mark.slow
 async def test_honest_training_whose_answers_are_cut_short_as_none_of_the_evaluators_passes(tmp_path: Path) -> None:
     environment, training = get_environment("guess"), asyncio.Event()
 
@@ -82,6 +85,7 @@ async def test_honest_training_whose_answers_are_cut_short_as_none_of_the_evalua
     assert (result.looked_at, result.foreign) == (32, {})
 
 
+@pytest.mark.slow
 async def test_training_whose_tokens_are_gone_with_a_checkpoint_is_judged_by_what_is_left(tmp_path: Path) -> None:
     environment = get_environment("arith")
     async with served(tmp_path, "arith", steps=4, checkpoint_every=1, checkpoints_kept=1) as (_, client, hidden):
@@ -143,6 +147,7 @@ async def a_turn_too_many(episode: Episode[Any]) -> Outcome:
     return Outcome(1.0, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("agent", "why"),
     [
@@ -157,12 +162,14 @@ async def test_what_is_no_play_of_its_task_is_found(agent: Agent, why: str, tmp_
     assert all(why in said for said in result.foreign.values())
 
 
+@pytest.mark.slow
 async def test_training_on_hidden_tasks_by_their_name_is_found(tmp_path: Path) -> None:
     result = await found(tmp_path, "arith", split="hidden")
     assert len(result.foreign) == 32
     assert all("not for training" in said for said in result.foreign.values())
 
 
+@pytest.mark.slow
 async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -183,6 +190,7 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
     assert honest.complaint() is None, "where all are listed, those given up hide nothing"
 
 
+@pytest.mark.slow
 async def test_a_play_that_ends_before_its_game_is_found(tmp_path: Path) -> None:
     async def impatient(episode: Episode[Any]) -> Outcome:
         await episode.chat(get_environment("guess").game(episode.task).opening())

@@ -147,6 +147,7 @@ def test_an_attempt_is_not_over_until_the_engine_says_that_its_containers_are(
     assert all(len(run.attempts) == 1 for run in state.runs.values())
 
 
+@pytest.mark.slow
 def test_an_attempt_that_lost_the_engine_costs_its_run_no_try(bench: Bench) -> None:
     bench.sandbox.script = lambda order: "engine gone" if order.attempt <= 5 else "ok"
     state = bench.drive(bench.loop()).state
@@ -194,6 +195,7 @@ def test_a_tracker_that_is_behind_costs_a_run_no_try(tmp_path: Path, whole: bool
     assert tracker.asked > len(state.runs), "it was asked again"
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_behind_is_read_ever_more_rarely_while_the_rest_goes_on(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     loop = bench.loop()
@@ -284,6 +286,7 @@ class Leaving:
         return "ok"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [True, False])
 def test_the_server_of_a_lost_attempt_is_taken_over_whenever_its_controller_is_killed(
     tmp_path: Path, written: bool

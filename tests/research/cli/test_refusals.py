@@ -202,6 +202,7 @@ def test_a_home_that_cannot_be_made(ajet: Ajet, monkeypatch: pytest.MonkeyPatch)
         ajet(*command).refused("AJET_HOME")
 
 
+@pytest.mark.slow
 def test_what_the_job_says_at_its_default_is_held_like_anything_else(ajet: Ajet, place: Path) -> None:
     ended = ajet("study", "plan", "does a larger learning rate help?", "--job", "default.json", "--budget=4h", "--json")
     found = json.loads(ended.out)

@@ -472,6 +472,7 @@ def designs(draw: st.DrawFn) -> Design:
         raise
 
 
+@pytest.mark.slow
 @given(designs())
 def test_every_design_is_affordable_fair_and_kept_as_it_is_locked(design: Design) -> None:
     assert design.price.total_s <= design.budget.wall_clock_s

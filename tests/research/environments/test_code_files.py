@@ -95,6 +95,7 @@ def test_a_module_here_is_copied_with_its_package(tmp_path: Path) -> None:
     assert code("alone:Market").files == {"alone.py": b"y"}
 
 
+@pytest.mark.slow
 def test_an_installed_package_is_copied_without_being_imported_and_names_its_needs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,6 +19,7 @@ from tests.disks import needs_mounts, on_small_disk
 from tests.research.bench import Bench
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_a_disk_that_is_full_for_a_while_costs_no_try(tmp_path: Path) -> None:
     done = on_small_disk(tmp_path, 96, "-m", "tests.research.filling", "attempt", str(tmp_path))
@@ -30,6 +31,7 @@ def test_a_disk_that_is_full_for_a_while_costs_no_try(tmp_path: Path) -> None:
     assert second[:2] == [2, None], "it is tried again as soon as there is room"
 
 
+@pytest.mark.slow
 @needs_mounts
 def test_on_a_full_disk_each_command_says_so_in_one_line_and_the_study_goes_on_once_there_is_room(
     tmp_path: Path,

@@ -38,6 +38,7 @@ with SwarmClient(sys.argv[1], sys.argv[2]) as client:
 """
 
 
+@pytest.mark.slow
 def test_what_was_installed_of_it_plays_a_job_to_its_end(tmp_path: Path) -> None:
     made = build_wheel(tmp_path / "dist")
     there = tmp_path / "there"

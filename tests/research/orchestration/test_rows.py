@@ -20,13 +20,6 @@ from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design
 
 
-@pytest.fixture
-def synthetic(tmp_path: Path) -> Synthetic:
-    synthetic = Synthetic(tmp_path)
-    synthetic.create()
-    return synthetic
-
-
 def begun(found: StudyState, since: StudyState) -> dict[str, TaskRow]:
     """Return the rows that are more than a plan, by name."""
     return {row.name: row for row in rows(found, since) if row.states[-1].name != "Planned"}
@@ -172,6 +165,7 @@ def test_nothing_stays_open_when_a_controller_ends() -> None:
 STEPS = st.lists(st.sampled_from(["lost", "failed", "timeout", "stopped", "finished"]), max_size=6)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(ends=STEPS)
 def test_a_row_that_was_told_goes_on_and_is_never_told_otherwise(

@@ -50,6 +50,7 @@ def test_where_prefect_is_not_installed_a_line_says_how_to_have_it(
     assert not (tmp_path / "prefect").exists()
 
 
+@pytest.mark.slow
 def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(
     folder: Path, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,6 +92,7 @@ class SomebodyElses(BaseHTTPRequestHandler):
         """Say nothing."""
 
 
+@pytest.mark.slow
 def test_a_server_whose_port_somebody_else_took_meanwhile_goes_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,6 +128,7 @@ def family(pid: int) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
+@pytest.mark.slow
 def test_a_server_whose_start_was_interrupted_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
 

@@ -49,6 +49,7 @@ def refuse(folder: AttemptFolder, order: AttemptSpec, code: str) -> str:
     return refused.value.reason
 
 
+@pytest.mark.slow
 def test_results_are_read_back_from_a_real_wandb_log(
     folder: AttemptFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -71,6 +72,7 @@ def test_results_are_read_back_from_a_real_wandb_log(
     assert value["wandb"]["config"]["job_digest"] == job.digest()
 
 
+@pytest.mark.slow
 def test_a_wandb_log_that_is_missing_or_damaged_is_refused(
     folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

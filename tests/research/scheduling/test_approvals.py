@@ -41,6 +41,7 @@ def looked_at_again(bench: Bench) -> None:
     until_asked(bench)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "stages"), [("none", []), ("plan", ["noise", "design"]), ("stages", STAGES)])
 def test_each_mode_asks_for_what_it_says_and_begins_nothing_before(
     fast_path: Path, mode: str, stages: list[str]

@@ -81,6 +81,7 @@ def test_what_is_given_up_is_said_as_soon_as_the_first_run_tells_once_and_with_t
     assert "shorten" not in "".join(line for _, line in progress_lines(state) if SHRINK_RULE not in line)
 
 
+@pytest.mark.slow
 def test_the_budget_that_is_named_carries_all_of_it(tmp_path: Path) -> None:
     first = flown(tmp_path / "first", wide(), budget_s=400, seconds=60)
     named = said(first, "shorten the screen").partition("--budget ")[2].split()[0]

@@ -1,14 +1,15 @@
-"""Handing a study over: to a flow run that waits, else to one of its own, and one line where the server refuses it."""
+"""Handing a study over, by a person or the worker: to a flow run that waits, else to one of its own."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -16,12 +17,14 @@ from research.errors import NoWorker
 from research.installation.home import Home
 from research.orchestration.server import PrefectServer
 from research.serving import handing
-from research.serving.orphans import Orphans
+from research.serving.orphans import MOST_FRUITLESS, Orphans
+from research.serving.supervision import sitting
 from research.serving.wishes import undoes
 from research.study.stop import request_pause, request_stop
 from studies import EventLog, EventType, StudyLog, fold
 from studies.log.fold import SERVED
 from studies.log.leases import Holder
+from tests.research.orchestration.shown import state_of
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -38,10 +41,7 @@ Telling = Callable[[Home], str]
 
 @pytest.fixture
 def tell(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Telling:
-    """Tell the server what the worker of an installation does, and return its place, but make no automation.
-
-    That would act on the flow runs of other tests.
-    """
+    """Tell the server what a worker does, and return its place; an automation would act on other tests' flow runs."""
     from research.orchestration.deployments import place_of
     from research.serving.pools import ProcessPool
     from research.serving.registration import register
@@ -60,7 +60,8 @@ def pool(home: Home, tell: Telling) -> None:
     tell(home)
 
 
-def giving(home: Home, server: PrefectServer, monkeypatch: pytest.MonkeyPatch) -> handing.Giving:
+@pytest.fixture
+def give(home: Home, server: PrefectServer, client: object, monkeypatch: pytest.MonkeyPatch) -> handing.Giving:
     monkeypatch.setattr(handing, "require_worker", lambda home: None)
     monkeypatch.setattr(handing, "ensure_server", lambda folder: server)
     monkeypatch.setattr(handing, "client_environment", lambda folder: {})  # as the client of these tests has it
@@ -87,6 +88,7 @@ def named(name: str) -> State[None]:
     return State[None](type=StateType(name.upper()))
 
 
+@pytest.mark.slow
 def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same_time(
     home: Home, client: SyncPrefectClient, tell: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,9 +116,8 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
 
 @pytest.mark.usefixtures("pool")
 def test_a_study_given_again_is_the_flow_run_that_waits_and_another_once_that_is_over(
-    home: Home, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+    home: Home, client: SyncPrefectClient, give: handing.Giving
 ) -> None:
-    give = giving(home, server, monkeypatch)
     with created(home, "s-1"):
         first = give("s-1")
     assert client.read_flow_run(run_at(first)).parameters == {"study": "s-1"}
@@ -128,26 +129,23 @@ def test_a_study_given_again_is_the_flow_run_that_waits_and_another_once_that_is
 
 
 def test_one_that_waits_where_no_worker_looks_is_closed_and_given_anew(
-    home: Home, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, tell: Telling
+    home: Home, client: SyncPrefectClient, give: handing.Giving, tell: Telling
 ) -> None:
     """A server whose database was lost knows no pool until the worker tells it again."""
-    give = giving(home, server, monkeypatch)
     first = give("s-2")
     tell(home)
     assert give("s-2") != first
-    found = client.read_flow_run(run_at(first)).state
-    assert found is not None
-    assert found.is_crashed()
+    assert state_of(client.read_flow_run(run_at(first))).is_crashed()
 
 
 @pytest.mark.usefixtures("pool")
 @pytest.mark.parametrize("asked", [True, False])
 def test_one_that_waits_since_before_a_pause_is_not_what_lifts_it(
-    home: Home, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch, asked: bool
+    home: Home, client: SyncPrefectClient, give: handing.Giving, asked: bool
 ) -> None:
     from research.serving.waiting import give_once
 
-    study, give = f"s-5-{asked}", giving(home, server, monkeypatch)
+    study = f"s-5-{asked}"
     with created(home, study) as log:
         key = f"{study}/{'0' * 16}" if asked else f"{study}/{'0' * 64}/once"
         first = give_once(client, home, study, key, again=asked).id
@@ -156,22 +154,98 @@ def test_one_that_waits_since_before_a_pause_is_not_what_lifts_it(
     second = run_at(give(study))
     assert second != first, "the first leaves it paused"
     assert run_at(give(study)) == second
-    found = client.read_flow_run(first).state
-    assert found is not None
-    assert found.is_crashed()
+    assert state_of(client.read_flow_run(first)).is_crashed()
 
 
-@pytest.mark.usefixtures("pool")
-def test_the_worker_gives_nothing_twice_and_nothing_that_was_cancelled_before_it_began(
-    home: Home, client: SyncPrefectClient
-) -> None:
-    from research.serving.waiting import CancelledWhileWaiting, give_once
+@dataclass
+class Left:
+    """A study that nobody drives, and the worker that asks for it at each look."""
 
-    first = give_once(client, home, "s-3", "s-3/1", again=False).id
-    assert give_once(client, home, "s-3", "s-3/2", again=False).id == first
-    client.set_flow_run_state(first, named("Cancelled"))
+    client: SyncPrefectClient
+    home: Home
+    study: str = field(default_factory=lambda: f"left-{uuid4().hex[:8]}")
+
+    def look(self, key: str = "") -> UUID:
+        from research.serving.waiting import give_once
+
+        return give_once(self.client, self.home, self.study, f"{self.study}{key}", again=False).id
+
+    def runs(self) -> list[UUID]:
+        """Return the flow runs that were asked for, the oldest first."""
+        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+
+        runs = self.client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[self.study])))
+        return [run.id for run in sorted(runs, key=lambda run: str(run.created))]
+
+    def state(self, run: UUID) -> State[Any]:
+        return state_of(self.client.read_flow_run(run))
+
+    def set(self, run: UUID, state: State[None]) -> None:
+        self.client.set_flow_run_state(run, state, force=True)
+
+
+@pytest.fixture
+def left(pool: None, client: SyncPrefectClient, home: Home) -> Left:
+    return Left(client, home)
+
+
+def test_the_worker_gives_nothing_twice_and_nothing_that_was_cancelled_before_it_began(left: Left) -> None:
+    from research.serving.waiting import CancelledWhileWaiting
+
+    first = left.look("/1")
+    assert left.look("/2") == first
+    left.set(first, named("Pending"))
+    assert left.look("/3") == first
+    left.set(first, named("Cancelled"))
     with pytest.raises(CancelledWhileWaiting):
-        give_once(client, home, "s-3", "s-3/3", again=False)
+        left.look("/4")
+    assert left.runs() == [first]
+
+
+def test_one_whose_process_was_killed_before_it_had_the_study_is_followed_by_so_many_others(left: Left) -> None:
+    for number in range(1, MOST_FRUITLESS + 2):
+        left.look()
+        assert len(left.runs()) == min(number, MOST_FRUITLESS)
+        left.set(left.runs()[-1], named("Crashed"))
+
+
+def test_one_that_a_worker_took_and_left_before_it_began_is_put_back_in_line(left: Left) -> None:
+    from prefect.states import Pending
+
+    from research.serving.waiting import BEGINNING_S, TakenInVain
+
+    now = [0.0]
+    looking = TakenInVain(left.home, clock=lambda: now[0])
+    run = left.look()
+    left.set(run, Pending(name="Submitting"))
+    (left.home.prefect / "sittings").mkdir()
+    with sitting(left.home, run):
+        for now[0] in (0.0, 2 * BEGINNING_S):
+            looking.put_back(left.client)
+    for now[0] in (2 * BEGINNING_S, 3 * BEGINNING_S - 1):
+        looking.put_back(left.client)
+        left.look()
+        assert left.state(run).is_pending(), "it had a process until a moment ago"
+    now[0] = 3 * BEGINNING_S
+    looking.put_back(left.client)
+    assert left.state(run).is_scheduled()
+    assert left.runs() == [run]
+
+
+def test_a_sleep_of_the_machine_and_another_clock_of_the_server_begin_nothing_twice(left: Left) -> None:
+    """Begun twice, Prefect's worker would end, as the flow run has its place in the worker's limit still."""
+    from prefect.states import Pending
+
+    from research.serving.waiting import TakenInVain
+
+    run = left.look()
+    left.set(run, Pending(timestamp=datetime.now(UTC) - timedelta(hours=8)))
+    looking = TakenInVain(left.home)
+    looking.put_back(left.client)
+    looking.put_back(left.client)
+    left.look()
+    assert left.state(run).is_pending()
+    assert left.runs() == [run]
 
 
 def test_installations_that_share_a_server_have_pools_and_deployments_of_their_own(
@@ -212,12 +286,11 @@ def test_telling_the_server_again_keeps_a_schedule(home: Home, client: SyncPrefe
 
 
 def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
-    home: Home, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+    home: Home, give: handing.Giving, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    nobody = PrefectServer("http://127.0.0.1:9", reused=True)
-    give = giving(home, nobody, monkeypatch)
+    monkeypatch.setattr(handing, "ensure_server", lambda folder: PrefectServer("http://127.0.0.1:9", reused=True))
     with pytest.raises(NoWorker, match="resume s-1 --detach") as refused:
-        give("s-1")
+        handing.worker_of(home)("s-1")
     assert "\n" not in refused.value.message
 
 
@@ -239,9 +312,7 @@ def test_a_cancel_that_no_controller_lived_to_see_stops_the_study(
         (left,) = Orphans(log, home, Holder.here(home.path)).found()
         looks._hand_over(client, left)
         assert fold(log.read("s-6")).stopped_reason == "cancelled in the Prefect UI"
-    found = client.read_flow_run(first).state
-    assert found is not None
-    assert found.is_cancelled()
+    assert state_of(client.read_flow_run(first)).is_cancelled()
 
 
 @pytest.mark.usefixtures("pool")
@@ -249,7 +320,7 @@ def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wis
     home: Home, client: SyncPrefectClient
 ) -> None:
     from research.orchestration.deployments import wish_of
-    from research.serving.waiting import give_or_stop
+    from research.serving.waiting import give_once, give_or_stop
 
     given: list[FlowRun] = []
 
@@ -264,8 +335,6 @@ def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wis
         person.join(1.0)
         assert not given
         request_stop(home, log, "s-7")
-
-    from research.serving.waiting import give_once
 
     person = threading.Thread(target=go_on)
     with created(home, "s-7") as log:

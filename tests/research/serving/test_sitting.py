@@ -259,6 +259,7 @@ def test_a_stop_that_takes_too_long_is_said(
     assert state(log).stopped_reason == "stopped by the user"
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_is_what_the_flow_run_says(
     client: SyncPrefectClient, server: PrefectServer, tmp_path: Path
 ) -> None:

@@ -28,6 +28,8 @@ from tests.research.environments.written import sums
 from tests.research.fakes import ANSWERED, ScriptedPlanner
 from tests.research.study.test_session import Silent
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:

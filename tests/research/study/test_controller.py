@@ -158,6 +158,7 @@ def test_a_run_that_never_succeeds_is_invalid_and_the_study_still_ends(tmp_path:
     assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
 
 
+@pytest.mark.slow
 def test_stopping_ends_the_attempts_and_resuming_begins_them_again(bench: Bench) -> None:
     bench.sandbox.script = lambda order: "never" if order.attempt == 1 else "ok"
     loop = bench.loop()

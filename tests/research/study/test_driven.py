@@ -41,6 +41,7 @@ def test_runs_of_looks_that_are_not_planned_yet_are_to_come(tmp_path: Path) -> N
     assert seen[-1].concluded
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staged", [False, True])
 def test_nothing_is_whole_before_the_study_is(tmp_path: Path, staged: bool) -> None:
     bench = Bench(tmp_path, design=every_stage(), noise=noise_plan()) if staged else Bench(tmp_path)
@@ -93,6 +94,7 @@ def test_runs_that_do_not_say_what_they_are_judged_by_are_given_up_at_once(tmp_p
     assert state.verdicts[0].verdict == "invalid"
 
 
+@pytest.mark.slow
 def test_a_threshold_that_nobody_reaches_ends_with_shares_and_one_that_most_reach(tmp_path: Path) -> None:
     made = bench(tmp_path, metric("episodes", 0.99))
     state = made.drive(made.loop()).state
@@ -150,6 +152,7 @@ def test_an_interaction_trains_all_four_arms_and_is_judged_once(tmp_path: Path) 
     assert verdict_follows(state, verdict)
 
 
+@pytest.mark.slow
 def test_it_is_replicated_with_all_four_arms(tmp_path: Path) -> None:
     setting = Replication(environment="arith", seeds=(201, 202, 203))
     bench = driven(tmp_path, locked(crossed(), decision_table=designs.TABLE, replication=setting))

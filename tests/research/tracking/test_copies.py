@@ -89,6 +89,7 @@ def settled(copy: AttemptCopy, clock: Clock) -> list[Standing]:
     return followed(copy, clock, until=lambda: copy.settled)
 
 
+@pytest.mark.slow
 def test_a_log_is_sent_while_it_grows_and_found_to_be_the_same(
     tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
@@ -106,6 +107,7 @@ def test_a_log_is_sent_while_it_grows_and_found_to_be_the_same(
     assert not standin.unknown
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_compared_keeps_no_history(
     tmp_path: Path, written: Path, calls: WandbCalls, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -118,6 +120,7 @@ def test_a_copy_that_was_compared_keeps_no_history(
     assert not [found for found in gc.get_objects() if isinstance(found, TrackedRun)]
 
 
+@pytest.mark.slow
 def test_an_edited_copy_differs_and_the_number_is_named(
     tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
@@ -128,6 +131,7 @@ def test_an_edited_copy_differs_and_the_number_is_named(
     assert copy.reason == "step 3: critic/rewards/mean is 0.99 at W&B, 0.75 in the log"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("withheld", [2, STEPS])
 def test_rows_that_are_shown_late_are_waited_for(
     tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, withheld: int
@@ -144,6 +148,7 @@ def test_rows_that_are_shown_late_are_waited_for(
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1)), "nothing was sent twice"
 
 
+@pytest.mark.slow
 def test_rows_that_never_come_are_given_up_with_the_reason(
     tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
@@ -155,6 +160,7 @@ def test_rows_that_never_come_are_given_up_with_the_reason(
     assert copy.reason == f"W&B has {STEPS - 1} of {STEPS} steps; step {STEPS} is not there"
 
 
+@pytest.mark.slow
 def test_a_file_stream_that_is_refused_ends_well_for_wandb_and_not_for_us(
     tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
@@ -166,6 +172,7 @@ def test_a_file_stream_that_is_refused_ends_well_for_wandb_and_not_for_us(
     assert standin.run("r1-a1").steps == list(range(1, STEPS + 1))
 
 
+@pytest.mark.slow
 def test_an_answer_that_is_lost_doubles_no_row(
     tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
@@ -174,6 +181,7 @@ def test_an_answer_that_is_lost_doubles_no_row(
     assert settled(copy, clock) == ["sending", "same"]
 
 
+@pytest.mark.slow
 def test_a_log_that_somebody_sent_once_more_is_noticed(
     tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, calls: WandbCalls
 ) -> None:
@@ -185,6 +193,7 @@ def test_a_log_that_somebody_sent_once_more_is_noticed(
     assert "more than once" in copy.reason
 
 
+@pytest.mark.slow
 def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
     tmp_path: Path, standin: StandIn, calls: WandbCalls, copy: AttemptCopy, clock: Clock
 ) -> None:
@@ -202,6 +211,7 @@ def test_a_sending_that_was_cut_short_is_made_good_and_doubles_no_row(
     assert standin.run("r1-a1").history[1]["kl"] == "NaN"
 
 
+@pytest.mark.slow
 def test_rows_that_were_added_and_are_shown_late_are_not_added_again(
     tmp_path: Path, written: Path, calls: WandbCalls, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -225,6 +235,7 @@ def test_rows_that_were_added_and_are_shown_late_are_not_added_again(
     assert added[1] - added[0] >= SHOWN_S
 
 
+@pytest.mark.slow
 def test_the_log_of_a_killed_training_is_waited_for_by_nobody(
     tmp_path: Path, standin: StandIn, copy: AttemptCopy, clock: Clock
 ) -> None:
@@ -239,6 +250,7 @@ def test_the_log_of_a_killed_training_is_waited_for_by_nobody(
     assert not copy.sends
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_is_said_and_the_log_sent_once_it_is_back(
     tmp_path: Path, written: Path, standin: StandIn, copy: AttemptCopy, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -253,6 +265,7 @@ def test_a_server_that_is_gone_is_said_and_the_log_sent_once_it_is_back(
     assert settled(copy, clock) == ["same"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", [("sync",), ("beta", "sync")])
 def test_a_finished_log_that_is_synced_by_hand_keeps_its_names_and_steps(
     tmp_path: Path, written: Path, standin: StandIn, words: tuple[str, ...]
@@ -271,6 +284,7 @@ def test_a_finished_log_that_is_synced_by_hand_keeps_its_names_and_steps(
     assert not standin.unknown
 
 
+@pytest.mark.slow
 def test_a_key_that_is_refused_is_said_in_one_line(standin: StandIn, calls: WandbCalls) -> None:
     standin.fail("GetDefaultEntity", status=401, times=50)
     standin.fail("Viewer", status=401, times=50)

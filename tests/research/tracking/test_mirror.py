@@ -83,6 +83,7 @@ def mirror(home: Home, standin: StandIn, said: list[str]) -> WandbMirror:
     return WandbMirror(home, "s1", OnlineLogging(base_url=standin.url), said.append, said.append, environ)
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_sent_compared_and_kept_with_its_checkpoint(home: Home, standin: StandIn) -> None:
     run_id = Study(home).trained()
     said: list[str] = []
@@ -98,6 +99,7 @@ def test_a_finished_run_is_sent_compared_and_kept_with_its_checkpoint(home: Home
     assert (run.steps, run.state, run.group, run.values["run_id"]) == ([1, 2, 3], "finished", "s1", "r1")
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_is_too_large_stays_and_is_said(
     home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_checkpoint_that_is_too_large_stays_and_is_said(
     assert not standin.artifacts.by_id
 
 
+@pytest.mark.slow
 def test_a_copy_that_was_found_to_be_the_same_is_left_alone(home: Home, standin: StandIn) -> None:
     study = Study(home)
     run_id = study.trained()
@@ -122,6 +125,7 @@ def test_a_copy_that_was_found_to_be_the_same_is_left_alone(home: Home, standin:
     assert "UpsertBucket" not in standin.seen
 
 
+@pytest.mark.slow
 def test_the_last_copies_of_an_earlier_round_are_still_sent_and_told(home: Home, standin: StandIn) -> None:
     study = InRounds.of(home, "s1")
     study.create()
@@ -141,6 +145,7 @@ def test_the_last_copies_of_an_earlier_round_are_still_sent_and_told(home: Home,
     assert over.runs[late].attempts[0].standing == "same"
 
 
+@pytest.mark.slow
 def test_a_server_that_is_gone_is_said_once_and_not_waited_for(
     home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -195,6 +200,7 @@ def test_a_study_that_was_begun_offline_stays_offline(
     assert "began without" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_an_event_log_that_is_away_for_a_while_ends_no_sending(
     home: Home, standin: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:

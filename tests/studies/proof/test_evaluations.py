@@ -135,6 +135,7 @@ def drifts(kept: Kept, state: StudyState) -> list[str]:
     return [str(drift) for drift in findings.drifts]
 
 
+@pytest.mark.slow
 def test_recorded_courses_hold(kept: Kept, state: StudyState) -> None:
     assert with_courses(kept, state, lambda known: known) == []
 
@@ -171,6 +172,7 @@ def held(folder: Path) -> list[Any]:
     return list(verify(study, rows, folder, known=broken).drifts)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "threshold"), [("seconds", 0.7), ("area", None)])
 def test_an_export_holds_and_one_play_that_was_turned_is_named_by_its_file_or_by_the_number_that_follows(
     tmp_path: Path, kind: str, threshold: float | None

@@ -156,6 +156,7 @@ def _tekken(version: str, folder: Path) -> Any:
     return MistralTokenizer.from_file(str(path))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("version", ["v3", "v11", "v13"])
 def test_calls_are_read_as_mistral_common_writes_them(version: str, tmp_path: Path) -> None:
     from mistral_common.protocol.instruct.messages import AssistantMessage, ToolMessage, UserMessage

@@ -91,6 +91,7 @@ async def test_a_record_for_which_the_disk_had_no_room_is_made_with_the_next_epi
     mine.leave()
 
 
+@pytest.mark.slow
 async def test_only_the_dead_are_taken_over_from_and_once(tmp_path: Path) -> None:
     alive, _ = holder(tmp_path)
     doomed, name = holder(tmp_path)
@@ -157,6 +158,7 @@ async def test_a_secret_gives_up_the_episodes_of_its_client_alone(tmp_path: Path
         assert states == {mine.id: "fenced", theirs.id: "open"}
 
 
+@pytest.mark.slow
 def test_a_server_that_was_killed_is_not_there_though_its_record_is(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, "speaker")
     with running(folder, "--port", "0") as (process, url):
@@ -170,6 +172,7 @@ def test_a_server_that_was_killed_is_not_there_though_its_record_is(tmp_path: Pa
             kind.from_home("speaker", home=tmp_path)
 
 
+@pytest.mark.slow
 def test_a_server_that_is_stopped_in_its_tracks_is_there(tmp_path: Path) -> None:
     with running(folder_of(tmp_path), "--port", "0") as (process, url):
         process.send_signal(signal.SIGSTOP)

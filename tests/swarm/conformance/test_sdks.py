@@ -187,6 +187,7 @@ async def play(lease: Lease, *asks: Ask) -> list[Spoken]:
     return answers
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", PROTOCOLS)
 async def test_a_conversation_may_change_its_protocol_at_every_turn(tmp_path: Path, first: Ask) -> None:
     async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny", "yes", "no")) as served:
@@ -202,6 +203,7 @@ async def test_a_conversation_may_change_its_protocol_at_every_turn(tmp_path: Pa
         await assert_trained_once(served, lease, found, start=1 + before, clean=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [*(partial(ask, streamed=True) for ask in PROTOCOLS), OMITTED])
 async def test_an_answer_that_is_streamed_or_omits_its_thinking_comes_back_as_it_was(tmp_path: Path, ask: Ask) -> None:
     async with serving(tmp_path, roomy(), script=saying(TURN, "both sunny"), chunk_size=3) as served:

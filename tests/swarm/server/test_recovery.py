@@ -215,6 +215,7 @@ async def test_recovered_weights_are_bit_equal_to_uninterrupted_ones(tmp_path: P
     assert different == []
 
 
+@pytest.mark.slow
 async def test_streams_keep_their_curves_over_a_restart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first ones have them by the order in which they came, whatever their names and their task lists."""
     monkeypatch.setattr(streams, "MOST_CHARTED", 2)
@@ -223,10 +224,7 @@ async def test_streams_keep_their_curves_over_a_restart(tmp_path: Path, monkeypa
     async def step(served: Served, number: int) -> set[str]:
         for stream in ("web", "shell", "code"):
             for _ in range(2):
-                body = {"task_id": "t", "stream": stream, "wait_s": 10.0}
-                lease = dict((await served.post("/episodes", served.admin, body)).body)
-                await served.chat(lease)
-                await served.end(lease)
+                await served.play("t", stream=stream)
         metrics = (await served.until(step=number))["metrics"]
         return {name.split("/")[1] for name in metrics if name.startswith("stream/")}
 

@@ -103,6 +103,7 @@ class TekkenRenderer:
         return text
 
 
+@pytest.mark.slow
 def test_mistrals_own_tokenizer_gives_the_ids_of_a_tool_conversation() -> None:
     renderer = TekkenRenderer()
     family = replace(MISTRAL, write=lambda content, reasoning, calls: f"{content}</s>")

@@ -13,6 +13,8 @@ from research.installation.home import Home
 from tests.research.environments.written import line_of, sums
 from tests.research.factories import make_home
 
+pytestmark = pytest.mark.slow
+
 QUICK = PlayBounds(plays=30, play_s=30.0, seconds=120.0)
 
 

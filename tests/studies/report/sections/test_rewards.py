@@ -181,6 +181,7 @@ def three_arms() -> Design:
     return coded_design(arms=arms, control_arm="control", hypotheses=claims)
 
 
+@pytest.mark.slow
 def test_each_reward_has_a_figure_of_its_own_with_the_arms_that_trained_on_it(
     study: Synthetic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,6 +30,7 @@ def checked(job: Job, out: Path) -> ModelCheck:
     return ModelCheck.model_validate_json(out.read_bytes())
 
 
+@pytest.mark.slow
 def test_a_model_served_by_the_fast_ways_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     asked = job(save_folder(tmp_path / "m"))
     found = checked(asked, tmp_path / "out.json")
@@ -49,6 +50,7 @@ def test_a_model_served_by_the_fast_ways_is_said_to_be(tmp_path: Path, capsys: p
     assert len(capsys.readouterr().out.splitlines()) == 4, "a line as each part begins"
 
 
+@pytest.mark.slow
 def test_what_is_lost_is_said_with_its_reason(tmp_path: Path) -> None:
     found = checked(job(save_folder(tmp_path / "m"), merging="linear", engine="transformers"), tmp_path / "out.json")
     assert found.fed_per_sampled_token > 2.5, "prompts are fed once for an episode"
@@ -57,6 +59,7 @@ def test_what_is_lost_is_said_with_its_reason(tmp_path: Path) -> None:
     assert "`linear`" in str(found.trees_lost)
 
 
+@pytest.mark.slow
 def test_an_adapter_is_told_from_the_weights_below_it(tmp_path: Path) -> None:
     folder = save_folder(tmp_path / "m")
     whole, adapted = (checked(job(folder, lora_rank=rank), tmp_path / "out.json") for rank in (0, 2))
@@ -64,6 +67,7 @@ def test_an_adapter_is_told_from_the_weights_below_it(tmp_path: Path) -> None:
     assert adapted.fused == (adapted.fused_lost is None)
 
 
+@pytest.mark.slow
 def test_a_bound_on_the_cache_bounds_what_fits(tmp_path: Path) -> None:
     folder = save_folder(tmp_path / "m")
     free = checked(job(folder), tmp_path / "out.json")

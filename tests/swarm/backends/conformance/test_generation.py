@@ -47,6 +47,7 @@ async def test_a_greedy_answer_is_the_plain_loop_s_token_by_token(kind: Kind, ba
         assert ids == [*answer.prompt, *answer.ids]
 
 
+@pytest.mark.slow
 @pytest.mark.needs("exact")
 async def test_neither_order_nor_company_change_an_answer(kind: Kind, start: Start) -> None:
     backend = await start()
@@ -191,6 +192,7 @@ _RULES = (
 """What is asked for, and what is near it and must not be taken for it."""
 
 
+@pytest.mark.slow
 @pytest.mark.needs("model")
 async def test_frequencies_are_those_of_the_distribution(kind: Kind, start: Start) -> None:
     backend: Backend = await start(max_concurrency=64)
@@ -215,6 +217,7 @@ _CUTS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.needs("model", "exact")
 async def test_logprobs_are_those_of_what_the_cuts_left(kind: Kind, backend: Backend) -> None:
     """Every request has its own cuts, side by side in one batch."""
@@ -246,6 +249,7 @@ async def test_a_seed_fixes_an_answer_whoever_else_is_asked(kind: Kind, start: S
     assert len({answer.ids for answer in others}) > 1
 
 
+@pytest.mark.slow
 async def test_without_a_seed_answers_vary_and_the_job_s_seed_fixes_them_all(kind: Kind, start: Start) -> None:
     said = []
     for seed in (3, 3, 4):

@@ -52,6 +52,7 @@ def held_out(folder: Path) -> Sequence[TrainRow]:
     return [row for task in market.tasks("search")[:40] for row in rows_of(renderer, market.demonstrate(task, rng))]
 
 
+@pytest.mark.slow
 async def test_it_is_better_at_unseen_demonstrations_and_served_like_any_other(folder: Path, tmp_path: Path) -> None:
     seen: list[tuple[int, int]] = []
     made = ensure_imitated(job(folder), tmp_path, lambda done, of: seen.append((done, of)))
@@ -69,6 +70,7 @@ async def test_it_is_better_at_unseen_demonstrations_and_served_like_any_other(f
     assert (made / "model.safetensors").stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_a_model_by_its_name_is_warm_started_like_the_one_of_its_path(folder: Path, tmp_path: Path) -> None:
     models = tmp_path / "models"
     shutil.copytree(folder, models / "mine")
@@ -76,6 +78,7 @@ def test_a_model_by_its_name_is_warm_started_like_the_one_of_its_path(folder: Pa
     assert ensure_imitated(named, models).name == ensure_imitated(job(folder), tmp_path).name
 
 
+@pytest.mark.slow
 def test_enough_steps_teach_the_calls(folder: Path) -> None:
     market, renderer, rng = get_environment("market"), load_renderer(folder), random.Random(0)
     tasks, rows = market.tasks("train"), held_out(folder)

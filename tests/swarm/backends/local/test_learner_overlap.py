@@ -68,6 +68,7 @@ def _generating(policy: Policy) -> Iterator[_Busy]:
     assert not thread.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fields", [{}, {"kl_coef": 0.1, "gradient_checkpointing": True, "epochs": 2}])
 def test_updates_learn_the_same_while_the_engine_generates(fields: dict[str, Any]) -> None:
     job = Job(max_staleness=1, micro_batch_tokens=64, **fields)
@@ -84,6 +85,7 @@ def test_updates_learn_the_same_while_the_engine_generates(fields: dict[str, Any
     assert same_weights(weights_of(alone), weights_of(beside))
 
 
+@pytest.mark.slow
 def test_every_token_was_sampled_by_the_weights_of_its_version() -> None:
     policy, judge = make_policy(), make_policy()
     learner = LocalLearner(policy, Job(max_staleness=1, micro_batch_tokens=64, learning_rate=0.01), {})

@@ -153,6 +153,7 @@ def test_generators_together_say_which_a_task_is_of_and_take_options_by_name() -
     assert all(str(task.data["question"]).count("+") <= 1 for task in tasks[::2])
 
 
+@pytest.mark.slow
 def test_a_task_is_its_question_without_the_answer_and_any_process_makes_the_entry_again() -> None:
     task = adapted("reasoning-gym:leg_counting").generate(11)
     assert set(task.data) == {"question"}

@@ -99,6 +99,7 @@ async def test_who_leaves_while_an_export_is_made_leaves_its_place(served: Serve
     await eventually(lambda: exported(served), lambda status: status == 200)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("leaves", [True, False])
 async def test_who_takes_nothing_of_it_loses_its_place(
     served: Served, monkeypatch: pytest.MonkeyPatch, leaves: bool

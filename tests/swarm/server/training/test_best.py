@@ -24,9 +24,7 @@ Outcomes = list[tuple[float, bool | None]]
 
 async def evaluated_at(served: Served, step: int, *outcomes: bool) -> None:
     """Play up to a step whose evaluation is due, and evaluate it."""
-    for done in range((await served.status())["step"], step):
-        await served.play_step()
-        await served.until(step=done + 1, state="ROLLING")
+    await served.play_to(step)
     await served.until(awaited_evaluations=len(outcomes), state="ROLLING")
     await served.evaluate(*outcomes)
     await eventually(served.status, lambda status: (status["evaluation"] or {}).get("step") == step)
@@ -89,6 +87,7 @@ async def test_the_best_checkpoint_outlives_the_newest_ones_until_another_is_bet
         assert (await checkpoints(served))["best"]["step"] == 5, "also while the engine is off"
 
 
+@pytest.mark.slow
 async def test_what_was_evaluated_is_not_evaluated_again_after_a_restart_and_the_best_stays(tmp_path: Path) -> None:
     wanted = job(steps=6, eval_every=2, evaluation_episodes=2, checkpoints_kept=1, checkpoint_every=1)
     async with serving(tmp_path, wanted) as served:

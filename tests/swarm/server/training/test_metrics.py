@@ -150,6 +150,7 @@ class Knot:
         self.me = self
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("worth", "left"), [(0, False), (10**9, True)])
 def test_a_quiet_moment_frees_old_cycles_where_enough_came_to_be(
     monkeypatch: pytest.MonkeyPatch, worth: int, left: bool
@@ -179,6 +180,7 @@ print(*sorted(set(looks)))
 """
 
 
+@pytest.mark.slow
 def test_without_a_quiet_moment_only_younger_objects_are_looked_at() -> None:
     said = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True).stdout
     assert said.split() == ["0", "1"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import sys
 import threading
@@ -44,6 +43,7 @@ def inspect(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_whole_on_disk_without_an_account(tmp_path: Path) -> None:
     environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path / "home"), "NETRC": str(tmp_path / "none")}
     job = tracked(tmp_path)
@@ -65,6 +65,7 @@ def test_a_finished_run_is_whole_on_disk_without_an_account(tmp_path: Path) -> N
     assert not {"requirements.txt", "output.log", "diff.patch"} & {path.name for path in files}
 
 
+@pytest.mark.slow
 def test_wandb_is_told_to_collect_nothing_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 
@@ -142,7 +143,3 @@ async def test_an_error_of_the_tracker_reaches_the_caller() -> None:
     with pytest.raises(OSError, match="disk"):
         await thread.open(broken)
     await thread.finish()
-
-
-def test_wandb_is_there_to_inspect_with() -> None:
-    assert shutil.which("wandb", path=str(Path(sys.executable).parent))

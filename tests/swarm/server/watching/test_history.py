@@ -35,15 +35,9 @@ class Told:
         """Nothing to do."""
 
 
-async def history(served: Served, query: str = "", role: Any = "viewer") -> dict[str, Any]:
-    answer = await served.call("GET", f"/history{query}", served.server.keys.role(role))
-    assert answer.status == 200, answer
-    return dict(answer.body)
-
-
 async def known(served: Served, step: int) -> dict[str, Any]:
     """Return the history once it has this step: the store may be a moment behind."""
-    return dict(await eventually(lambda: history(served), lambda page: steps(page)[-1:] == [step]))
+    return dict(await eventually(lambda: served.get("/history", "viewer"), lambda page: steps(page)[-1:] == [step]))
 
 
 def steps(page: Mapping[str, Any]) -> list[int]:
@@ -68,18 +62,18 @@ async def test_it_says_what_the_tracker_was_told_evaluations_too_before_and_afte
         assert {record["step"]: record["metrics"] for record in again["steps"]} == second.steps
         assert again["job_digest"] == wanted.digest()
         await served.server.stop()
-        assert await history(served) == again, "and while the engine is off"
+        assert await served.get("/history", "viewer") == again, "and while the engine is off"
 
 
 async def test_a_reader_turns_pages_and_names_what_it_wants(tmp_path: Path) -> None:
     async with serving(tmp_path, job(steps=6)) as served, AsyncSwarmClient(served.url, served.admin) as client:
         await served.play_to(5)
         await known(served, 5)
-        first = await history(served, "?limit=2")
+        first = await served.get("/history?limit=2")
         assert (steps(first), first["next"]) == ([1, 2], 2)
-        second = await history(served, "?limit=3&after=2", "client")
+        second = await served.get("/history?limit=3&after=2", "client")
         assert (steps(second), second["next"]) == ([3, 4, 5], None)
-        assert steps(await history(served, "?after=5")) == []
+        assert steps(await served.get("/history?after=5")) == []
         newest = await client.history(1, ["critic/rewards/mean", "stream/*"], 2, newest=True)
         assert ([record.step for record in newest.steps], newest.next) == ([4, 5], None)
         names = {"critic/rewards/mean", "stream/default/episodes", "stream/default/reward/mean", "stream/default/share"}
@@ -127,19 +121,11 @@ def test_names_are_exact_unless_they_end_in_a_star() -> None:
 
 
 async def seen(served: Served, role: Any = "viewer") -> Snapshot:
-    answer = await served.call("GET", "/snapshot", served.server.keys.role(role))
-    assert answer.status == 200, answer
-    return Snapshot.model_validate(answer.body)
+    return Snapshot.model_validate(await served.get("/snapshot", role))
 
 
 async def waited(served: Served) -> list[tuple[str, str | None, int | None]]:
     return [(wait.what, wait.stream, wait.count) for wait in (await seen(served)).waits]
-
-
-async def begun(served: Served, task: str, owner: str, stream: str = "default") -> dict[str, Any]:
-    answer = await served.post("/episodes", served.admin, {"task_id": task, "owner": owner, "stream": stream})
-    assert answer.status == 200, answer
-    return dict(answer.body)
 
 
 async def ended(served: Served, lease: dict[str, Any]) -> None:
@@ -150,13 +136,13 @@ async def ended(served: Served, lease: dict[str, Any]) -> None:
 async def test_it_tells_who_plays_what_and_since_when(tmp_path: Path) -> None:
     clock = Clock()
     async with serving(tmp_path, job(episodes_per_step=8), clock=clock) as served:
-        early = await begun(served, "a", "one")
+        early = await served.begin("a", owner="one")
         clock.now += 5
-        await begun(served, "a", "two")
-        await begun(served, "b", "two")
+        await served.begin("a", owner="two")
+        await served.begin("b", owner="two")
         clock.now += 2
         await served.verb(early, "heartbeat")
-        await ended(served, await begun(served, "b", "two"))
+        await ended(served, await served.begin("b", owner="two"))
         told = await seen(served)
         served.rollout.ledger.fence(next(iter(served.rollout.leases)), "test")
         dropped = await seen(served)
@@ -176,11 +162,12 @@ async def test_it_tells_who_plays_what_and_since_when(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 async def test_it_is_bounded_whatever_runs_and_says_how_much_it_leaves_out(tmp_path: Path) -> None:
     many = 300
     async with serving(tmp_path, job(episodes_per_step=2 * many)) as served:
         for number in range(many):
-            await begun(served, f"t{number}", f"owner-{number:03d}", f"stream-{number:03d}")
+            await served.begin(f"t{number}", owner=f"owner-{number:03d}", stream=f"stream-{number:03d}")
         ledger = served.rollout.ledger
         for episode in list(ledger.leases)[:100]:
             ledger.fence(episode, "test")
@@ -198,10 +185,10 @@ async def test_it_says_why_a_step_is_not_done(tmp_path: Path) -> None:
     async with serving(tmp_path, job(steps=2), clock=clock) as served:
         assert await waited(served) == [("episodes", None, 4)]
         assert "nobody plays" in (await seen(served)).waits[0].text
-        late = await begun(served, "a", "slow")
+        late = await served.begin("a", owner="slow")
         clock.now += 20
         for task in "abb":
-            await ended(served, await begun(served, task, "quick"))
+            await ended(served, await served.begin(task, owner="quick"))
         (wait,) = (await seen(served)).waits
         assert (wait.what, wait.count, wait.age_s) == ("straggler", 1, 20.0)
         assert "the oldest for 20 s (slow, stream default)" in wait.text
@@ -218,8 +205,8 @@ async def test_what_a_stream_lacks_is_told_apart(tmp_path: Path) -> None:
     wanted = job(streams={"x": 0.5, "y": 0.5}, episodes_per_step=8)
     async with serving(tmp_path, wanted) as served:
         for task in "aab":
-            await ended(served, await begun(served, task, "o", "x"))
-        await begun(served, "b", "o", "x")
+            await ended(served, await served.begin(task, owner="o", stream="x"))
+        await served.begin("b", owner="o", stream="x")
         found = await waited(served)
         texts = [wait.text for wait in (await seen(served)).waits]
     assert found == [("episodes", "y", 4), ("episodes", "x", 1)]
@@ -240,7 +227,7 @@ async def test_an_evaluation_that_is_waited_for_comes_first_with_how_to_play_it(
 async def test_who_finds_no_room_is_seen_in_line_with_its_age(tmp_path: Path) -> None:
     async with serving(tmp_path, job()) as served:
         for task in "aabb":
-            await begun(served, task, "o")
+            await served.begin(task, owner="o")
         waiting = asyncio.create_task(served.post("/episodes", served.admin, {"task_id": "c", "wait_s": 30}))
         told = await eventually(lambda: seen(served), lambda snapshot: snapshot.line == 1)
         assert told.line_age_s is not None

@@ -179,6 +179,7 @@ def test_no_log_has_no_pages(tmp_path: Path) -> None:
     assert pages_in(tmp_path / "empty") == 0
 
 
+@pytest.mark.slow
 async def test_the_log_of_a_store_stays_small_and_all_is_there(sqlite_url: str) -> None:
     log = log_of(Path(sa.make_url(sqlite_url).database or ""))
     async with opened(sqlite_url) as (store, _):

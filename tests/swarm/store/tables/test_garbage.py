@@ -101,6 +101,7 @@ async def test_what_a_killed_server_left_is_collected_by_the_next(url: str) -> N
             assert left.scalar() == 0
 
 
+@pytest.mark.slow
 async def test_the_file_does_not_grow_for_ever(sqlite_url: str) -> None:
     """Of ten times as many steps, the same file: freed pages are used again."""
     sizes: list[int] = []

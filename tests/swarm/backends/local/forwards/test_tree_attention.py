@@ -115,6 +115,7 @@ def test_in_bfloat16_it_is_as_near_as_bfloat16_is(attend: Attend) -> None:
     assert gap(outcome(attend(*inputs, packed.tree, None), inputs), outcome(dense, wide)) < 2e-2
 
 
+@pytest.mark.slow
 def test_long_paths_are_right_where_the_kernel_cuts_them_into_tiles() -> None:
     rng = random.Random(0)
     prompt = [rng.randrange(9) for _ in range(700)]

@@ -58,6 +58,7 @@ def test_an_adapter_that_learned_serves() -> None:
         assert_forced(policy, generation)
 
 
+@pytest.mark.slow
 def test_where_memory_is_short_generations_take_turns_and_stay_right() -> None:
     policy = make_policy()
     batcher = _batcher(policy, sequences=4, cache_bytes=_room_for(policy, 6 * 32))

@@ -297,6 +297,7 @@ def assert_alike(policy: Policy, seed: int, **fields: Any) -> None:
         assert (found[merging][1] - expected).norm() <= 1e-5 * expected.norm()
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     seed=st.integers(0, 10_000), kind=st.sampled_from(KINDS), algorithm=st.sampled_from(ALGORITHMS),
