@@ -1,7 +1,8 @@
-"""The run's Prefect server, a client of it, and studies that it shows."""
+"""The run's Prefect server, a client of it, a browser, and studies that it shows."""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -15,10 +16,12 @@ from research.study.one_controller import controlling
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
-from tests.research.orchestration.shown import Asking, Told, Watched
+from tests.research.orchestration.shown import PATIENCE_S, Asking, Told, Watched
 from tests.shared_prefect import shared_folder, shared_server
+from tests.studies.synthetic import Synthetic
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Page
     from prefect.client.orchestration import SyncPrefectClient
 
 
@@ -69,3 +72,27 @@ def told(tmp_path: Path, client: SyncPrefectClient) -> Iterator[Told]:
     told = Told(tmp_path, client)
     yield told
     told.synthetic.log.close()
+
+
+@pytest.fixture
+def page() -> Iterator[Page]:
+    """A page of a browser."""
+    if (chromium := shutil.which("chromium")) is None:
+        pytest.skip("no chromium on this machine (.ci/run installs it)")
+    from playwright.sync_api import sync_playwright
+
+    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--disable-quic"]
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=quiet)
+        page = browser.new_page()
+        page.set_default_timeout(PATIENCE_S * 1000)
+        yield page
+        browser.close()
+
+
+@pytest.fixture
+def synthetic(tmp_path: Path) -> Synthetic:
+    """A study that was created."""
+    synthetic = Synthetic(tmp_path)
+    synthetic.create()
+    return synthetic

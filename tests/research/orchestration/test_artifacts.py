@@ -8,8 +8,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from research.orchestration.shown.artifacts import DESCRIPTIONS, StudyArtifact, artifacts
 from research.orchestration.shown.pictures import with_pictures
 from studies import EventType, RunState, StudyState
@@ -17,13 +15,6 @@ from studies.log.study_state import AttemptState
 from studies.report import build_report
 from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design, hypothesis
-
-
-@pytest.fixture
-def synthetic(tmp_path: Path) -> Synthetic:
-    synthetic = Synthetic(tmp_path)
-    synthetic.create()
-    return synthetic
 
 
 def nowhere(run: RunState, attempt: AttemptState) -> str | None:

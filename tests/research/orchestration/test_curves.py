@@ -14,12 +14,9 @@ from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic
 
 
-@pytest.fixture
-def synthetic(tmp_path: Path) -> Synthetic:
-    synthetic = Synthetic(tmp_path)
-    synthetic.create()
+@pytest.fixture(autouse=True)
+def _locked(synthetic: Synthetic) -> None:
     synthetic.lock()
-    return synthetic
 
 
 def progress(step: int) -> AttemptProgress:
@@ -98,8 +95,8 @@ def test_the_picture_of_two_hundred_long_runs_is_small() -> None:
 def test_the_curves_of_rounds_that_are_over_stay_and_are_drawn_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    study, drawn = InRounds(tmp_path), list[str]()
-    state, curves = study.two_rounds(), LiveCurves(tmp_path)
+    study, drawn = InRounds(tmp_path / "rounds"), list[str]()
+    state, curves = study.two_rounds(), LiveCurves(study.folder)
     monkeypatch.setattr("research.orchestration.shown.curves.data_uri", lambda data, kind: f"picture {len(data)}")
     monkeypatch.setattr(
         "studies.report.figures.drawing.curves_picture",

@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
-import shutil
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
 
 from research.orchestration.server import PrefectServer
-from tests.research.orchestration.shown import Asking, Told, Watched
+from tests.research.orchestration.shown import PATIENCE_S, Asking, Told, Watched
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Page
     from prefect.client.orchestration import SyncPrefectClient
 
-CHROMIUM = shutil.which("chromium")
-PATIENCE_MS = 120_000
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)"),
-]
-
-
-@pytest.fixture
-def page() -> Iterator[Page]:
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--disable-quic"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
-        page = browser.new_page()
-        page.set_default_timeout(PATIENCE_MS)
-        yield page
-        browser.close()
+pytestmark = pytest.mark.slow
 
 
 def click(page: Page, server: PrefectServer, watched: Watched, button: str, confirmed: str) -> None:
@@ -68,7 +50,7 @@ def test_a_question_is_answered_in_its_form(page: Page, server: PrefectServer, a
     with page.expect_response(lambda reply: reply.url.endswith("/resume")) as pressed:
         form.get_by_role("button", name="Resume", exact=True).click()
     assert pressed.value.ok, pressed.value.text()
-    deadline = time.monotonic() + PATIENCE_MS / 1000
+    deadline = time.monotonic() + PATIENCE_S
     while not asking.state().approvals:  # a server that is busy may not have told it by the first look
         assert time.monotonic() < deadline, asking.said()
         asking.refresh()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +52,10 @@ USED_UP = "budget: 900 s of work are used up"
 OVER = (EventType.DECISION_TAKEN, {"rule": BUDGET_RULE, "action": "stop", "reason": "900 s of work are used up"})
 
 
-def stopped(reason: str) -> tuple[EventType, dict[str, Any]]:
+Change = tuple[EventType, dict[str, Any]]
+
+
+def stopped(reason: str) -> Change:
     return EventType.STUDY_STOPPED, {"reason": reason}
 
 
@@ -74,10 +76,11 @@ def stopped(reason: str) -> tuple[EventType, dict[str, Any]]:
     ids=["budget", "stopped after its budget", "stopped", "an error", "concluded", "left at once"],
 )
 def test_how_a_session_ended(
-    tmp_path: Path, events: list[tuple[EventType, dict[str, Any]]], error: BaseException | None, end: SessionEnd | None
+    synthetic: Synthetic,
+    events: list[tuple[EventType, dict[str, Any]]],
+    error: BaseException | None,
+    end: SessionEnd | None,
 ) -> None:
-    synthetic = Synthetic(tmp_path)
-    synthetic.create()
     synthetic.lock()
     for kind, payload in events:
         synthetic.append(kind, **payload)

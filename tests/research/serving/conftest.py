@@ -21,7 +21,7 @@ from research.orchestration.server import PrefectServer, client_environment, ens
 from research.serving.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
 from tests.furnished import furnish
-from tests.research.orchestration.conftest import client, server  # noqa: F401 - fixtures
+from tests.research.orchestration.conftest import client, page, server  # noqa: F401 - fixtures
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient

@@ -51,10 +51,4 @@ def test_a_study_that_trains_is_shown_again_and_one_that_waits_is_handed_over_ag
     pages.until(again.id, "Running")
     wait_for(lambda: bool(trainings(pages.study(waiting))))
     assert [one.id for one in pages.runs_of(waiting)] == [again.id]
-
-    cancelled = pages.detach()
-    (run,) = pages.runs_of(cancelled)
-    pages.press(run.id, "cancel")  # before it began: that is a stop, and no reason to hand it over once more
-    wait_for(lambda: pages.study(cancelled).stopped_reason == "cancelled in the Prefect UI")
-    assert [one.id for one in pages.runs_of(cancelled)] == [run.id]
     stop(pages, waiting)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -20,8 +18,6 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
-
-CHROMIUM = shutil.which("chromium")
 
 
 @pytest.fixture(scope="module")
@@ -99,22 +95,7 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
     lively.end(SessionEnd("concluded", "enough"))
 
 
-@pytest.fixture
-def page() -> Iterator[Page]:
-    from playwright.sync_api import sync_playwright
-
-    quiet = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync", "--disable-quic"]
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=quiet)
-        page = browser.new_page()
-        page.set_default_timeout(PATIENCE_S * 1000)
-        yield page
-        browser.close()
-
-
-@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)")
 def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages, page: Page) -> None:
-    """The form of a deployment is filled and submitted, the flow run looked at, the report read."""
     deployment = pages.client.read_deployment_by_name(f"ajet-research/{pages.place}")
     page.goto(f"{pages.server.url}/v2/deployments/deployment/{deployment.id}")
     page.get_by_role("button", name="Run", exact=True).click()
