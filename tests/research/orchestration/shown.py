@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -17,7 +18,7 @@ from tests.research.bench import STUDY, Bench
 from tests.studies.synthetic import STUDY as SYNTHETIC
 from tests.studies.synthetic import Synthetic
 
-PATIENCE_S = 180.0
+PATIENCE_S = 600.0
 """How long a test waits for what must come; none is judged by it."""
 
 if TYPE_CHECKING:
@@ -41,6 +42,14 @@ class Watched:
 
     def refresh(self) -> None:
         self.session.refresh()
+
+    @contextmanager
+    def another_session(self) -> Iterator[ControllerSession]:
+        """Show the study as the next controller's process does."""
+        from research.orchestration.session import ControllerSession
+
+        with closing(EventLog(self.bench.home.database, clock=self.bench.clock)) as log:
+            yield ControllerSession(self.bench.home, log, self.loop.state(), self.client)
 
     def tick(self) -> StudyState:
         self.bench.clock.advance(1)
@@ -112,8 +121,23 @@ class Told:
 
         return ControllerSession(self.home, self.synthetic.log, self.synthetic.state(), self.client)
 
+    def begin(self) -> tuple[ControllerSession, UUID]:
+        """Return a session that shows the study, and its flow run."""
+        session = self.session()
+        session.refresh()
+        return session, self.identity()
+
     def identity(self) -> UUID:
         return UUID(json.loads((self.folder / "prefect.json").read_text())["flow_run"])
+
+    def conclude(self) -> str:
+        """Make all runs, judge and conclude; return the report."""
+        self.synthetic.lock()
+        for spec in self.synthetic.plan():
+            self.synthetic.run(spec)
+        self.synthetic.judge()
+        self.synthetic.conclude()
+        return self.report()
 
     def report(self) -> str:
         """Build the report of what is there, note that it was built, and return its Markdown."""
@@ -138,6 +162,22 @@ def task_runs(
             return named
         assert time.monotonic() < deadline, {name: row["state_name"] for name, row in named.items()}
         time.sleep(0.05)
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
+    """Look again and again, as there is no way to be told."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, condition
+        time.sleep(0.05)
+
+
+def artifacts_of(client: SyncPrefectClient, flow_run: UUID) -> dict[str, dict[str, Any]]:
+    """Return the artifacts of a flow run by key."""
+    query = {"artifacts": {"flow_run_id": {"any_": [str(flow_run)]}}}
+    found = client.request("POST", "/artifacts/filter", json=query).json()
+    assert len({artifact["key"] for artifact in found}) == len(found)
+    return {artifact["key"]: artifact for artifact in found}
 
 
 def logs_of(client: SyncPrefectClient, task_run: str) -> list[str]:

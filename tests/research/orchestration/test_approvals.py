@@ -101,12 +101,9 @@ def test_of_an_answer_there_and_one_elsewhere_the_first_that_is_written_counts_f
 
 
 def test_the_forms_of_two_sessions_are_one(asking: Asking) -> None:
-    from research.orchestration.session import ControllerSession
-
     before = asking.form.id
     asking.client.delete_flow_run(asking.flow_run.id)
-    with closing(EventLog(asking.bench.home.database, clock=asking.bench.clock)) as log:
-        asking.session = ControllerSession(asking.bench.home, log, asking.state(), asking.client)
+    with asking.another_session() as asking.session:
         asking.refresh()
         assert [form.id for form in asking.forms()] == [before]
         asking.submit(answer="approve")
@@ -115,14 +112,12 @@ def test_the_forms_of_two_sessions_are_one(asking: Asking) -> None:
 
 
 def test_a_form_answered_while_no_controller_worked_is_read_by_the_next(asking: Asking) -> None:
-    from research.orchestration.session import ControllerSession
-
     asking.bench.append(EventType.STUDY_STOPPED, reason="interrupted by the user")
     asking.session.close(None)
     assert asking.said()[0] == "Paused", "the question outlives the session"
     asking.submit(answer="approve", note="from the train")
-    with closing(EventLog(asking.bench.home.database, clock=asking.bench.clock)) as log:
-        ControllerSession(asking.bench.home, log, asking.state(), asking.client).refresh()
+    with asking.another_session() as session:
+        session.refresh()
     assert asking.state().approvals[0].note == "from the train"
 
 

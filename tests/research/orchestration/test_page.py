@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from research.orchestration.server import PrefectServer
-from tests.research.orchestration.shown import PATIENCE_S, Asking, Told, Watched
+from tests.research.orchestration.shown import PATIENCE_S, Asking, Told, Watched, artifacts_of
+from tests.studies.synthetic import STUDY as SYNTHETIC
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
-    from prefect.client.orchestration import SyncPrefectClient
 
 pytestmark = pytest.mark.slow
 
@@ -59,19 +59,10 @@ def test_a_question_is_answered_in_its_form(page: Page, server: PrefectServer, a
     assert asking.said()[0] == "Approved"
 
 
-def test_every_picture_of_a_report_is_drawn(
-    page: Page, server: PrefectServer, told: Told, client: SyncPrefectClient
-) -> None:
-    told.synthetic.lock()
-    for spec in told.synthetic.plan():
-        told.synthetic.run(spec)
-    told.synthetic.judge()
-    told.synthetic.conclude()
-    figures = told.report().count("](figures/")
-    told.session().refresh()
-    query = {"artifacts": {"flow_run_id": {"any_": [str(told.identity())]}}}
-    found = client.request("POST", "/artifacts/filter", json=query).json()
-    (report,) = [artifact["id"] for artifact in found if artifact["key"].endswith("-report")]
+def test_every_picture_of_a_report_is_drawn(page: Page, server: PrefectServer, told: Told) -> None:
+    figures = told.conclude().count("](figures/")
+    _, run = told.begin()
+    report = artifacts_of(told.client, run)[f"{SYNTHETIC}-report"]["id"]
     page.goto(f"{server.url}/v2/artifacts/artifact/{report}")
     assert figures
     drawn = "count => [...document.images].filter(one => one.complete && one.naturalWidth > 0).length === count"

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from uuid import UUID
 
-import httpx
 import pytest
 
 from research.installation.home import Home
-from research.orchestration.server import PrefectServer
 from research.scheduling.steps import BUDGET_RULE
 from studies import EventLog, EventType, StudyState
 from tests.research.bench import STUDY
-from tests.research.orchestration.shown import Asking, Told, Watched, state_of, task_runs
+from tests.research.orchestration.shown import Asking, Told, Watched, artifacts_of, state_of, task_runs
 from tests.studies.synthetic import STUDY as SYNTHETIC
 
 if TYPE_CHECKING:
@@ -30,10 +28,6 @@ PLANNED = 6
 
 def running(state: StudyState) -> int:
     return sum(run.active is not None for run in state.runs.values())
-
-
-def running_names(state: StudyState) -> list[str]:
-    return [f"{run.spec.arm} seed {run.spec.seed}" for run in state.runs.values() if run.active is not None]
 
 
 def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watched: Watched) -> None:
@@ -63,7 +57,7 @@ def test_tags_that_somebody_gave_a_flow_run_stay_when_it_is_taken(client: SyncPr
     assert set(client.read_flow_run(run).tags) == {"nightly", "ajet", "a-study"}
 
 
-def test_pause_begins_nothing_lets_runs_finish_and_lasts(watched: Watched) -> None:
+def test_pause_begins_nothing_lets_runs_finish_and_lasts_until_cancel(watched: Watched) -> None:
     watched.tick()
     watched.click("pause")
     watched.refresh()
@@ -79,6 +73,9 @@ def test_pause_begins_nothing_lets_runs_finish_and_lasts(watched: Watched) -> No
     assert running(after) == 0
     watched.refresh()
     assert watched.shown() == "Paused", "looks go on while it is paused"
+    watched.click("cancel")
+    watched.refresh()
+    assert watched.tick().stopped_reason == "cancelled in the Prefect UI"
 
 
 @pytest.mark.parametrize("paused_by", ["page", "terminal"])
@@ -96,14 +93,6 @@ def test_a_pause_is_lifted_from_either_side(watched: Watched, paused_by: str, re
         assert (running(watched.tick()), watched.shown()) == (2, "Running")
         watched.refresh()
         assert watched.shown() == "Running"
-
-
-def test_a_paused_study_is_cancelled(watched: Watched) -> None:
-    watched.click("pause")
-    watched.refresh()
-    watched.click("cancel")
-    watched.refresh()
-    assert watched.tick().stopped_reason == "cancelled in the Prefect UI"
 
 
 def test_a_pause_taken_back_before_anybody_looked_leaves_the_study_running(watched: Watched) -> None:
@@ -135,28 +124,24 @@ def test_a_server_whose_database_is_lost_is_told_everything_anew(watched: Watche
     watched.refresh()
     assert watched.flow_run.id != before.id
     found = task_runs(watched.client, watched.flow_run.id, lambda rows: len(rows) >= 1 + PLANNED)
+    active = [run.spec for run in watched.loop.state().runs.values() if run.active is not None]
     assert {name: row["state_name"] for name, row in found.items() if row["state_name"] != "Planned"} == {
-        "planning": "Completed", **dict.fromkeys(running_names(watched.loop.state()), "Running"),
+        "planning": "Completed", **{f"{spec.arm} seed {spec.seed}": "Running" for spec in active},
     }  # fmt: skip
 
 
 def test_the_flow_run_of_a_killed_controller_is_closed_by_the_next_one(watched: Watched) -> None:
-    from research.orchestration.session import ControllerSession
-
     killed = watched.flow_run.id
-    with closing(EventLog(watched.bench.home.database, clock=watched.bench.clock)) as log:
-        watched.bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
-        ControllerSession(watched.bench.home, log, watched.loop.state(), watched.client).refresh()
+    watched.bench.append(EventType.STUDY_RESUMED, command=[], worked_s=0.0)
+    with watched.another_session() as session:
+        session.refresh()
     assert state_of(watched.client.read_flow_run(killed)).name == "Crashed"
     assert watched.flow_run.id != killed
 
 
 def test_a_session_that_ends_late_leaves_the_note_of_the_one_that_took_over(watched: Watched) -> None:
-    from research.orchestration.session import ControllerSession
-
     watched.refresh()
-    with closing(EventLog(watched.bench.home.database, clock=watched.bench.clock)) as log:
-        later = ControllerSession(watched.bench.home, log, watched.loop.state(), watched.client)
+    with watched.another_session() as later:
         later.refresh()
         taken_over = watched.flow_run.id
         watched.session.close(KeyboardInterrupt())
@@ -165,20 +150,18 @@ def test_a_session_that_ends_late_leaves_the_note_of_the_one_that_took_over(watc
     assert not (watched.bench.home.study(STUDY) / "prefect.json").exists()
 
 
-def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told, server: PrefectServer) -> None:
-    session = told.session()
-    session.refresh()
-    run = told.identity()
+def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told) -> None:
+    session, run = told.begin()
     told.synthetic.lock()
     specs = told.synthetic.plan()
     for spec in specs[:8]:
         told.synthetic.run(spec)
     session.refresh()
-    assert progress_of(server, run) == (80.0, "8 of at most 10 runs done")
+    assert progress_of(told, run) == (80.0, "8 of at most 10 runs done")
     for spec in specs[8:]:
         told.synthetic.run(spec)
     session.refresh()
-    assert progress_of(server, run)[0] < 100.0
+    assert progress_of(told, run)[0] < 100.0
     told.synthetic.judge()
     told.synthetic.conclude()
     markdown = told.report()
@@ -187,8 +170,8 @@ def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told,
     ended = told.client.read_flow_run(run)
     assert state_of(ended).is_completed()
     assert ended.deployment_id is not None, "Prefect's page has buttons for a deployment's runs only"
-    assert progress_of(server, run)[0] == 100.0
-    artifacts = artifacts_of(server, run)
+    assert progress_of(told, run)[0] == 100.0
+    artifacts = artifacts_of(told.client, run)
     figures = artifacts[f"{SYNTHETIC}-report"]["data"].count("](data:image/svg+xml;base64,")
     assert figures == markdown.count("](figures/")
     assert figures > 0
@@ -197,27 +180,18 @@ def test_a_whole_study_is_told_with_its_report_and_the_figures_in_it(told: Told,
     assert not (told.folder / "prefect.json").exists()
 
 
-def test_progress_that_was_deleted_on_the_page_is_shown_anew(told: Told, server: PrefectServer) -> None:
-    session = told.session()
-    session.refresh()
-    run = told.identity()
-    (shown,) = artifacts_of(server, run).values()
+def test_progress_that_was_deleted_on_the_page_is_shown_anew(told: Told) -> None:
+    session, run = told.begin()
+    (shown,) = artifacts_of(told.client, run).values()
     told.client.request("DELETE", "/artifacts/{id}", path_params={"id": shown["id"]})
     told.synthetic.lock()
     session.refresh()
-    assert progress_of(server, run)[1] == "0 of at most 10 runs done"
+    assert progress_of(told, run)[1] == "0 of at most 10 runs done"
 
 
 def test_a_report_that_is_gone_leaves_no_flow_run_running(told: Told) -> None:
-    session = told.session()
-    session.refresh()
-    run = told.identity()
-    told.synthetic.lock()
-    for spec in told.synthetic.plan():
-        told.synthetic.run(spec)
-    told.synthetic.judge()
-    told.synthetic.conclude()
-    told.report()
+    session, run = told.begin()
+    told.conclude()
     (told.folder / "report.md").unlink()
     with pytest.raises(FileNotFoundError):
         session.close(None)
@@ -225,12 +199,10 @@ def test_a_report_that_is_gone_leaves_no_flow_run_running(told: Told) -> None:
 
 
 def test_what_the_budget_ends_is_not_shown_as_cancelled(told: Told) -> None:
-    session = told.session()
-    session.refresh()
+    session, run = told.begin()
     told.synthetic.lock()
     told.synthetic.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason="900 s are used up")
     told.synthetic.append(EventType.STUDY_STOPPED, reason="budget: 900 s are used up")
-    run = told.identity()
     session.close(None)
     state = state_of(told.client.read_flow_run(run))
     assert (state.type.value, state.name) == ("COMPLETED", "Budget used up")
@@ -238,13 +210,13 @@ def test_what_the_budget_ends_is_not_shown_as_cancelled(told: Told) -> None:
 
 
 def test_a_refusal_fails_the_flow_run_and_its_planning_with_the_reason(told: Told) -> None:
-    session = told.session()
-    told.synthetic.append(EventType.STUDY_STOPPED, reason="too dear: use --budget 2h")
+    session, reason = told.session(), "too dear: use --budget 2h"
+    told.synthetic.append(EventType.STUDY_STOPPED, reason=reason)
     session.refresh()
     run = told.identity()
-    session.close(ValueError("too dear: use --budget 2h"))
+    session.close(ValueError(reason))
     state = state_of(told.client.read_flow_run(run))
-    assert (state.name, state.message) == ("Failed", "too dear: use --budget 2h")
+    assert (state.name, state.message) == ("Failed", reason)
     (row,) = task_runs(told.client, run, lambda rows: len(rows) > 0).values()
     assert (row["name"], row["state"]["type"]) == ("planning", "FAILED")
 
@@ -262,14 +234,8 @@ def test_a_resumed_study_tells_of_no_run_that_was_over_before(told: Told) -> Non
     assert rows[f"{adopted.arm} seed {adopted.seed}"]["state_name"] == "Running"
 
 
-def artifacts_of(server: PrefectServer, flow_run: UUID) -> dict[str, dict[str, Any]]:
-    query = {"artifacts": {"flow_run_id": {"any_": [str(flow_run)]}}}
-    found = httpx.post(f"{server.api}/artifacts/filter", json=query).raise_for_status().json()
-    return {artifact["key"]: artifact for artifact in found}
-
-
-def progress_of(server: PrefectServer, flow_run: UUID) -> tuple[float, str]:
-    (shown,) = [found for key, found in artifacts_of(server, flow_run).items() if key.endswith("-progress")]
+def progress_of(told: Told, flow_run: UUID) -> tuple[float, str]:
+    shown = artifacts_of(told.client, flow_run)[f"{SYNTHETIC}-progress"]
     return float(shown["data"]), str(shown["description"])
 
 

@@ -15,7 +15,7 @@ from research.orchestration.shown.rows import TaskRow
 from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress
 from studies import EventType
 from studies.records.design import RunSpec
-from tests.research.orchestration.shown import Told, logs_of, task_runs
+from tests.research.orchestration.shown import Told, artifacts_of, logs_of, task_runs
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -217,15 +217,15 @@ def test_pictures_and_tables_are_published_when_they_change_and_not_before(
     specs = told.synthetic.plan()
     told.synthetic.run(specs[0])
     session.refresh()
-    first = stored(told)
+    first = artifacts_of(told.client, told.identity())
     assert {key.removeprefix("s-synthetic-") for key in first} == {"plan", "progress", "runs", "curves"}
     assert all(found["description"] for found in first.values())
     assert "](data:image/png;base64," in first["s-synthetic-curves"]["data"]
     session.refresh()
-    assert stored(told) == first, "nothing happened, nothing is written"
+    assert artifacts_of(told.client, told.identity()) == first, "nothing happened, nothing is written"
     told.synthetic.run(specs[1])
     session.refresh()
-    second = stored(told)
+    second = artifacts_of(told.client, told.identity())
     assert {key: found["id"] for key, found in second.items()} == {key: found["id"] for key, found in first.items()}
     changed = {key.removeprefix("s-synthetic-") for key in first if second[key]["data"] != first[key]["data"]}
     assert changed == {"progress", "runs", "curves"}, "in their own place"
@@ -237,14 +237,7 @@ def test_a_log_that_is_found_while_nothing_happens_stands_in_the_table(told: Tol
     spec, *_ = told.synthetic.plan()
     told.synthetic.launch(spec)
     session.refresh()
-    assert "offline-run" not in stored(told)["s-synthetic-runs"]["data"]
+    assert "offline-run" not in artifacts_of(told.client, told.identity())["s-synthetic-runs"]["data"]
     (playing(told, spec, 1).path / "wandb" / "offline-run-20310304_093000-x").mkdir(parents=True)
     session.refresh()
-    assert "offline-run-20310304_093000-x" in stored(told)["s-synthetic-runs"]["data"]
-
-
-def stored(told: Told) -> dict[str, dict[str, Any]]:
-    query = {"artifacts": {"flow_run_id": {"any_": [str(told.identity())]}}}
-    found = told.client.request("POST", "/artifacts/filter", json=query).json()
-    assert len({artifact["key"] for artifact in found}) == len(found)
-    return {artifact["key"]: artifact for artifact in found}
+    assert "offline-run-20310304_093000-x" in artifacts_of(told.client, told.identity())["s-synthetic-runs"]["data"]

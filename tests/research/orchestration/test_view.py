@@ -9,8 +9,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,14 +22,12 @@ from research.orchestration.server import PrefectServer, PrefectUnavailable, cli
 from research.orchestration.view import PrefectView
 from research.study.driver import drive
 from research.study.one_controller import controlling
-from studies import EventLog, StudyState, fold
+from studies import EventLog, StudyState
 from tests.research.bench import STUDY, Bench
+from tests.research.orchestration.shown import PATIENCE_S, state_of, wait_for
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
-
-PATIENCE_S = 300.0
-"""How long a test waits for what must come; none is judged by it."""
 
 
 class Heard:
@@ -66,19 +62,6 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Look again and again, as there is no way to be told; give up after PATIENCE_S."""
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
-def state_of(bench: Bench) -> StudyState:
-    with closing(EventLog(bench.home.database)) as log:
-        return fold(log.read(STUDY))
-
-
 def test_a_study_begins_before_the_server_answers_and_ends_without_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -87,7 +70,7 @@ def test_a_study_begins_before_the_server_answers_and_ends_without_it(
     monkeypatch.setattr(module, "_LEAVING_S", 0.01)
     monkeypatch.setattr(module, "_CLOSING_S", 0.02)
     said = Heard()
-    with PrefectView(bench.home, state_of(bench), said, said) as view:
+    with PrefectView(bench.home, bench.loop().state(), said, said) as view:
         assert bench.drive(bench.loop()).state.status == "concluded"
     assert view.url is None
     assert said.lines == ["waiting for Prefect to show how the study ended"]
@@ -106,14 +89,14 @@ def test_a_disk_that_is_full_for_a_while_ends_no_view(bench: Bench, monkeypatch:
     def say(line: str) -> None:
         Path("/dev/full").write_text(line)
 
-    with PrefectView(bench.home, state_of(bench), say, say):
+    with PrefectView(bench.home, bench.loop().state(), say, say):
         wait_for(lambda: len(looks) > 2)
 
 
 def test_an_address_where_nobody_answers_costs_the_view_only(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PREFECT_API_URL", "nonsense")
     warned = Heard()
-    with PrefectView(bench.home, state_of(bench), warned, warned):
+    with PrefectView(bench.home, bench.loop().state(), warned, warned):
         assert bench.drive(bench.loop()).state.status == "concluded"
     (line,) = warned.lines
     assert "PREFECT_API_URL" in line
@@ -145,14 +128,12 @@ def test_cancel_reaches_a_study_that_is_driven(
     with (
         closing(EventLog(bench.home.database)) as log,
         controlling(bench.home, log, STUDY, print),
-        PrefectView(bench.home, state_of(bench), Heard(), Heard()),
+        PrefectView(bench.home, bench.loop().state(), Heard(), Heard()),
     ):
         state = drive(bench.loop(), [clicks], threading.Event(), poll_s=0.01)
     assert state.stopped_reason == "cancelled in the Prefect UI"
     assert clicks.clicked is not None
-    shown = client.read_flow_run(clicks.clicked).state
-    assert shown is not None
-    assert shown.is_cancelled()
+    assert state_of(client.read_flow_run(clicks.clicked)).is_cancelled()
 
 
 class Relay:
@@ -192,19 +173,15 @@ class Relay:
             sink.shutdown(socket.SHUT_WR)
 
 
-def port_of(url: str) -> int:
-    return int(url.rpartition(":")[2])
-
-
 @pytest.mark.slow
 def test_a_server_that_is_gone_is_said_once_and_shows_the_end_when_it_is_back(
     bench: Bench, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    relay, warned = Relay(port_of(server.url)), Heard()
+    relay, warned = Relay(int(server.url.rpartition(":")[2])), Heard()
     monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{relay.port}/api")
     note = bench.home.study(STUDY) / "prefect.json"
     loop = bench.loop()
-    with PrefectView(bench.home, state_of(bench), Heard(), warned):
+    with PrefectView(bench.home, bench.loop().state(), Heard(), warned):
         wait_for(note.exists)
         flow_run = UUID(json.loads(note.read_text())["flow_run"])
         loop.tick()
@@ -214,9 +191,7 @@ def test_a_server_that_is_gone_is_said_once_and_shows_the_end_when_it_is_back(
         assert len(warned.lines) == 1
         relay.open()
         warned.wait("is back")
-    shown = client.read_flow_run(flow_run).state
-    assert shown is not None
-    assert shown.is_completed()
+    assert state_of(client.read_flow_run(flow_run)).is_completed()
     relay.cut()
 
 
@@ -231,6 +206,5 @@ def test_a_refusal_while_planning_is_a_flow_run_that_failed(
     assert "use --budget" in ended.stderr
     (study,) = EventLog(Home.locate({"AJET_HOME": str(tmp_path / "home")}).database).studies()
     (shown,) = [run for run in client.read_flow_runs(limit=200) if run.name.startswith(study)]
-    assert shown.state is not None
-    assert shown.state.is_failed()
-    assert "use --budget" in str(shown.state.message)
+    assert state_of(shown).is_failed()
+    assert "use --budget" in str(state_of(shown).message)

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from research.serving.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
 from tests.furnished import furnish
 from tests.research.orchestration.conftest import client, page, server  # noqa: F401 - fixtures
+from tests.research.orchestration.shown import PATIENCE_S, wait_for
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 TOPIC = "group size 4 vs 8 with 600 training steps"
 LINGERING = '''
 """Whoever answers waits half a minute for the verdict."""
-import time
 
 from swarm.environments import Environment, Game, Outcome, Task, said
 
@@ -60,16 +59,6 @@ class Lingering(Environment):
         return [*Waiting().opening(), said("?")]
 '''
 """Trainings on it are still under way when a test is done with them, and leave the cores to what it looks at."""
-PATIENCE_S = 600.0
-"""How long a test waits for what must come; none is judged by it."""
-
-
-def wait_for(what: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    """Look again and again, as there is no way to be told."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.1)
 
 
 @dataclass

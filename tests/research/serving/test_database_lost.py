@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from tests.research.serving.conftest import Pages, stop, trainings, wait_for
+from tests.research.orchestration.shown import wait_for
+from tests.research.serving.conftest import Pages, stop, trainings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -9,7 +9,8 @@ import pytest
 import sqlalchemy as sa
 
 from research.orchestration.named import DATABASE
-from tests.research.serving.conftest import Pages, served_in, trainings, wait_for
+from tests.research.orchestration.shown import wait_for
+from tests.research.serving.conftest import Pages, served_in, trainings
 from tests.studies.conftest import postgres_url  # noqa: F401 - a fixture
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

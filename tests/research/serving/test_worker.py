@@ -12,7 +12,8 @@ import pytest
 from research.orchestration.reconcile import SessionEnd
 from research.orchestration.server import recorded
 from research.serving.supervision import WORKER
-from tests.research.serving.conftest import PATIENCE_S, TOPIC, Pages, stop, trainings, wait_for
+from tests.research.orchestration.shown import PATIENCE_S, artifacts_of, wait_for
+from tests.research.serving.conftest import TOPIC, Pages, stop, trainings
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -113,9 +114,7 @@ def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages
     assert pages.study().concluded_reason is not None
     page.goto(f"{pages.server.url}/v2/runs/flow-run/{run}")
     page.get_by_text("Completed", exact=True).first.wait_for()
-    query = {"artifacts": {"flow_run_id": {"any_": [str(run)]}}}
-    found = pages.client.request("POST", "/artifacts/filter", json=query).json()
-    (report,) = [artifact["id"] for artifact in found if artifact["key"].endswith("-report")]
+    report = artifacts_of(pages.client, run)[f"{pages.study().id}-report"]["id"]
     page.goto(f"{pages.server.url}/v2/artifacts/artifact/{report}")
     page.get_by_text("Asked:").first.wait_for()
 

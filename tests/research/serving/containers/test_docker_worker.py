@@ -19,8 +19,8 @@ from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
 from studies import EventLog
 from studies.log.leases import ControllerLeases
-from tests.research.serving.conftest import PATIENCE_S, Pages, wait_for
-from tests.research.serving.test_worker import stop, trainings
+from tests.research.orchestration.shown import PATIENCE_S, wait_for
+from tests.research.serving.conftest import Pages, stop, trainings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -133,7 +133,7 @@ def test_an_image_that_cannot_run_this_python_is_refused_in_one_line(pages: Page
         archive.addfile(tarfile.TarInfo("nothing"))
     name = "ajet-test-nothing:latest"
     engine.client.api.import_image_from_data(empty.getvalue(), repository="ajet-test-nothing", tag="latest")
-    with pytest.raises(BadPool, match=f"expected a container of image {name} to run this Python") as refused:
+    with pytest.raises(BadPool, match=name) as refused:
         fitting_pool(engine, pages.place, pages.home, Path.cwd(), name, pages.server.api, print)
     engine.client.images.remove(name)
     assert not (pages.home.prefect / ENVIRONMENT).exists()
