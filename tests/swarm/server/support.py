@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -76,8 +76,11 @@ class Served:
     def admin(self) -> str:
         return self.server.keys.role("admin")
 
-    async def call(self, method: str, path: str, key: str | None = None, body: Any = None, raw: bytes = b"") -> Answer:
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+    async def call(
+        self, method: str, path: str, key: str | None = None, body: Any = None, raw: Any = b"", **headers: str
+    ) -> Answer:
+        headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        headers |= {"authorization": f"Bearer {key}"} if key else {}
         data = {"json": body} if body is not None else {"data": raw}
         async with self.http.request(method, self.url + path, headers=headers, **data) as response:
             answered = {name.lower(): value for name, value in response.headers.items()}
@@ -86,15 +89,24 @@ class Served:
     async def post(self, path: str, key: str | None = None, body: Any = None) -> Answer:
         return await self.call("POST", path, key, body)
 
-    async def begin(self, task: str = "t", *, kind: str = "train", wait_s: float = 10.0) -> dict[str, Any]:
-        answer = await self.post("/episodes", self.admin, {"task_id": task, "kind": kind, "wait_s": wait_s})
+    async def begin(self, task: str = "t", **fields: Any) -> dict[str, Any]:
+        answer = await self.post("/episodes", self.admin, {"task_id": task, "wait_s": 10.0, **fields})
         assert answer.status == 200, answer
         return dict(answer.body)
 
-    async def chat(self, lease: dict[str, Any], *texts: str, **fields: Any) -> Answer:
+    async def begin_batch(self, tasks: str = "aabb") -> list[dict[str, Any]]:
+        """Begin episodes that have made a call each."""
+        leases = [await self.begin(task) for task in tasks]
+        for lease in leases:
+            assert (await self.chat(lease)).status == 200
+        return leases
+
+    async def chat(
+        self, lease: dict[str, Any], *texts: str, headers: Mapping[str, str] | None = None, **fields: Any
+    ) -> Answer:
         messages = [{"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(texts or ("hi",))]
         body = {"model": MODEL, "messages": messages, **fields}
-        return await self.post("/v1/chat/completions", lease["api_key"], body)
+        return await self.call("POST", "/v1/chat/completions", lease["api_key"], body, **(headers or {}))
 
     async def verb(self, lease: dict[str, Any], verb: str, body: Any = None) -> Answer:
         return await self.post(f"/episodes/{lease['episode_id']}/{verb}", lease["lease_token"], body)
@@ -135,15 +147,20 @@ class Served:
             assert (await self.chat(lease)).status == 200
             assert (await self.end(lease, float(success), success=success)).status == 200
 
-    async def play(self, task: str, reward: float = 1.0, turns: int = 1) -> None:
+    async def play(self, task: str, reward: float = 1.0, turns: int = 1, **fields: Any) -> str:
         """Play one whole training episode."""
-        lease = await self.begin(task)
+        lease = await self.begin(task, **fields)
         said = ["hi"]
         for _ in range(turns):
             answer = await self.chat(lease, *said)
             assert answer.status == 200, answer
             said += [answer.text, "more"]
         assert (await self.end(lease, reward, success=reward > 0)).status == 200
+        return str(lease["episode_id"])
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        host, port = self.url.removeprefix("http://").split(":")
+        return await asyncio.open_connection(host, int(port))
 
 
 def _matches(wanted: dict[str, Any], status: dict[str, Any]) -> bool:

@@ -213,14 +213,10 @@ def check_groups(batch: Batch, wanted: Job) -> None:
 @given(
     habits=st.lists(st.sampled_from(HABITS), max_size=40),
     orders=st.lists(st.lists(st.sampled_from("abcd"), min_size=1, max_size=4), min_size=1, max_size=6),
-    size=st.integers(2, 4),
-    tasks=st.integers(1, 3),
-    steps=st.integers(1, 3),
-    rule=st.sampled_from(["groups", "varied_groups", "episodes"]),
-    surplus=st.integers(0, 2),
-    staleness=st.sampled_from([0, 0, 1, 2]),
-    chunk_size=st.integers(1, 40),
-)
+    size=st.integers(2, 4), tasks=st.integers(1, 3), steps=st.integers(1, 3),
+    rule=st.sampled_from(["groups", "varied_groups", "episodes"]), surplus=st.integers(0, 2),
+    staleness=st.sampled_from([0, 0, 1, 2]), chunk_size=st.integers(1, 40),
+)  # fmt: skip
 def test_every_acknowledged_episode_is_trained_once_or_dropped_with_a_reason(
     habits: list[str],
     orders: list[list[str]],

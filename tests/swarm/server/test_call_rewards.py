@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +11,15 @@ import pytest
 from swarm.backends.protocols import CallReward
 from swarm.server.training.metrics import make_batch
 from swarm.store import open_store
-from tests.swarm.server.support import MODEL, Served, job, serving
-
-
-@pytest.fixture
-async def served(tmp_path: Path) -> AsyncIterator[Served]:
-    async with serving(tmp_path) as running:
-        yield running
-
-
-async def ask(served: Served, lease: dict[str, Any], text: str, **headers: str) -> int:
-    sent = {"authorization": f"Bearer {lease['api_key']}", **{name.replace("_", "-"): v for name, v in headers.items()}}
-    body = {"model": MODEL, "messages": [{"role": "user", "content": text}]}
-    async with served.http.post(f"{served.url}/v1/chat/completions", json=body, headers=sent) as answer:
-        return answer.status
+from tests.swarm.server.support import Served, job, serving
 
 
 async def played(served: Served) -> dict[str, Any]:
     """Begin an episode in which a solver, a critic and somebody call."""
     lease = await served.begin("t")
-    assert await ask(served, lease, "one", x_ajet_agent="solver") == 200
-    assert await ask(served, lease, "two", x_ajet_agent="critic", x_ajet_train="false") == 200
-    assert await ask(served, lease, "three") == 200
+    critic = {"x_ajet_agent": "critic", "x_ajet_train": "false"}
+    for text, headers in (("one", {"x_ajet_agent": "solver"}), ("two", critic), ("three", {})):
+        assert (await served.chat(lease, text, headers=headers)).status == 200
     return lease
 
 
@@ -55,11 +41,6 @@ async def test_what_is_not_there_is_refused_and_the_episode_stays_open(
     assert (await served.end(lease, 1.0)).body["state"] == "ended"
 
 
-async def test_a_name_of_an_agent_has_a_limit(served: Served) -> None:
-    lease = await served.begin("t")
-    assert await ask(served, lease, "one", x_ajet_agent="x" * 65) == 400
-
-
 async def test_they_are_shown_survive_a_restart_and_reach_the_learner(tmp_path: Path) -> None:
     wanted = job(episodes_per_step=4, group_size=4)
     async with serving(tmp_path, wanted) as served:
@@ -68,28 +49,21 @@ async def test_they_are_shown_survive_a_restart_and_reach_the_learner(tmp_path: 
         assert ended.status == 200
         name = lease["episode_id"]
         record = (await served.get(f"/episodes/{name}?labels=true"))["record"]
-        assert [(call.get("agent"), call["reward"]) for call in record] == [
-            ("solver", -1.0),
-            ("critic", 5.0),
-            (None, 2.0),
-        ]
-        plain = await served.begin("t")
-        await served.chat(plain, "one")
-        await served.end(plain, 1.0)
-        asked = f"/episodes/{plain['episode_id']}?labels=true"
-        (call,) = (await served.get(asked))["record"]
+        assert [(c.get("agent"), c["reward"]) for c in record] == [("solver", -1.0), ("critic", 5.0), (None, 2.0)]
+        plain = await served.play("t")
+        (call,) = (await served.get(f"/episodes/{plain}?labels=true"))["record"]
         assert not {"reward", "agent"} & set(call)  # clients of before know no such fields
     store, recovered = await asyncio.to_thread(
         open_store, f"sqlite:///{tmp_path / 'store.sqlite3'}", wanted, (tmp_path / "installation").read_text()
     )
     await store.close()
     found = {sample.episode: sample for sample in recovered.pool}
-    assert found[plain["episode_id"]].call_rewards == ()
+    assert found[plain].call_rewards == ()
     (episode,) = make_batch(1, [found[name]]).episodes
     assert episode.call_rewards == (CallReward(0, -1.0, "solver"), CallReward(2, 2.0))
     assert {call for row in episode.rows for call in row.calls} == {-1, 0, 2}
     for asked in (False, True):
-        (episode,) = make_batch(1, [found[plain["episode_id"]]], by_call=asked).episodes
+        (episode,) = make_batch(1, [found[plain]], by_call=asked).episodes
         assert episode.call_rewards == ()
         assert {call for row in episode.rows for call in row.calls} == ({-1, 0} if asked else set())
 

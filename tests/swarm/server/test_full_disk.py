@@ -34,9 +34,7 @@ async def test_what_was_served_before_the_disk_was_full_is_trained_once(tmp_path
     with contextlib.ExitStack() as small:
         small.enter_context(room_for(200))
         async with serving(tmp_path, wanted) as served:
-            leases = [await served.begin(task) for task in "aabb"]
-            for lease in leases:
-                assert (await served.chat(lease, "hi")).status == 200
+            leases = await served.begin_batch()
             while not is_unavailable(await served.chat(await served.begin("e", kind="eval"), LONG)):
                 pass
             assert is_unavailable(await served.chat(leases[0], LONG))

@@ -65,9 +65,7 @@ async def test_a_generation_goes_on_through_an_update_under_the_new_weights(tmp_
 
 async def test_a_batch_waits_for_a_group_that_would_become_too_old(tmp_path: Path) -> None:
     async with serving(tmp_path, overlapping()) as served:
-        old = [await served.begin("a") for _ in range(2)]
-        for lease in old:
-            await served.chat(lease, "hi")
+        old = await served.begin_batch("aa")
         await served.play_step("bbcc")
         await served.until(step=1)
         await served.play_step("dd")

@@ -20,7 +20,7 @@ from swarm.client.failures import MOST_MISPLAYS, AgentMisplays
 from swarm.errors import InvalidRequest
 from swarm.server.training.metrics import make_batch
 from tests.swarm.conformance.support import saying
-from tests.swarm.server.support import MODEL, Served, job, serving
+from tests.swarm.server.support import Served, job, serving
 
 pytestmark = pytest.mark.slow
 
@@ -39,10 +39,9 @@ async def served(tmp_path: Path) -> AsyncIterator[Served]:
 
 async def ask(served: Served, lease: dict[str, Any], agent: str, way: str = KEY, **sent: Any) -> tuple[int, Any]:
     key = lease["api_key"] + (f"/{agent}" if agent and way in (KEY, BOTH) else "")
-    headers = {"authorization": f"Bearer {key}", **({"x-ajet-agent": agent} if way in (HEADER, BOTH) else {})}
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "ask"}], **sent}
-    async with served.http.post(f"{served.url}/v1/chat/completions", json=body, headers=headers) as answer:
-        return answer.status, await answer.json()
+    headers = {"x-ajet-agent": agent} if way in (HEADER, BOTH) else {}
+    answer = await served.chat({"api_key": key}, "ask", headers=headers, **sent)
+    return answer.status, answer.body
 
 
 async def converse(served: Served, lease: dict[str, Any], turns: Turns) -> None:
@@ -63,11 +62,7 @@ async def test_only_the_named_agents_calls_are_trained_however_it_is_named(serve
         assert (await served.end(lease, 1.0)).status == 200
     status = await served.until(step=1)
     record = (await served.get(f"/episodes/{leases[0]['episode_id']}?labels=true"))["record"]
-    assert [(call.get("agent"), call["trained"]) for call in record] == [
-        ("solver", True),
-        ("critic", False),
-        (None, False),
-    ]
+    assert [(c.get("agent"), c["trained"]) for c in record] == [("solver", True), ("critic", False), (None, False)]
     (batch,) = served.backend.learner.batches
     assert {call for episode in batch.episodes for row in episode.rows for call in row.calls} <= {-1, 0}
     assert [sum(row.sampled) for episode in batch.episodes for row in episode.rows] == [len(b"first") + 1] * 4
@@ -80,11 +75,10 @@ async def test_only_the_named_agents_calls_are_trained_however_it_is_named(serve
 @given(
     st.lists(
         st.lists(st.tuples(st.sampled_from(["solver", "judge", "critic", ""]), st.booleans()), min_size=1, max_size=6),
-        min_size=4,
-        max_size=8,
+        min_size=4, max_size=8,
     ),
     st.booleans(),
-)
+)  # fmt: skip
 def test_each_token_of_the_named_agents_is_trained_once_and_no_other(plays: list[Turns], merged: bool) -> None:
     asyncio.run(played_and_trained(plays, merged))
 
@@ -142,12 +136,9 @@ async def test_an_evaluation_has_any_agents(served: Served) -> None:
 
 async def test_a_name_is_said_once_and_is_a_name(served: Served) -> None:
     lease = await served.begin()
-    headers = {"authorization": f"Bearer {lease['api_key']}/critic", "x-ajet-agent": "solver"}
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "ask"}]}
-    async with served.http.post(f"{served.url}/v1/chat/completions", json=body, headers=headers) as answer:
-        assert answer.status == 400
-        said = (await answer.json())["error"]["message"]
-    assert [name in said for name in ("x-ajet-agent", "'solver'", "'critic'")] == [True] * 3
+    answer = await served.chat({"api_key": f"{lease['api_key']}/critic"}, headers={"x-ajet-agent": "solver"})
+    assert answer.status == 400
+    assert [name in answer.message for name in ("x-ajet-agent", "'solver'", "'critic'")] == [True] * 3
     for name in ("x" * 65, "two%0Alines"):
         assert (await ask(served, lease, name))[0] == 400
 

@@ -23,7 +23,7 @@ from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.episodes.rollout import Rollout
 from swarm.server.shared.keys import Claims
 from swarm.server.shared.states import StateMachine
-from swarm.store import Captured, FakeStore, Withdrawn
+from swarm.store import Captured, Closed, FakeStore, Withdrawn
 from swarm.wire import BeginRequest, EndRequest, ServerState
 from tests.swarm.server.support import DEADLINE_S, job
 
@@ -109,11 +109,9 @@ async def live(n: int, grace_s: float, streamed: bool, script: Sequence[tuple[in
 
 
 @given(
-    script=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(ACTIONS)), max_size=14),
-    n=st.integers(1, 2),
-    grace_s=st.sampled_from((0.0, 30.0)),
-    streamed=st.booleans(),
-)
+    script=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(ACTIONS)), max_size=14), n=st.integers(1, 2),
+    grace_s=st.sampled_from((0.0, 30.0)), streamed=st.booleans(),
+)  # fmt: skip
 def test_a_call_is_trained_if_and_only_if_its_reply_was_given(
     script: list[tuple[int, str]], n: int, grace_s: float, streamed: bool
 ) -> None:
@@ -124,5 +122,7 @@ def test_a_call_is_trained_if_and_only_if_its_reply_was_given(
     captured = [change.node for change in world.store.changes if isinstance(change, Captured)]
     withdrawn = [change.node for change in world.store.changes if isinstance(change, Withdrawn)]
     assert [node for node in captured if node not in withdrawn] == nodes
+    order = [type(change) for change in world.store.changes]
+    assert not {Captured, Withdrawn} & set(order[order.index(Closed) :]), "what ended stays as it is"
     assert (len(world.backend.engine.seen), world.backend.engine.active) <= (n, 0)
     assert (world.rollout.gate.in_flight, world.episode.calls) == (0, set())

@@ -8,9 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.backend import FakeBackend
 from swarm.backends.protocols import TrainRow
-from swarm.timelines import CallTree
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import MODEL, Answer, Served, job, serving
 
@@ -49,9 +47,7 @@ async def ask(
     more, headers = WAYS[way] if way is not None else ({}, {})
     told = "input" if protocol == "responses" else "messages"
     body = {"model": MODEL, told: messages, **needed, **more, **fields}
-    headers = {"authorization": f"Bearer {lease['api_key']}", **headers}
-    async with served.http.post(served.url + path, json=body, headers=headers) as response:
-        return Answer(response.status, await response.json(), {})
+    return await served.call("POST", path, lease["api_key"], body, **headers)
 
 
 async def fill(served: Served, *leases: dict[str, Any]) -> None:
@@ -83,10 +79,9 @@ def _texts(row: TrainRow) -> list[str]:
     ("protocol", "way", "merged"),
     [
         *((protocol, way, "tree") for protocol, way in zip(ASKED, WAYS, strict=True)),
-        ("chat", "field", "linear"),
-        ("chat", "field", "none"),
+        ("chat", "field", "linear"), ("chat", "field", "none"),
     ],
-)
+)  # fmt: skip
 async def test_what_it_sampled_is_context_for_what_goes_on_from_it(
     tmp_path: Path, protocol: str, way: str, merged: str
 ) -> None:
@@ -125,11 +120,8 @@ async def test_it_may_be_sampled_as_an_evaluation_is(served: Served) -> None:
 
 async def test_a_header_that_says_neither_is_refused_by_its_name(served: Served) -> None:
     lease = await served.begin()
-    headers = {"authorization": f"Bearer {lease['api_key']}", "x-ajet-train": "no"}
-    body = {"model": MODEL, "messages": [{"role": "user", "content": "hi"}]}
-    async with served.http.post(served.url + "/v1/chat/completions", json=body, headers=headers) as response:
-        assert response.status == 400
-        assert (await response.json())["error"]["param"] == "x-ajet-train"
+    refused = await served.chat(lease, headers={"x-ajet-train": "no"})
+    assert (refused.status, refused.body["error"]["param"]) == (400, "x-ajet-train")
 
 
 async def test_it_is_no_less_untrained_after_a_restart(tmp_path: Path) -> None:
@@ -156,14 +148,6 @@ async def test_it_is_masked_in_exports(served: Served) -> None:
     for turn, way in enumerate(("field", None)):
         await ask(served, lease, turn, way=way)
     await served.end(lease)
-    url = f"{served.url}/samples?format=openenv&episode={lease['episode_id']}"
-    async with served.http.get(url, headers={"authorization": f"Bearer {served.admin}"}) as response:
-        turns = (await response.json(content_type=None))["turns"]
+    turns = (await served.get(f"/samples?format=openenv&episode={lease['episode_id']}"))["turns"]
     assert [sum(turn["loss_mask"]) for turn in turns] == [0, len(b"second") + 1]
     assert [turn["metadata"]["trained"] for turn in turns] == [False, True]
-
-
-def test_a_call_is_trained_unless_somebody_says_otherwise() -> None:
-    tree = CallTree(FakeBackend(job()).renderer)
-    prompt = tree.prompt([{"role": "user", "content": "hi"}])
-    assert tree.finished(prompt, (1,), (-0.1,), (0,), text="a").trained

@@ -121,15 +121,11 @@ class Overlap(RuleBasedStateMachine):
     """Clients begin, end and give up while time passes and batches are taken and learned, in any order."""
 
     @initialize(
-        rule=st.sampled_from(["groups", "varied_groups", "episodes"]),
-        tasks=st.integers(1, 3),
-        size=st.integers(2, 3),
-        staleness=st.integers(0, 3),
-        surplus=st.sampled_from([0, 0, 1, 2]),
-        shares=st.sampled_from([{}, {"a": 1, "b": 1}, {"a": 2, "b": 1}]),
-        steps=st.integers(1, 9),
+        rule=st.sampled_from(["groups", "varied_groups", "episodes"]), tasks=st.integers(1, 3), size=st.integers(2, 3),
+        staleness=st.integers(0, 3), surplus=st.sampled_from([0, 0, 1, 2]),
+        shares=st.sampled_from([{}, {"a": 1, "b": 1}, {"a": 2, "b": 1}]), steps=st.integers(1, 9),
         held=st.sampled_from([3, 6, 1000]),
-    )
+    )  # fmt: skip
     def load(
         self,
         rule: str,

@@ -19,7 +19,7 @@ from swarm.server.calls.call import Call
 from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.episodes.rollout import Rollout
 from swarm.server.http.endpoint import Patience
-from swarm.store import Captured, Change, Closed, FakeStore, Withdrawn
+from swarm.store import Captured, Change, FakeStore, Withdrawn
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
 
 ASK = [{"role": "user", "content": "hi"}]
@@ -193,43 +193,19 @@ async def test_the_end_of_a_reply_waits_until_it_is_written(served: Served, stre
     assert len(only(served).tree.nodes) == 1
 
 
-async def test_a_reply_that_was_written_and_never_taken_is_withdrawn_before_its_episode_ends(served: Served) -> None:
-    client, store = Client(served, await served.begin()), rollout(served).ledger.store
-    assert isinstance(store, Store)
-    await client.ask()
-    store.hold()
-    async with client.asking(0, seed=1):
-        await eventually(lambda: store.writing, bool)
-    await deserted(served)
-    store.release()
-    await eventually(lambda: kinds(served)["Captured"], lambda captured: captured == 2)
-    assert (await served.end(client.lease)).status == 200
-    order = [type(change) for change in store.changes if isinstance(change, Captured | Withdrawn | Closed)]
-    assert order == [Captured, Captured, Withdrawn, Closed]
-    (withdrawn,) = (change for change in store.changes if isinstance(change, Withdrawn))
-    assert withdrawn.node is [change for change in store.changes if isinstance(change, Captured)][1].node
-
-
 async def test_a_store_that_cannot_write_answers_503_and_leaves_no_trace(served: Served) -> None:
     lease, store = await served.begin(), rollout(served).ledger.store
+    client = Client(served, lease)
     assert isinstance(store, Store)
     store.fail = "the disk is full"
+    assert (await client.ask(0))["error"]["code"] == "store_unavailable"
     answer = await served.chat(lease, "hi")
     assert (answer.status, answer.code, answer.headers["retry-after"]) == (503, "store_unavailable", "1")
     assert only(served).tree.nodes == []
     store.fail = None
-    assert (await served.chat(lease, "hi")).status == 200
+    assert text(await client.ask(1)) == "number 2", "a retry of what failed is a new call"
     assert kinds(served) == {"Captured": 1}
-    assert rollout(served).counts["calls_failed"] == 1
-
-
-async def test_a_retry_of_a_call_that_failed_is_a_new_call(served: Served) -> None:
-    client, store = Client(served, await served.begin()), rollout(served).ledger.store
-    assert isinstance(store, Store)
-    store.fail = "the disk is full"
-    assert (await client.ask(0))["error"]["code"] == "store_unavailable"
-    store.fail = None
-    assert text(await client.ask(1)) == "number 1"
+    assert rollout(served).counts["calls_failed"] == 2
 
 
 async def test_several_answers_are_captured_together_as_siblings(served: Served) -> None:

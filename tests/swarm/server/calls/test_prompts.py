@@ -42,11 +42,6 @@ def renderer() -> Iterator[SlowRenderer]:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 async def served(tmp_path: Path, renderer: SlowRenderer, clock: Clock) -> AsyncIterator[Served]:
     def backend(loaded: Job) -> FakeBackend:
         made = FakeBackend(loaded, script=lambda *_: "yes")
@@ -130,8 +125,7 @@ class Playing:
 async def test_what_no_context_can_hold_is_refused_before_it_is_sent(tmp_path: Path) -> None:
     async with serving(tmp_path, job(max_context=256)) as served:
         lease = await served.begin()
-        host, port = served.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await served.connect()
         head = f"POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\nauthorization: Bearer {lease['api_key']}\r\n"
         writer.write(f"{head}content-length: 15000000\r\n\r\n{{".encode())
         async with asyncio.timeout(120):
@@ -150,7 +144,6 @@ async def test_a_body_in_chunks_is_held_to_the_same_length(tmp_path: Path) -> No
             for _ in range(20):
                 yield b" " * 100_000
 
-        headers = {"authorization": f"Bearer {lease['api_key']}"}
-        async with served.http.post(f"{served.url}/v1/chat/completions", data=pieces(), headers=headers) as reply:
-            assert (await reply.json())["error"]["code"] == "context_length_exceeded"
+        refused = await served.call("POST", "/v1/chat/completions", lease["api_key"], raw=pieces())
+        assert refused.code == "context_length_exceeded"
         assert served.rollout.counts["calls"] == 0

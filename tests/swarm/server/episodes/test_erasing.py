@@ -17,13 +17,8 @@ SECRET, OTHER = "a" * 64, "b" * 64
 OWNER = f"front:{fingerprint(SECRET)}:x"
 
 
-async def begin(served: Served, task: str, owner: str = OWNER, **fields: Any) -> dict[str, Any]:
-    body = {"task_id": task, "owner": owner, "wait_s": 10.0, **fields}
-    return dict((await served.post("/episodes", served.admin, body)).body)
-
-
 async def played(served: Served, task: str, owner: str = OWNER, reward: float | None = 1.0) -> str:
-    lease = await begin(served, task, owner)
+    lease = await served.begin(task, owner=owner)
     assert (await served.chat(lease)).status == 200
     if reward is not None:
         assert (await served.end(lease, reward)).status == 200

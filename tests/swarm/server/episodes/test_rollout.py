@@ -9,21 +9,14 @@ import pytest
 
 from swarm.backends.fake.backend import EOS_ID, FakeRenderer
 from swarm.backends.protocols import BackendError
-from swarm.errors import (
-    EngineUnavailable,
-    EpisodeEnded,
-    JobFinished,
-    LeaseLost,
-    StoreUnavailable,
-    Throttled,
-)
+from swarm.errors import EngineUnavailable, EpisodeEnded, JobFinished, LeaseLost, StoreUnavailable, Throttled
 from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.episodes.rollout import Rollout
 from swarm.server.shared.keys import Claims
 from swarm.server.shared.states import StateMachine
 from swarm.store import Began, Closed, FakeStore, Recovered, Sample, StreamMoved
 from swarm.timelines import Drift, Node
-from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind, PrepareRequest, TaskList, tasks_digest
+from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind, PrepareRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
 
@@ -84,19 +77,19 @@ async def waiting(scene: Scene, task: str) -> asyncio.Task[LeasedEpisode]:
     return begun
 
 
-async def test_no_room_is_throttled_with_a_time_to_try_again() -> None:
+async def test_training_needs_room_and_a_job_that_goes_on_and_an_evaluation_neither() -> None:
     scene = Scene()
     await scene.fill()
     with pytest.raises(Throttled) as refusal:
         await scene.begin("c")
     assert refusal.value.retry_after
     assert scene.rollout.counts["throttled"] == 1
-
-
-async def test_evaluation_needs_no_room() -> None:
+    await scene.begin("c", kind="eval")
     scene = Scene()
-    await scene.fill()
-    assert (await scene.begin("c", kind="eval")).kind == "eval"
+    scene.rollout.ledger.finished = True
+    with pytest.raises(JobFinished):
+        await scene.begin("a")
+    await scene.begin("a", kind="eval")
 
 
 async def test_an_abort_gives_the_place_to_the_one_who_waits() -> None:
@@ -164,33 +157,25 @@ def passes(scene: Scene, seconds: float, *heard: LeasedEpisode) -> None:
         scene.rollout.sweep()
 
 
-async def test_a_straggler_that_is_not_heard_of_is_fenced_after_the_drain_time() -> None:
-    scene, (straggler,) = await draining(3)
-    passes(scene, 5)
+@pytest.mark.parametrize(
+    ("ended", "asked", "is_heard", "most_s"),
+    [(3, {}, False, 10), (3, {"timeout_s": 100}, True, 100), (0, {"timeout_s": 100}, True, 100), (0, {}, True, 600)],
+)
+async def test_who_holds_a_batch_up_is_fenced_once_its_time_is_over_and_its_place_is_played_anew(
+    ended: int, asked: dict[str, float], is_heard: bool, most_s: float
+) -> None:
+    scene, stragglers = await draining(ended, **asked)
+    heard = stragglers if is_heard else []
+    passes(scene, most_s - 5, *heard)
     assert scene.rollout.counts["fenced"] == 0
-    passes(scene, 5)
-    assert scene.rollout.counts["drop_held_up_batch"] == 1
-    replacement = await play(scene, "b")
-    await scene.end(replacement)
+    passes(scene, 5, *heard)
+    assert scene.rollout.counts["drop_held_up_batch"] == len(stragglers)
+    for straggler in stragglers:
+        with pytest.raises(LeaseLost):
+            await scene.end(straggler)
+    for task in "aabb"[ended:]:
+        await scene.end(await play(scene, task))
     assert scene.rollout.groups.complete
-    with pytest.raises(LeaseLost):
-        await scene.end(straggler)
-
-
-async def test_a_tool_that_takes_minutes_is_waited_for_while_its_client_sends_heartbeats() -> None:
-    scene, (straggler,) = await draining(3, timeout_s=400)
-    passes(scene, 300, straggler)
-    await scene.end(straggler)
-    assert scene.rollout.counts["fenced"] == 0
-    assert scene.rollout.groups.complete
-
-
-async def test_a_straggler_is_kept_no_longer_than_its_own_client_gave_it() -> None:
-    scene, (straggler,) = await draining(3, timeout_s=100)
-    passes(scene, 95, straggler)
-    assert scene.rollout.counts["fenced"] == 0
-    passes(scene, 5, straggler)
-    assert scene.rollout.counts["drop_held_up_batch"] == 1
 
 
 async def test_heartbeats_alone_keep_one_that_told_no_limit_for_ten_minutes_after_its_last_call() -> None:
@@ -216,60 +201,6 @@ async def test_a_batch_in_which_all_are_still_at_work_has_no_stragglers() -> Non
     assert scene.rollout.counts["fenced"] == 0
     passes(scene, 5)
     assert scene.rollout.counts["drop_held_up_batch"] == 2
-
-
-@pytest.mark.parametrize(("asked", "most_s"), [({"timeout_s": 100}, 100), ({}, 600)])
-async def test_a_batch_whose_clients_all_hang_is_played_anew_once_their_time_is_over(
-    asked: dict[str, float], most_s: float
-) -> None:
-    scene, hanging = await draining(0, **asked)
-    passes(scene, most_s - 5, *hanging)
-    assert scene.rollout.counts["fenced"] == 0
-    passes(scene, 5, *hanging)
-    assert scene.rollout.counts["drop_held_up_batch"] == 4
-    for episode in await scene.fill():
-        await scene.end(episode)
-    assert scene.rollout.groups.complete
-
-
-async def next_of(scene: Scene, *ids: str) -> LeasedEpisode:
-    """Begin an episode of the next place of a stream that plays these tasks."""
-    digest = tasks_digest(ids)
-    await scene.rollout.list_tasks(TaskList(digest=digest, count=len(ids), ids=ids))
-    return await scene.rollout.begin(BeginRequest(tasks=digest))
-
-
-async def test_a_place_whose_play_made_no_call_is_handed_out_again_so_that_its_group_is_whole() -> None:
-    scene = Scene()
-    episodes = [await next_of(scene, "a", "b", "c") for _ in range(4)]
-    for episode in episodes[1:]:
-        scene.call(episode)
-    for episode in episodes:
-        await scene.end(episode)
-    again = await next_of(scene, "a", "b", "c")
-    assert again.task_id == episodes[0].task_id == "a"
-    scene.call(again)
-    await scene.end(again)
-    assert scene.rollout.groups.complete
-    assert scene.rollout.groups.orphaned == []
-
-
-async def test_a_task_for_which_the_agent_never_makes_a_call_does_not_hold_the_pass_up() -> None:
-    scene = Scene()
-    playing = [await next_of(scene, "a", "b", "c") for _ in range(4)]
-    for following in ("a", "c"):
-        for episode in playing[:2]:
-            await scene.end(episode)
-        playing[:2] = [await next_of(scene, "a", "b", "c") for _ in range(2)]
-        assert [episode.task_id for episode in playing] == [following, following, "b", "b"]
-
-
-async def test_a_finished_job_refuses_training_and_admits_evaluation() -> None:
-    scene = Scene()
-    scene.rollout.ledger.finished = True
-    with pytest.raises(JobFinished):
-        await scene.begin("a")
-    await scene.begin("a", kind="eval")
 
 
 async def test_in_the_update_begins_wait_and_in_booting_they_are_told_so() -> None:

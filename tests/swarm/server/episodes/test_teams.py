@@ -8,14 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.errors import (
-    EpisodeEnded,
-    InvalidRequest,
-    JobConflict,
-    LeaseLost,
-    NotFound,
-    StoreUnavailable,
-)
+from swarm.errors import EpisodeEnded, InvalidRequest, JobConflict, LeaseLost, NotFound, StoreUnavailable
 from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.episodes.teams import IN_DOUBT_S
 from swarm.server.shared.keys import Claims

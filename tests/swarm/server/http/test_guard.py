@@ -44,11 +44,6 @@ class Client:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
 def keys() -> Keys:
     return Keys(CHOSEN)
 

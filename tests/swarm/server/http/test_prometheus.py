@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from swarm.server import Keys, SwarmServer
 from swarm.server.http.prometheus import exposition
 from swarm.wire import ServerState
-from tests.swarm.server.support import Served, job, serving
+from tests.swarm.server.support import Clock, Served, job, serving
 
 JOB = ("ajet_job_info", "ajet_steps")
 Samples = dict[tuple[str, str], float]
@@ -135,17 +135,14 @@ def test_the_server_state_family_names_every_state(tmp_path: Path) -> None:
 
 
 async def test_a_missing_stream_is_seen_and_counted(tmp_path: Path) -> None:
-    wanted = job(steps=3, streams={"a": 1, "b": 1}, missing_stream="renormalise", missing_stream_s=0.4)
-    async with serving(tmp_path, wanted) as served:
-
-        async def play() -> None:
-            for _ in range(4):
-                body = {"task_id": "t", "stream": "a", "wait_s": 10.0}
-                lease = dict((await served.post("/episodes", served.admin, body)).body)
-                await served.chat(lease, "hi")
-                await served.end(lease)
-
-        await play()
+    wanted = job(steps=3, streams={"a": 1, "b": 1}, missing_stream="renormalise", missing_stream_s=60)
+    clock = Clock()
+    async with serving(tmp_path, wanted, clock=clock) as served:
+        served.rollout.sweep()
+        for seconds in (0, 61, 0, 0):
+            clock.now += seconds
+            await served.play("t", stream="a")
+            served.rollout.sweep()
         await served.until(step=1, state="ROLLING")
         samples = await scraped(served)
         events = [event for event in served.server.events._kept if event.kind == "stream_missing"]

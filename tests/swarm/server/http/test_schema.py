@@ -96,13 +96,9 @@ def test_whatever_is_sent_is_answered_as_the_document_says(
         checks += [negative_data_rejection]
 
     @settings(
-        max_examples=EXAMPLES,
-        derandomize=True,
-        database=None,
-        deadline=None,
-        phases=[Phase.generate],
+        max_examples=EXAMPLES, derandomize=True, database=None, deadline=None, phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
-    )
+    )  # fmt: skip
     @given(case=described.as_strategy(mode, path_parameters=known))
     def send(case: Any) -> None:
         if isinstance(case.body, dict) and isinstance(case.body.get("wait_s"), int | float):

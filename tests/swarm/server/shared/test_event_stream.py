@@ -120,8 +120,7 @@ async def test_a_silent_stream_shows_signs_of_life_and_a_gone_listener_is_forgot
 
 async def test_who_asks_for_the_head_alone_does_not_hold_the_connection(tmp_path: Path) -> None:
     async with serving(tmp_path, start=False) as served, asyncio.timeout(DEADLINE_S):
-        host, port = served.url.removeprefix("http://").split(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await served.connect()
         for asked_for in ("HEAD /events", "GET /health"):
             head = f"{asked_for} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.admin}\r\n\r\n"
             writer.write(head.encode())

@@ -152,11 +152,6 @@ def test_all_files_are_the_owners_alone(tmp_path: Path) -> None:
     assert modes == {"secret": 0o600, "installation": 0o600, "engine.json": 0o600}
 
 
-def test_a_key_of_an_earlier_life_is_read(tmp_path: Path) -> None:
-    key = Keys(secret=ServerDirectory(tmp_path).secret()).lease("e", 3)
-    assert Keys(secret=ServerDirectory(tmp_path).secret()).read(key) == Claims("lease", episode="e", epoch=3)
-
-
 def test_the_interrupted_job_is_the_one_whose_engine_was_on(tmp_path: Path) -> None:
     kept = ServerDirectory(tmp_path)
     assert kept.interrupted() is None

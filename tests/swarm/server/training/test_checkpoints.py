@@ -26,19 +26,6 @@ def test_an_older_checkpoint_stays_until_the_newer_one_is_counted_on(tmp_path: P
     assert folders(tmp_path / "c") == {"step-000002"}
 
 
-def test_the_newest_one_that_loads_is_loaded(tmp_path: Path) -> None:
-    learner = FakeBackend(job()).learner
-    checkpoints = Checkpoints(tmp_path, 3, [])
-    for step in (1, 2, 3):
-        learner.update(Batch(step, ()))
-        checkpoints.count_on(step, checkpoints.save(learner, step))
-    (tmp_path / "step-000003" / "fake.json").unlink()
-    fresh = FakeBackend(job()).learner
-    known = [(3, "step-000003"), (2, "step-000002"), (1, "step-000001")]
-    assert Checkpoints(tmp_path, 3, known).load(fresh) == 2
-    assert fresh.version == 2
-
-
 def test_a_checkpoint_the_store_does_not_know_is_not_loaded_and_goes(tmp_path: Path) -> None:
     learner = FakeBackend(job()).learner
     learner.update(Batch(1, ()))
@@ -48,14 +35,6 @@ def test_a_checkpoint_the_store_does_not_know_is_not_loaded_and_goes(tmp_path: P
     fresh = FakeBackend(job()).learner
     assert Checkpoints(tmp_path, 2, []).load(fresh) == 0
     assert (fresh.version, folders(tmp_path)) == (0, {"mine"})
-
-
-def test_a_step_that_is_written_again_takes_the_place_of_the_first(tmp_path: Path) -> None:
-    learner = FakeBackend(job()).learner
-    checkpoints = Checkpoints(tmp_path, 2, [(2, "step-000002"), (1, "step-000001")])
-    checkpoints.save(learner, 1)
-    checkpoints.count_on(2, checkpoints.save(learner, 2))
-    assert folders(tmp_path) == {"step-000001", "step-000002"}
 
 
 def test_only_what_is_on_disk_is_listed(tmp_path: Path) -> None:
@@ -76,9 +55,7 @@ async def test_the_kept_ones_are_told_newest_first_with_the_engine_on_or_off(tmp
         await served.server.start()
         await served.until(state="ROLLING")
         assert await client.checkpoints() == CheckpointList(job_digest=wanted.digest(), checkpoints=())
-        for step in (1, 2, 3):
-            await served.play_step()
-            await served.until(step=step, state="ROLLING")
+        await served.play_to(3)
         running = await client.checkpoints()
         await served.server.stop()
         assert await client.checkpoints() == running

@@ -44,12 +44,14 @@ def test_every_honoured_field_is_read() -> None:
         response_format={"type": "json_schema", "json_schema": {"name": "n", "schema": {"type": "array"}}},
         n=3, stop=["a", "b"], seed=-7, temperature=0.5, top_p=0.9, top_k=4, max_tokens=9, max_completion_tokens=7,
         logprobs=True, top_logprobs=2, stream=True, stream_options={"include_usage": True}, logit_bias={"5": 1},
+        frequency_penalty=0.5, presence_penalty=0.4, min_tokens=4,
     )  # fmt: skip
     assert (ask.tools, ask.tool_choice, ask.parallel_tool_calls) == ((ADD,), ToolChoice("required", "add"), False)
     assert (ask.n, ask.stream, ask.logprobs, ask.usage_in_stream) == (3, True, 2, True)
     wishes = ask.wishes
     assert (wishes.max_tokens, wishes.temperature, wishes.top_p, wishes.top_k, wishes.seed) == (7, 0.5, 0.9, 4, -7)
-    assert (wishes.stop, wishes.json_schema, wishes.others) == (("a", "b"), {"type": "array"}, {"logit_bias": {"5": 1}})
+    others = {"logit_bias": {"5": 1}, "frequency_penalty": 0.5, "presence_penalty": 0.4, "min_tokens": 4}
+    assert (wishes.stop, wishes.json_schema, wishes.others) == (("a", "b"), {"type": "array"}, others)
 
 
 @pytest.mark.parametrize(
@@ -144,10 +146,8 @@ def test_messages_are_read_as_templates_want_them() -> None:
 )  # fmt: skip
 def test_a_message_that_is_wrong_is_refused_by_its_place(message: dict[str, Any], param: str) -> None:
     before: list[dict[str, Any]] = [
-        {"role": "user", "content": "hi"},
-        CALLED,
-        {"role": "tool", "tool_call_id": "c1", "content": "2"},
-    ]
+        {"role": "user", "content": "hi"}, CALLED, {"role": "tool", "tool_call_id": "c1", "content": "2"},
+    ]  # fmt: skip
     assert refused(*before, message) == f"messages.3.{param}"
 
 

@@ -91,12 +91,11 @@ def test_tool_results_and_words_keep_their_order() -> None:
 @pytest.mark.parametrize(
     ("fields", "text"),
     [
-        ({"content": "no file", "is_error": True}, "Error: no file"),
+        ({"content": "no file", "is_error": True}, "Error: no file"), ({"is_error": True}, "Error: "),
         ({"content": "error: no file", "is_error": True}, "error: no file"),
-        ({"is_error": True}, "Error: "),
         ({"content": "fine", "is_error": False}, "fine"),
     ],
-)
+)  # fmt: skip
 def test_the_model_sees_that_a_result_is_an_error(fields: dict[str, Any], text: str) -> None:
     assert turns(USER, CALLS, result(**fields))[2]["content"] == text
 
