@@ -38,6 +38,12 @@ class Ended:
     err: str
 
     @property
+    def data(self) -> Any:
+        """What a command that went well printed as JSON."""
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    @property
     def line(self) -> str:
         """The one line of an error; fails if there is more than one, or a traceback."""
         assert self.err.count("\n") == 1, self.err

@@ -6,7 +6,6 @@ import http.server
 import json
 import signal
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -86,20 +85,33 @@ def check_whole(control: SwarmClient, home: Path, found: dict[str, Any]) -> None
     assert list((home / "clients").glob("*")) == []
 
 
+@pytest.mark.parametrize(
+    ("kind", "reasons"),
+    [("process", ["it was killed by signal 9"] * 2), ("docker", ["it was killed", "its container is gone"])],
+)
 def test_a_client_that_is_killed_is_started_again_and_goes_on_at_once(
-    home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
-    """What it had open is given up without waiting for its lease."""
-    load(steps=10)
-    options = ("run", slow_agent(tmp_path), "--restart", "--sandbox", "process", "--concurrency", "4", "--json")
+    home: Path, load: Load, control: SwarmClient, tmp_path: Path, request: pytest.FixtureRequest, kind: str,
+    reasons: list[str],
+) -> None:  # fmt: skip
+    """The lease alone would hold its places for an hour; a container is killed, and then removed."""
+    engine = request.getfixturevalue("engine") if kind == "docker" else None
+    load(steps=10, lease_ttl_s=3600.0, drain_timeout_s=3600.0)
+    options = ("run", slow_agent(tmp_path), "--restart", "--sandbox", kind, "--concurrency", "4", "--json")
     with running(home, *options) as client:
-        for kill in (1, 2):
+        for number in (1, 2):
             plays_on(control, client)
-            player(client).kill()
-            client.until_told("ajet: restart ", kill)
+            if engine is None:
+                player(client).kill()
+            else:
+                (victim,) = containers_of(engine, home)
+                victim.kill() if number == 1 else victim.remove(force=True)
+            client.until_told("ajet: restart ", number)
         found = json.loads(client.ended(0))
-    assert [restart["reason"] for restart in found["restarts"]] == ["it was killed by signal 9"] * 2
+    assert found["sandbox"] == kind
+    assert [restart["reason"] for restart in found["restarts"]] == reasons
+    assert all(restart["finished"] >= 1 for restart in found["restarts"])
     check_whole(control, home, found)
+    assert engine is None or containers_of(engine, home) == []
 
 
 DYING = """
@@ -122,17 +134,8 @@ def test_what_an_evaluator_that_died_had_finished_is_counted(
 ) -> None:
     """Or eight deaths of one that gets on would end it, as if all had been in vain."""
     load(steps=1, eval_every=1, evaluation_episodes=4)
-    options = (
-        "run",
-        make_agent(tmp_path, DYING),
-        "--evaluations",
-        "--restart",
-        "--sandbox",
-        "process",
-        "--concurrency",
-        "1",
-    )
-    with running(home, *options, "--json") as client:
+    played = ("run", make_agent(tmp_path, DYING), "--evaluations", "--restart", "--concurrency", "1")
+    with running(home, *played, "--sandbox", "process", "--json") as client:
         for task in ("a", "a", "b", "b"):
             episode = control.begin(NamedTask(task), wait_s=10)
             episode.chat([{"role": "user", "content": "hi"}])
@@ -265,46 +268,6 @@ def test_a_killed_run_takes_what_it_started_with_it_and_the_next_one_has_its_pla
             client.until(lambda: len(containers_of(request.getfixturevalue("engine"), home)) == 1)
 
 
-# -------------------------------------------------------------------------------------------------- in containers
-
-
-def test_a_client_in_a_container_that_is_killed_or_removed_is_started_again_and_goes_on_at_once(
-    engine: ContainerEngine, home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
-    """The lease alone would hold its places for an hour."""
-    load(steps=10, lease_ttl_s=3600.0, drain_timeout_s=3600.0)
-    options = ("run", slow_agent(tmp_path), "--restart", "--sandbox", "docker", "--concurrency", "4", "--json")
-    with running(home, *options) as client:
-        for number, end in enumerate(("kill", "remove"), start=1):
-            plays_on(control, client)
-            (victim,) = containers_of(engine, home)
-            victim.kill() if end == "kill" else victim.remove(force=True)
-            client.until_told("ajet: restart ", number)
-        found = json.loads(client.ended(0))
-    assert found["sandbox"] == "docker"
-    assert [restart["reason"] for restart in found["restarts"]] == ["it was killed", "its container is gone"]
-    assert all(restart["finished"] >= 1 for restart in found["restarts"])
-    check_whole(control, home, found)
-    assert containers_of(engine, home) == []
-
-
-def test_shares_are_exact_in_every_batch_of_a_container_and_a_process(
-    engine: ContainerEngine, home: Path, load: Load, control: SwarmClient, tmp_path: Path
-) -> None:
-    load(steps=4, episodes_per_step=20, streams={"math": 7, "web": 3}, drain_timeout_s=600.0)
-    agent = slow_agent(tmp_path, seconds=0.05)
-    inside = ("run", agent, "--stream", "web", "--sandbox", "docker", "--concurrency", "2")
-    beside = ("run", agent, "--stream", "math", "--sandbox", "process", "--concurrency", "16")
-    with running(home, *inside) as contained, running(home, *beside) as process:
-        contained.ended(0)
-        process.ended(0)
-    listed = control.episodes(2000).episodes
-    groups = {(one.step, one.group, one.stream) for one in listed if one.state in ("in_step", "consumed")}
-    batches = [Counter(stream for of, _, stream in groups if of == step) for step in range(1, 5)]
-    assert batches == [{"math": 7, "web": 3}] * 4
-    assert control.status().metrics["throttle/lent"] == 0
-
-
 @pytest.fixture
 def host() -> Iterator[int]:
     """A web server of this machine alone, at 127.0.0.2; its port."""
@@ -369,34 +332,9 @@ def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
     folder = make_agent(tmp_path, REACHING.replace("ALLOWED", str(host)).replace("OTHER", str(other)))
     (tmp_path / "requirements.txt").write_text("iniconfig>=2\n")
     asked = ["client", "run", folder, "--sandbox", "docker", "--requirements", str(tmp_path / "requirements.txt")]
-    ended = ajet(*asked, "--allow", f"127.0.0.2:{host}", "--concurrency", "2", "--json")
-    assert ended.code == 0, ended.err
-    found = json.loads(ended.out)
+    found = ajet(*asked, "--allow", f"127.0.0.2:{host}", "--concurrency", "2", "--json").data
     assert found["result"]["dropped"] == {}
-    asked_for = Path(found["egress_log"]).read_text()
-    assert "169.254.169.254" in asked_for
-
-
-@pytest.mark.usefixtures("engine")
-def test_a_container_has_no_way_out_unless_one_was_asked_for(ajet: Ajet, tmp_path: Path, load: Load) -> None:
-    text = """
-        import os, socket
-        async def agent(episode):
-            assert not [name for name in os.environ if 'proxy' in name.lower()]
-            for port in (3128, 80):
-                try:
-                    socket.create_connection(("127.0.0.1", port), timeout=5)
-                except OSError:
-                    continue
-                raise AssertionError(port)
-            await episode.chat([{"role": "user", "content": "hi"}])
-            return 1.0
-    """
-    load(episodes_per_step=2, steps=1)
-    folder = make_agent(tmp_path, "\n".join(line[8:] for line in text.splitlines()))
-    ended = ajet("client", "run", folder, "--sandbox", "docker", "--concurrency", "2", "--json")
-    assert ended.code == 0, ended.err
-    assert json.loads(ended.out)["result"]["dropped"] == {}
+    assert "169.254.169.254" in Path(found["egress_log"]).read_text()
 
 
 @pytest.mark.usefixtures("engine")
@@ -416,22 +354,5 @@ def test_what_a_container_cannot_be_or_be_given_is_one_line_and_leaves_no_record
     before = left()
     assert "creating sandbox" in refused("--cpus", "4000")
     assert "--requirements" in refused(make_agent(tmp_path, "import no_such_package_here\n"))
-    secret = refused("--env", "OPENAI_API_KEY=sk-1234")
-    assert ("OPENAI_API_KEY" in secret, "sk-1234" in secret) == (True, False)
-    agent = Path(slow_agent(tmp_path))
-    assert "--sandbox process" in refused(str(agent), "--reload")
-    (agent / "link").symlink_to("/etc/passwd")
-    assert "symbolic link" in refused(str(agent))
-    (agent / "link").unlink()
-    with open(agent / "big", "wb") as file:
-        file.truncate(17 << 20)
-    assert "one of its" in refused(str(agent))
+    assert "--sandbox process" in refused(slow_agent(tmp_path), "--reload")
     assert left() == before
-
-
-@pytest.mark.usefixtures("engine")
-def test_an_agent_that_takes_too_much_memory_is_told_so(ajet: Ajet, tmp_path: Path, load: Load) -> None:
-    load()
-    agent = make_agent(tmp_path, "hoard = bytearray(300 << 20)\ndef agent(episode):\n    return 1.0\n")
-    ended = ajet("client", "run", agent, "--sandbox", "docker", "--memory", "128m")
-    assert (ended.code, "128 MiB" in ended.err.strip().splitlines()[-1]) == (1, True), ended.err

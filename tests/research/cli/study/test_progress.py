@@ -16,8 +16,25 @@ from tests.studies.synthetic import Synthetic
 
 
 @pytest.fixture
-def synthetic(tmp_path: Path) -> Synthetic:
-    return Synthetic(tmp_path)
+def created(tmp_path: Path) -> Synthetic:
+    made = Synthetic(tmp_path)
+    made.create()
+    return made
+
+
+@pytest.fixture
+def synthetic(created: Synthetic) -> Synthetic:
+    created.lock()
+    return created
+
+
+@pytest.fixture
+def half_done(synthetic: Synthetic) -> StudyState:
+    """The first run is collected, the second goes on."""
+    first, second, *_ = synthetic.plan()
+    synthetic.run(first)
+    synthetic.launch(second)
+    return synthetic.state()
 
 
 def seen(state: StudyState, progress: dict[str, float | str], width: int = 140) -> str:
@@ -26,46 +43,28 @@ def seen(state: StudyState, progress: dict[str, float | str], width: int = 140) 
     return console.export_text()
 
 
-def test_the_stages_follow_the_study(synthetic: Synthetic) -> None:
-    stages = []
-    synthetic.create()
-    stages.append(stage(synthetic.state()))
-    synthetic.lock()
-    specs = synthetic.plan()
-    stages.append(stage(synthetic.state()))
+def test_the_stages_follow_the_study(created: Synthetic) -> None:
+    stages = [stage(created.state())]
+    created.lock()
+    specs = created.plan()
+    stages.append(stage(created.state()))
     for spec in specs:
-        synthetic.run(spec)
-    stages.append(stage(synthetic.state()))
-    synthetic.judge()
-    stages.append(stage(synthetic.state()))
+        created.run(spec)
+    stages.append(stage(created.state()))
+    created.judge()
+    stages.append(stage(created.state()))
     assert stages == ["plan", "train", "judge", "report"]
 
 
-def test_a_running_run_shows_its_stage_its_success_and_the_time_left(synthetic: Synthetic) -> None:
-    synthetic.create()
-    synthetic.lock()
-    first, second, *_ = synthetic.plan()
-    synthetic.run(first)
-    synthetic.launch(second)
-    shown = seen(synthetic.state(), {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437})
-    assert "final" in shown
-    assert "0.44" in shown
-    assert "the budget left" in shown
-    assert "→" in shown
+def test_a_running_run_shows_its_stage_its_success_and_the_time_left(half_done: StudyState) -> None:
+    shown = seen(half_done, {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437})
+    assert [part for part in ("final", "0.44", "the budget left", "→") if part not in shown] == []
     assert shown.count("planned") == 8
 
 
-def test_a_terminal_of_eighty_columns_shows_every_number_whole(synthetic: Synthetic) -> None:
-    synthetic.create()
-    synthetic.lock()
-    first, second, *_ = synthetic.plan()
-    synthetic.run(first)
-    synthetic.launch(second)
-    state = synthetic.state()
-    wide, narrow = (
-        seen(state, {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437, "hidden_success": 0.31}, width)
-        for width in (140, 80)
-    )
+def test_a_terminal_of_eighty_columns_shows_every_number_whole(half_done: StudyState) -> None:
+    at = {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437, "hidden_success": 0.31}
+    wide, narrow = (seen(half_done, at, width) for width in (140, 80))
     for number in re.findall(r"\d\.\d\d → \d\.\d\d|0\.44|0\.31|\b\d{7,}\b|[0-9a-f]{8}", wide):
         assert number in narrow
     assert "10 min spent, 5 min of the" in narrow
@@ -73,22 +72,16 @@ def test_a_terminal_of_eighty_columns_shows_every_number_whole(synthetic: Synthe
 
 
 def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(synthetic: Synthetic) -> None:
-    synthetic.create()
-    synthetic.lock()
     written = io.StringIO()
     # As `ajet` prints elsewhere: soft_wrap leaves long lines to the terminal.
-    live = LiveScreen(
-        Console(width=80, soft_wrap=True, force_terminal=True, file=written), lambda state: 300.0, lambda run: {}
-    )
-    with live:
+    terminal = Console(width=80, soft_wrap=True, force_terminal=True, file=written)
+    with LiveScreen(terminal, lambda state: 300.0, lambda run: {}) as live:
         live.observe(synthetic.state())
         live.note(f"waiting for a sandbox: {'expected room on the disk, ' * 4}and found none")
     assert "and found none" in " ".join(written.getvalue().split())
 
 
 def test_a_pause_and_its_end_are_told_where_the_study_runs(synthetic: Synthetic) -> None:
-    synthetic.create()
-    synthetic.lock()
     told: list[str] = []
     log = LineLog(told.append, lambda state: 300.0)
     for _ in range(2):
@@ -106,8 +99,6 @@ def test_a_pause_and_its_end_are_told_where_the_study_runs(synthetic: Synthetic)
 def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
     told: list[str] = []
     log = LineLog(told.append, lambda state: 300.0)
-    synthetic.create()
-    synthetic.lock()
     spec = synthetic.plan()[0]
     log.observe(synthetic.state())
     synthetic.launch(spec)
@@ -126,8 +117,6 @@ def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
 
 
 def test_what_is_given_up_for_want_of_time_stands_under_the_runs_and_in_the_lines_once(synthetic: Synthetic) -> None:
-    synthetic.create()
-    synthetic.lock()
     written: list[str] = []
     log = LineLog(written.append, lambda state: 300.0)
     said = {"rule": SHRINK_RULE, "action": "shorten the screen", "reason": "a run takes about 60 s"}
@@ -139,8 +128,6 @@ def test_what_is_given_up_for_want_of_time_stands_under_the_runs_and_in_the_line
 
 
 def test_what_was_foreseen_with_another_budget_is_shown_no_more_but_a_cut_screen_is(synthetic: Synthetic) -> None:
-    synthetic.create()
-    synthetic.lock()
     for action in ("shorten the screen", NO_MORE_CANDIDATES):
         said = {"rule": SHRINK_RULE, "action": action, "reason": "a run takes about 60 s"}
         synthetic.append(EventType.DECISION_TAKEN, **said)

@@ -14,11 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from research.cli.study.prompt import read_answer
+from research.cli.output import console
+from research.cli.study.prompt import prompting, read_answer
+from research.cli.study.shown.progress import LiveScreen
 from research.installation.home import Home
+from research.study.driver import drive
+from research.study.session import interruptible
 from research.study.stop import answer, open_question
 from studies import EventLog, StudyLog, StudyState
-from tests.research.bench import STUDY
+from tests.research.bench import STUDY, Bench
+from tests.research.designs import design
 
 pytestmark = pytest.mark.slow
 
@@ -35,7 +40,7 @@ class Terminal:
         self._pid, self._master = pty.fork()
         if self._pid == 0:
             os.chdir(ROOT)
-            command = [sys.executable, "-m", "tests.research.cli.study.prompted", str(path)]
+            command = [sys.executable, "-m", "tests.research.cli.study.test_prompt", str(path)]
             os.execve(sys.executable, command, {**os.environ, "TERM": "xterm", "COLUMNS": "200"})
         self.shown = ""
 
@@ -135,3 +140,17 @@ def test_ctrl_c_leaves_the_question_open_for_later(terminal: Terminal) -> None:
 )  # fmt: skip
 def test_only_a_first_word_that_says_yes_or_no_is_an_answer(line: str, read: tuple[bool, str] | None) -> None:
     assert read_answer(line) == read
+
+
+def main(path: Path) -> None:
+    """Drive a study of fake attempts that asks first; the screen and the reading of answers are the command line's."""
+    bench = Bench(path, design=design(16), approve="plan")
+    live = LiveScreen(console(), lambda state: 600.0, lambda run: {})
+    with closing(EventLog(bench.home.database, clock=bench.clock)) as log, interruptible() as interrupted, live:
+        observer = prompting(live, StudyLog(log, STUDY), console())
+        state = drive(bench.loop(), [observer], interrupted, poll_s=0.05)
+    console().print(f"ended: {state.status}; {len(state.runs)} runs")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

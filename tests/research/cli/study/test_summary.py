@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console, RenderableType
@@ -28,61 +29,11 @@ def study(tmp_path: Path) -> Synthetic:
 
 
 def stopped(study: Synthetic, reason: str) -> str:
+    if reason == USED_UP:
+        study.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason=USED_UP)
+        reason = f"budget: {USED_UP}"
     study.append(EventType.STUDY_STOPPED, reason=reason)
-    console = Console(width=500)
-    with console.capture() as shown:
-        console.print(ending(study.state(), study.folder))
-    return shown.get()
-
-
-def used_up(study: Synthetic) -> None:
-    study.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason=USED_UP)
-
-
-def test_a_study_that_a_person_stopped_is_resumed(study: Synthetic) -> None:
-    study.lock()
-    assert f"go on with: {RESUME}\n" in stopped(study, "Ctrl-C")
-
-
-def test_a_study_whose_budget_is_used_up_needs_an_amendment_before_it_makes_more_runs(study: Synthetic) -> None:
-    study.lock()
-    used_up(study)
-    said = stopped(study, f"budget: {USED_UP}")
-    assert f'for more runs: ajet study amend {STUDY} --budget 30m --reason "..." and then {RESUME}' in said
-    assert "without, it concludes" in said
-
-
-def test_a_study_whose_budget_ended_during_its_aa_runs_can_be_given_more(study: Synthetic) -> None:
-    used_up(study)
-    said = stopped(study, f"budget: {USED_UP}")
-    assert f'for more runs: ajet study amend {STUDY} --budget 30m --reason "..." and then {RESUME}' in said
-    assert "resumed without, it" in said
-
-
-def test_more_time_is_not_offered_where_each_hypothesis_had_its_last_look(study: Synthetic) -> None:
-    study.lock()
-    for spec in study.plan()[:4]:
-        study.run(spec)
-    study.judge()
-    used_up(study)
-    said = stopped(study, f"budget: {USED_UP}")
-    assert f"so more time changes nothing; conclude with: {RESUME}" in said
-    assert "--budget" not in said
-
-
-def test_a_study_that_could_not_be_planned_is_planned_again_with_more_time_if_it_lacked(
-    study: Synthetic,
-) -> None:
-    said = stopped(study, "3 runs need about 20 min; the budget is 15 min")
-    assert f"plan again with: {RESUME}; where time was missing" in said
-    assert f"ajet study amend {STUDY} --budget 30m" in said
-
-
-def test_more_time_is_not_offered_where_no_run_may_be_made(study: Synthetic) -> None:
-    study.lock(design(seeds=20))
-    study.plan()
-    used_up(study)
-    assert f"conclude with: {RESUME}" in stopped(study, f"budget: {USED_UP}")
+    return shown(study, [ending(study.state(), study.folder)])
 
 
 def shown(study: Synthetic, lines: Iterable[RenderableType]) -> str:
@@ -91,6 +42,45 @@ def shown(study: Synthetic, lines: Iterable[RenderableType]) -> str:
         for line in lines:
             console.print(line)
     return taken.get()
+
+
+def judged(study: Synthetic) -> None:
+    for spec in study.plan()[:4]:
+        study.run(spec)
+    study.judge()
+
+
+def test_a_study_that_a_person_stopped_is_resumed(study: Synthetic) -> None:
+    study.lock()
+    assert f"go on with: {RESUME}\n" in stopped(study, "Ctrl-C")
+
+
+@pytest.mark.parametrize(("locked", "without"), [(True, "without, it concludes"), (False, "resumed without, it")])
+def test_a_study_whose_budget_is_used_up_needs_an_amendment_before_it_makes_more_runs(
+    study: Synthetic, locked: bool, without: str
+) -> None:
+    """Also one that was still at its A/A runs."""
+    if locked:
+        study.lock()
+    said = stopped(study, USED_UP)
+    assert f'for more runs: ajet study amend {STUDY} --budget 30m --reason "..." and then {RESUME}' in said
+    assert without in said
+
+
+@pytest.mark.parametrize(("seeds", "then"), [(None, judged), (20, Synthetic.plan)])
+def test_more_time_is_not_offered_where_no_run_may_be_made(study: Synthetic, seeds: int | None, then: Any) -> None:
+    """Each hypothesis had its last look, or the largest number of runs is planned."""
+    study.lock(design(seeds=seeds) if seeds else None)
+    then(study)
+    said = stopped(study, USED_UP)
+    assert f"conclude with: {RESUME}" in said
+    assert "--budget" not in said
+
+
+def test_a_study_that_could_not_be_planned_is_planned_again_with_more_time_if_it_lacked(study: Synthetic) -> None:
+    said = stopped(study, "3 runs need about 20 min; the budget is 15 min")
+    assert f"plan again with: {RESUME}; where time was missing" in said
+    assert f"ajet study amend {STUDY} --budget 30m" in said
 
 
 def test_a_terminal_begins_with_what_was_asked_and_what_is_tested(study: Synthetic) -> None:

@@ -1,18 +1,60 @@
-"""The screen of `ajet swarm top`: what a person reads off it, however narrow, plain or hostile what it shows is."""
+"""What is drawn of a training: the screen of `ajet swarm top`, its curves, and the twelve lines of `status`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
+from research.cli.swarm.watching.frame import TopFrame
 from research.cli.swarm.watching.screen import LEAST_WIDTH, screen
-from research.cli.swarm.watching.sparkline import BARS
-from swarm.snapshot import OwnerSnapshot, Snapshot, StepWait
-from swarm.wire import ServerState, Status
-from tests.research.cli.swarm.watching.frames import frame
+from research.cli.swarm.watching.sparkline import BARS, PLAIN, sparkline
+from research.cli.swarm.watching.status_lines import status_lines
+from swarm.snapshot import DropSnapshot, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
+from swarm.wire import EvaluationSummary, ServerState, Status
+
+RISING = tuple(
+    StepRecord(
+        step=step,
+        metrics={
+            "critic/rewards/mean": step / 100, "critic/success/mean": step / 200, "actor/pg_loss": -step / 1000,
+            "actor/ppo_kl": 0.0, **({"eval/success/mean": 0.5} if step % 10 == 0 else {}),
+        },
+    )
+    for step in range(1, 41)
+)  # fmt: skip
+
+
+def frame(**fields: Any) -> TopFrame:
+    """Return a frame of the 40th step of 100, unless `fields` of its snapshot say otherwise."""
+    status = Status(
+        state=ServerState.ROLLING, job_digest="ab" * 32, step=40, steps=100, open_episodes=7, collected_episodes=20,
+        needed_episodes=64, evaluation=EvaluationSummary(step=40, episodes=64, reward=0.4, success=0.5),
+        best=EvaluationSummary(step=30, episodes=64, reward=0.6, success=0.625),
+    )  # fmt: skip
+    told: dict[str, Any] = {
+        "at": 1_700_000_000.0, "status": status, "environment": "guess", "model": "tiny (2 layers of 64)",
+        "algorithm": "grpo", "seconds_left": 125.0, "line": 3, "line_age_s": 12.0, "sampled_per_s": 1234.0,
+        "trained_per_s": 987.0, "drops": {"lease_expired": 4, "constant_group": 9},
+        "waits": (
+            StepWait(what="episodes", text="44 episodes of stream hard (nobody plays)", stream="hard", count=44),
+            StepWait(what="episodes", text="8 episodes of stream easy (7 in play)", stream="easy", count=8),
+        ),
+        "streams": (
+            StreamSnapshot(name="easy", share=0.4, cursor=9, groups_trained=12, groups_open=3, groups_whole=1,
+                           episodes_open=7, lacking=0),
+            StreamSnapshot(name="hard", share=0.6, cursor=2, groups_trained=5, groups_open=0, groups_whole=0,
+                           episodes_open=0, lacking=2),
+        ),
+        "owners": (OwnerSnapshot(owner="host:123:abc", open=7, heard_s=0.2, oldest_s=44.0),),
+        "recent_drops": (
+            DropSnapshot(at=1_700_000_000.0, episode="e1", stream="easy", owner="host:123:abc", reason="lease_expired"),
+        ),
+    }  # fmt: skip
+    return TopFrame("http://127.0.0.1:8700", Snapshot(**{**told, **fields}), RISING[0], RISING)
 
 
 def drawn(width: int = 80, unicode: bool = True, **fields: object) -> str:
@@ -22,29 +64,19 @@ def drawn(width: int = 80, unicode: bool = True, **fields: object) -> str:
 def test_a_frame_says_state_wait_streams_clients_curves_and_drops() -> None:
     said = drawn()
     for words in (
-        "state      ROLLING",
-        "guess, tiny (2 layers of 64), grpo",
-        "40 of 100, about 2 min 5 s left",
-        "waits for  44 episodes of stream hard (nobody plays)",
-        "8 episodes of stream easy (7 in play)",
-        "3 in line, the first for 12 s",
-        "1,234 sampled, 987 trained per second",
-        "success 0.5 at step 40 (64 episodes), best 0.625 at step 30",
-        "13: 9 constant_group, 4 lease_expired",
-        "steps 1 to 40",
-        "easy      40%       3      1       12        7        0",
-        "host:123:abc     7    0 s    44 s",
-        "lease_expired  easy  host:123:abc  e1",
-    ):
+        "state      ROLLING", "waits for  44 episodes of stream hard (nobody plays)", "40 of 100, about 2 min 5 s left",
+        "8 episodes of stream easy (7 in play)", "3 in line, the first for 12 s", "guess, tiny (2 layers of 64), grpo",
+        "1,234 sampled, 987 trained per second", "success 0.5 at step 40 (64 episodes), best 0.625 at step 30",
+        "13: 9 constant_group, 4 lease_expired", "steps 1 to 40", "host:123:abc     7    0 s    44 s",
+        "easy      40%       3      1       12        7        0", "lease_expired  easy  host:123:abc  e1",
+    ):  # fmt: skip
         assert words in said, said
 
 
 def test_a_curve_goes_up_where_its_metric_does_and_one_that_is_0_throughout_is_left_out() -> None:
     lines = {line.split()[0]: line for line in drawn().splitlines() if line.split()}
     bars = [BARS.index(character) for character in lines["reward"] if character in BARS]
-    assert len(bars) == 40
-    assert bars == sorted(bars)
-    assert bars[0] < bars[-1]
+    assert (len(bars), bars == sorted(bars), bars[0] < bars[-1]) == (40, True, True)
     assert lines["reward"].split()[-2:] == ["0.4", "0.01"]
     assert lines["loss"].split()[-2:] == ["-0.04", "-0.001"]
     assert "KL" not in lines
@@ -82,3 +114,60 @@ def test_a_server_without_a_job_has_a_screen_too() -> None:
 def test_what_does_not_fit_in_a_table_is_counted() -> None:
     owners = tuple(OwnerSnapshot(owner=f"o{n:02d}", open=1, heard_s=0.0, oldest_s=0.0) for n in range(20))
     assert "and 44 more" in drawn(owners=owners, owners_left_out=30)
+
+
+def test_a_training_is_twelve_lines() -> None:
+    lines = dict(status_lines(frame(), "http://127.0.0.1:8700 (pid 7)"))
+    told = {
+        "server": "http://127.0.0.1:8700 (pid 7)", "state": "ROLLING", "job": "guess, tiny (2 layers of 64), grpo",
+        "step": "40 of 100, about 2 min 5 s left", "reward": "0.4 at step 40, 0.01 at step 1",
+        "success": "0.2 at step 40, 0.005 at step 1", "drops": "13: 9 constant_group, 4 lease_expired",
+        "evaluation": "success 0.5 at step 40 (64 episodes), best 0.625 at step 30",
+        "episodes": "7 open, 20 of 64 collected, 3 in line, the first for 12 s",
+    }  # fmt: skip
+    assert (len(lines), {name: lines[name] for name in told}) == (12, told)
+    assert lines["waits for"].startswith("44 episodes")
+    assert "hard (nobody plays); 8 episodes" in lines["waits for"]
+    assert "ajet swarm top" in lines["more"]
+
+
+def test_so_are_a_server_without_a_job_and_one_of_an_earlier_release() -> None:
+    """Of the latter nothing is known but its status."""
+    off = replace(frame(), snapshot=Snapshot(at=0.0, status=Status(state=ServerState.OFFLINE)), first=None, steps=())
+    assert len(status_lines(off, "http://127.0.0.1:8700 (pid 7)")) == 12
+    assert dict(status_lines(off, "http://127.0.0.1:8700 (pid 7)"))["step"] == "-"
+
+
+def test_the_first_step_is_not_told_twice_and_a_new_training_beside_others_is_one_line_more() -> None:
+    first = replace(frame(), steps=RISING[:1])
+    assert dict(status_lines(first, ""))["reward"] == "0.01 at step 1"
+    status = Status(state=ServerState.ROLLING, fresh_start="begins at step 0 beside others")
+    assert len(status_lines(frame(status=status), "")) == 13
+
+
+VALUES = st.lists(st.none() | st.floats(-1e9, 1e9), max_size=400)
+
+
+@given(VALUES, st.integers(1, 120), st.sampled_from([BARS, PLAIN]))
+def test_it_is_never_wider_than_asked_and_has_no_other_characters(
+    values: list[float | None], width: int, bars: str
+) -> None:
+    line = sparkline(values, width, bars)
+    assert len(line) == min(len(values), width)
+    assert set(line) <= {*bars, " "}
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=50, unique=True))
+def test_a_higher_value_is_never_a_lower_bar_and_the_ends_of_the_scale_are_reached(values: list[int]) -> None:
+    heights = [BARS.index(bar) for bar in sparkline([float(value) for value in values], 50)]
+    ordered = [height for _, height in sorted(zip(values, heights, strict=True))]
+    assert ordered == sorted(ordered)
+    assert (ordered[0], ordered[-1]) == (0, len(BARS) - 1)
+
+
+def test_what_does_not_fit_is_averaged_and_what_is_not_known_is_a_gap() -> None:
+    assert sparkline([0.0, 0.0, 10.0, 10.0], 2) == "▁█"
+    assert sparkline([0.0, None, 10.0], 9) == "▁ █"
+    assert sparkline([0.0, None, 10.0, 10.0], 2) == "▁█", "a part is the mean of what is known of it"
+    assert sparkline([3.0, 3.0, 3.0], 9) == "▅▅▅"
+    assert sparkline([], 9) == ""

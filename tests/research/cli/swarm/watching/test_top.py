@@ -9,7 +9,8 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -53,10 +54,8 @@ def server(home: Path) -> SwarmProcess:
 def test_one_frame_is_printed_where_no_terminal_is_and_its_data_for_a_script(ajet: Ajet) -> None:
     for asked in (["--once"], []):
         ended = ajet("swarm", "top", *asked)
-        assert (ended.code, ended.err) == (0, "")
-        assert "2 of 4" in ended.out
-        assert "waits for  2 episodes (1 in play)" in ended.out
-        assert "\x1b" not in ended.out
+        assert (ended.code, ended.err, "\x1b" in ended.out) == (0, "", False)
+        assert ("2 of 4" in ended.out, "waits for  2 episodes (1 in play)" in ended.out) == (True, True)
         assert all(len(line) <= 80 for line in ended.out.splitlines())
     found = json.loads(ajet("swarm", "top", "--json").out)
     assert found["snapshot"]["status"]["step"] == 2
@@ -64,7 +63,6 @@ def test_one_frame_is_printed_where_no_terminal_is_and_its_data_for_a_script(aje
     assert [owner["open"] for owner in found["snapshot"]["owners"]] == [1]
 
 
-@pytest.mark.usefixtures("server")
 def test_status_is_twelve_lines_for_people_and_all_it_had_for_scripts(ajet: Ajet, server: SwarmProcess) -> None:
     shown = ajet("swarm", "status").out
     assert len(shown.splitlines()) == 12
@@ -74,10 +72,8 @@ def test_status_is_twelve_lines_for_people_and_all_it_had_for_scripts(ajet: Ajet
     assert found["metrics"]["critic/rewards/mean"] == 1.0
 
 
-@pytest.mark.usefixtures("server")
-def test_the_live_screen_is_drawn_again_and_q_ends_it(home: Path) -> None:
+def test_the_live_screen_is_drawn_again_and_q_ends_it(server: SwarmProcess) -> None:
     master, slave = pty.openpty()
-    server = server_of(home)
     own = {"AJET_SERVER": server.url, "AJET_TOKEN": server.admin_token}
     environment = {**os.environ, **own, "TERM": "xterm", "COLUMNS": "80", "LINES": "30"}
     command = [sys.executable, "-m", "research", "swarm", "top"]
@@ -86,52 +82,26 @@ def test_the_live_screen_is_drawn_again_and_q_ends_it(home: Path) -> None:
     )
     os.close(slave)
     try:
-        shown = read_until(master, b"ajet swarm top", 2)
+        shown = read_until(master, lambda shown: shown.count(b"ajet swarm top") >= 2)
         os.write(master, b"xq")
-        drain(master, live)
+        read_until(master, lambda _: live.poll() is not None)
         assert live.wait(DEADLINE_S) == 0
     finally:
         live.kill()
         live.wait()
         os.close(master)
-    assert b"2 of 4" in shown
-    assert b"Traceback" not in shown
+    assert (b"2 of 4" in shown, b"Traceback" in shown) == (True, False)
 
 
-def read_until(terminal: int, text: bytes, times: int) -> bytes:
+def read_until(terminal: int, enough: Callable[[bytes], bool]) -> bytes:
+    """Read what a process writes, as a terminal does."""
     shown, deadline = b"", time.monotonic() + DEADLINE_S
-    while shown.count(text) < times:
+    while not enough(shown):
         assert time.monotonic() < deadline, shown[-2000:]
         if select.select([terminal], [], [], 0.1)[0]:
-            shown += os.read(terminal, 65536)
+            with suppress(OSError):  # how a terminal's end is told
+                shown += os.read(terminal, 65536)
     return shown
-
-
-def drain(terminal: int, process: subprocess.Popen[bytes]) -> None:
-    """Read what a process writes until it is over, as a terminal does."""
-    deadline = time.monotonic() + DEADLINE_S
-    while process.poll() is None and time.monotonic() < deadline:
-        if select.select([terminal], [], [], 0.1)[0]:
-            try:
-                os.read(terminal, 65536)
-            except OSError:  # how a terminal's end is told
-                return
-
-
-def test_the_history_outlives_its_server(tmp_path: Path) -> None:
-    kept: list[list[float]] = []
-    for _ in range(2):
-        with (
-            own_server(tmp_path, job=small_job(steps=4, episodes_per_step=2)) as running,
-            client_of(tmp_path) as client,
-        ):
-            if not kept:
-                for reward in (0.0, 1.0):
-                    running.run(running.served.play("t", reward))
-                running.run(running.served.until(step=1, state="ROLLING"))
-            (record,) = client.history().steps
-            kept.append([record.metrics[name] for name in ("critic/rewards/mean", "tokens/trained", "batch/groups")])
-    assert kept[0] == kept[1]
 
 
 def test_a_watcher_shows_what_was_while_a_server_does_not_answer(
