@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,36 +20,34 @@ def test_memory_is_read_as_people_write_it(text: str, size: int) -> None:
     assert memory_of(text) == size
 
 
-@pytest.mark.parametrize("text", ["", "1", "63m", "-1g", "1t", "much", "1e9g", "16385g", f"{'9' * 400}g"])
-def test_memory_that_means_nothing_or_too_little_is_refused(text: str) -> None:
-    with pytest.raises(BadOption, match="64m"):
-        memory_of(text)
+def variables(text: str) -> None:
+    variables_of([text], contained=False)
 
 
-@pytest.mark.parametrize("text", ["", "a\nb", "x" * 129])
-def test_what_is_no_name_of_a_stream_is_refused(text: str) -> None:
-    with pytest.raises(BadOption, match="--stream as a name"):
-        stream_of(text)
+@pytest.mark.parametrize(
+    ("read", "text", "named"),
+    [
+        *(
+            (memory_of, text, "64m")
+            for text in ("", "1", "63m", "-1g", "1t", "much", "1e9g", "16385g", "9" * 400 + "g")
+        ),
+        *((stream_of, text, "--stream") for text in ("", "a\nb", "x" * 129)),
+        *((variables, text, "NAME=VALUE") for text in ("A", "=x", "1A=x", "A B=x", "")),
+        *((variables, f"{n}=x", n) for n in ("AJET_TOKEN", "PYTHONPATH", "PYTHONHOME", "https_proxy", "HOME")),
+    ],
+)
+def test_an_option_that_means_nothing_or_is_set_for_the_agent_is_refused(
+    read: Callable[[str], object], text: str, named: str
+) -> None:
+    with pytest.raises(BadOption, match=named):
+        read(text)
+
+
+def test_names_of_streams_and_variables_are_taken_with_everything_after_the_first_equals_sign() -> None:
     assert stream_of("math") == "math"
-
-
-def test_variables_are_taken_with_everything_after_the_first_equals_sign() -> None:
     assert variables_of(["A=1", "B=x=y", "C="], contained=True) == {"A": "1", "B": "x=y", "C": ""}
 
 
-@pytest.mark.parametrize("text", ["A", "=x", "1A=x", "A B=x", ""])
-def test_what_is_no_variable_is_refused(text: str) -> None:
-    with pytest.raises(BadOption, match="NAME=VALUE"):
-        variables_of([text], contained=False)
-
-
-@pytest.mark.parametrize("name", ["AJET_TOKEN", "PYTHONPATH", "PYTHONHOME", "https_proxy", "HOME"])
-def test_variables_that_are_set_for_the_agent_are_left_alone(name: str) -> None:
-    with pytest.raises(BadOption, match=name):
-        variables_of([f"{name}=x"], contained=False)
-
-
-@pytest.mark.slow
 @given(st.sampled_from(["API_KEY", "token", "DB_PASSWORD", "MY_SECRET", "AWS_CREDENTIALS"]), st.text(min_size=8))
 def test_a_secret_stays_out_of_a_container_and_out_of_the_message(name: str, value: str) -> None:
     with pytest.raises(BadOption) as refused:
@@ -58,19 +58,15 @@ def test_a_secret_stays_out_of_a_container_and_out_of_the_message(name: str, val
 
 
 def test_an_order_names_what_is_played_and_leaves_out_what_is_not_asked_for() -> None:
-    request = AgentRequest("play", None, "arith", (Task("t"),), stream="--math", seed=-1)
-    words = request.arguments(server="http://s", code="/a", tasks="/t.json", out="/r.json", environments="/e")
+    places = {"server": "http://s", "code": "/a", "tasks": "/t.json", "out": "/r.json", "environments": "/e"}
+    words = AgentRequest("play", None, "arith", (Task("t"),), stream="--math", seed=-1).arguments(**places)
     assert words[:3] == ("-m", "swarm.environments", "play")
-    assert "--stream=--math" in words, "a value that looks like an option stays a value"
-    assert "--seed=-1" in words
+    assert {"--stream=--math", "--seed=-1"} <= set(words), "a value that looks like an option stays a value"
     assert not [word for word in words if word.startswith(("--agent", "--split", "--episodes", "--during"))]
-
-
-def test_who_evaluates_whenever_training_waits_plays_as_many_episodes_as_it_waits_for() -> None:
-    request = AgentRequest("evaluate", None, "arith", (Task("t"),), split="search", episodes=7, during=True)
-    words = request.arguments(server="http://s", code="/a", tasks="/t.json", out="/r.json", environments="/e")
+    waited = AgentRequest("evaluate", None, "arith", (Task("t"),), split="search", episodes=7, during=True)
+    words = waited.arguments(**places)
     assert words[-1] == "--during"
-    assert not [word for word in words if word.startswith("--episodes")]
+    assert not [word for word in words if word.startswith("--episodes")], "as many as training waits for"
 
 
 def test_a_job_that_waits_for_no_evaluation_has_nobody_evaluate_whenever_it_does() -> None:

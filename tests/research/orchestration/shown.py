@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
@@ -178,6 +180,27 @@ def artifacts_of(client: SyncPrefectClient, flow_run: UUID) -> dict[str, dict[st
     found = client.request("POST", "/artifacts/filter", json=query).json()
     assert len({artifact["key"] for artifact in found}) == len(found)
     return {artifact["key"]: artifact for artifact in found}
+
+
+@contextmanager
+def http_server(answer: Callable[[BaseHTTPRequestHandler], tuple[int, bytes]]) -> Iterator[int]:
+    """Answer GET at a port with a status and a body."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            status, body = answer(self)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Say nothing."""
+
+    server = HTTPServer(("127.0.0.1", 0), Answers)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
 
 
 def logs_of(client: SyncPrefectClient, task_run: str) -> list[str]:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
 
 from research.orchestration.named import DATABASE, PrefectUnavailable, named_server, why_not_up
+from tests.research.orchestration.shown import http_server
 
 AUTH = "admin:pa55word"
 
@@ -18,22 +18,13 @@ AUTH = "admin:pa55word"
 @pytest.fixture
 def guarded() -> Iterator[str]:
     """An address where Prefect's server seems to be: health for anybody, the rest for those who are let in."""
+    entry = f"Basic {base64.b64encode(AUTH.encode()).decode()}"
 
-    class Guarded(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            entry = f"Basic {base64.b64encode(AUTH.encode()).decode()}"
-            admitted = self.path == "/api/health" or self.headers["Authorization"] == entry
-            self.send_response(200 if admitted else 401)
-            self.end_headers()
+    def answer(asked: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        return 200 if asked.path == "/api/health" or asked.headers["Authorization"] == entry else 401, b""
 
-        def log_message(self, format: str, *arguments: object) -> None:
-            """Say nothing."""
-
-    server = HTTPServer(("127.0.0.1", 0), Guarded)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with http_server(answer) as port:
+        yield f"http://127.0.0.1:{port}"
 
 
 def refusal(**environment: str) -> str:
@@ -50,17 +41,20 @@ def test_whoever_has_the_key_is_let_in_and_whoever_has_not_is_told_so(guarded: s
     assert named_server({"PREFECT_API_URL": guarded + end, "PREFECT_API_AUTH_STRING": AUTH}) == guarded
     assert "refuses whoever names" in refusal(PREFECT_API_URL=guarded + end)
     wrong = refusal(PREFECT_API_URL=guarded + end, PREFECT_API_AUTH_STRING="admin:pa55word-of-before")
-    assert "refuses what PREFECT_API_AUTH_STRING says (401)" in wrong
+    assert "PREFECT_API_AUTH_STRING says (401)" in wrong
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:4200", "nonsense", "http://", "http://host:none/api", "file:///etc"])
-def test_what_is_no_address_is_refused(address: str) -> None:
-    assert "such as http://HOST:4200/api in PREFECT_API_URL" in refusal(PREFECT_API_URL=address)
-
-
-def test_a_password_in_the_address_is_refused_and_not_said() -> None:
-    said = refusal(PREFECT_API_URL=f"http://{AUTH}@127.0.0.1:9/api")
-    assert "PREFECT_API_AUTH_STRING=USER:PASSWORD" in said
+@pytest.mark.parametrize(
+    ("address", "named"),
+    [
+        *((wrong, "http://HOST:4200/api") for wrong in ("127.0.0.1:4200", "nonsense", "http://", "file:///etc")),
+        ("http://host:none/api", "http://HOST:4200/api"),
+        ("http://127.0.0.1:9/api", "PREFECT_API_URL"),
+        (f"http://{AUTH}@127.0.0.1:9/api", "PREFECT_API_AUTH_STRING=USER:PASSWORD"),
+    ],
+)
+def test_what_is_no_address_answers_nothing_or_has_a_password_in_it_is_refused(address: str, named: str) -> None:
+    assert named in refusal(PREFECT_API_URL=address)
 
 
 def test_nothing_is_named_where_the_environment_says_nothing() -> None:

@@ -8,11 +8,9 @@ import os
 import socket
 import subprocess
 import sys
-import threading
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import psutil
@@ -22,6 +20,12 @@ from filelock import FileLock
 from research.orchestration import named, server
 from research.orchestration.named import PrefectUnavailable
 from research.orchestration.server import ensure_server, record, stop_server
+from tests.research.orchestration.shown import http_server
+
+
+@pytest.fixture(autouse=True)
+def _unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
 
 
 @pytest.fixture(scope="module")
@@ -51,10 +55,7 @@ def test_where_prefect_is_not_installed_a_line_says_how_to_have_it(
 
 
 @pytest.mark.slow
-def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(
-    folder: Path, taken: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(folder: Path, taken: int) -> None:
     with ThreadPoolExecutor(2) as two:  # a study and `ajet up`, say, begin at the same moment
         both = sorted(two.map(lambda _: ensure_server(folder, port=taken), range(2)), key=lambda one: one.reused)
     first, again = both
@@ -72,7 +73,9 @@ def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(
         assert services[ends]["enabled"], "what is cancelled or paused must end, and people's automations act"
 
     pid = json.loads((folder / "server.json").read_text())["pid"]
-    listening = {c.laddr.ip for p in family(pid) for c in p.net_connections("tcp") if c.status == "LISTEN"}
+    process = psutil.Process(pid)
+    family = [process, *process.children(recursive=True)]
+    listening = {c.laddr.ip for p in family for c in p.net_connections("tcp") if c.status == "LISTEN"}
     assert listening == {"127.0.0.1"}
 
     assert stop_server(folder)
@@ -80,57 +83,27 @@ def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(
     assert not stop_server(folder)
 
 
-class SomebodyElses(BaseHTTPRequestHandler):
-    """What another installation's server answers."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(json.dumps({"home": "/another/installation/prefect"}).encode())
-
-    def log_message(self, format: str, *arguments: object) -> None:
-        """Say nothing."""
-
-
 @pytest.mark.slow
 def test_a_server_whose_port_somebody_else_took_meanwhile_goes_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two installations begin at once: both found the port free, and the other one's server answers there."""
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
-    faster = HTTPServer(("127.0.0.1", 0), SomebodyElses)
-    threading.Thread(target=faster.serve_forever, daemon=True).start()
     looks = iter([True])
     free = server._free
     monkeypatch.setattr(server, "_free", lambda port: next(looks, None) or free(port))
-    try:
-        slower = ensure_server(tmp_path, port=faster.server_port)
-        assert str(faster.server_port) not in slower.url
-        assert slower.note is not None
-        assert str(faster.server_port) in slower.note
-    finally:
-        stop_server(tmp_path)
-        faster.shutdown()
-        faster.server_close()
-
-
-def test_an_address_the_user_names_must_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        closed = probe.getsockname()[1]
-    monkeypatch.setenv("PREFECT_API_URL", f"http://127.0.0.1:{closed}/api")
-    with pytest.raises(PrefectUnavailable, match="PREFECT_API_URL"):
-        ensure_server(tmp_path)
-
-
-def family(pid: int) -> list[psutil.Process]:
-    process = psutil.Process(pid)
-    return [process, *process.children(recursive=True)]
+    another = json.dumps({"home": "/another/installation/prefect"}).encode()
+    with http_server(lambda asked: (200, another)) as port:
+        try:
+            slower = ensure_server(tmp_path, port=port)
+        finally:
+            stop_server(tmp_path)
+    assert str(port) not in slower.url
+    assert slower.note is not None
+    assert str(port) in slower.note
 
 
 @pytest.mark.slow
 def test_a_server_whose_start_was_interrupted_is_found_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
 
     def interrupt(seconds: float) -> None:
         raise KeyboardInterrupt
@@ -165,9 +138,7 @@ def test_what_a_killed_server_left_is_ended_by_stopping_it(tmp_path: Path) -> No
     assert not stop_server(tmp_path)
 
 
-def test_a_process_lives_whatever_the_clock_is_set_to_and_no_other_boots_process_does(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_lives_whatever_the_clock_is_set_to_and_no_other_boots_process_does(tmp_path: Path) -> None:
     path = tmp_path / "known.json"
     record(path, os.getpid())
     known = server.recorded(path)
@@ -184,7 +155,6 @@ def test_a_process_lives_whatever_the_clock_is_set_to_and_no_other_boots_process
 def test_who_starts_a_server_and_was_suspended_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
     monkeypatch.setattr(server, "_START_TIMEOUT_S", 0.0)
     with FileLock(tmp_path / "starting.lock"), pytest.raises(PrefectUnavailable, match="suspended"):
         ensure_server(tmp_path)
@@ -194,7 +164,6 @@ def test_a_server_that_cannot_be_noted_on_a_full_disk_is_not_left_behind(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each try would leave one more, which nobody finds."""
-    monkeypatch.delenv("PREFECT_API_URL", raising=False)
     started: list[subprocess.Popen[bytes]] = []
 
     def launch(folder: Path, port: int) -> subprocess.Popen[bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,9 @@ LAUNCHED = "2031-03-04T09:30:00+00:00"
 ATTEMPT = AttemptState(1, "r-1", LAUNCHED, "finished", ended="2031-03-04T09:31:15+00:00")
 
 
+TRAINED: dict[str, Any] = {"train_success": 0.5, "train_reward": 0.125}
+
+
 def told(*found: AttemptProgress) -> list[TrainingLine]:
     """Return the lines of progress that was seen again and again, each once."""
     lines = {line.key: line for progress in reversed(found) for line in progress_told(ATTEMPT, progress)}
@@ -32,15 +36,7 @@ def told(*found: AttemptProgress) -> list[TrainingLine]:
 
 
 def seen(step: int, steps: int, hidden: float | None = 0.25) -> AttemptProgress:
-    return AttemptProgress(
-        stage="train",
-        step=step,
-        steps=steps,
-        train_success=0.5,
-        train_reward=0.125,
-        hidden_success=hidden,
-        seconds=step,
-    )
+    return AttemptProgress(stage="train", step=step, steps=steps, seconds=step, hidden_success=hidden, **TRAINED)
 
 
 def test_a_step_is_told_with_reward_and_success_at_its_time() -> None:

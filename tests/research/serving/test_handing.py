@@ -274,14 +274,20 @@ def test_a_form_that_is_wrong_is_refused_by_the_server(
         client.create_flow_run_from_deployment(deployment.id, parameters={"topic": "group size 4 vs 8", **wrong})
 
 
-def test_telling_the_server_again_keeps_a_schedule(home: Home, client: SyncPrefectClient, tell: Telling) -> None:
+def test_a_worker_of_another_pool_keeps_a_schedule(home: Home, client: SyncPrefectClient, tell: Telling) -> None:
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.schedules import IntervalSchedule
 
-    deployment = client.read_deployment_by_name(f"ajet-resume/{tell(home)}")
+    from research.serving.pools import ProcessPool
+    from research.serving.registration import register
+
+    place = tell(home)
+    deployment = client.read_deployment_by_name(f"ajet-resume/{place}")
     yearly = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(days=365)), active=False)
     (made,) = client.create_deployment_schedules(deployment.id, [yearly])
     tell(home)
+    register(client, home, ProcessPool(f"{place}-other", home.path.parent))
+    assert client.read_deployment(deployment.id).work_pool_name == f"{place}-other"
     assert [each.id for each in client.read_deployment_schedules(deployment.id)] == [made.id]
 
 

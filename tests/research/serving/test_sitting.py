@@ -29,6 +29,7 @@ from research.study.stop import request_pause, request_stop
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.log.leases import ControllerLeases, Holder
+from tests.research.orchestration.shown import state_of
 from tests.studies.synthetic import Synthetic
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ def log(home: Home) -> Iterator[EventLog]:
 @pytest.fixture
 def sits(home: Home, log: EventLog, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Sits:
     """Have a process sit for a flow run with a key, as `hand_over` makes it, up to where the study is driven."""
-    from research.orchestration.deployments import hand_over
     from research.orchestration.flow_run import FlowRun
     from research.serving import sitting
 
@@ -75,7 +75,7 @@ def sits(home: Home, log: EventLog, client: SyncPrefectClient, monkeypatch: pyte
     monkeypatch.setattr(sitting, "LOOK_S", 0.01)
 
     def sit(key: str) -> SessionEnd:
-        return sitting.Sitting(home, log, FlowRun(client, hand_over(client, home, STUDY, key).id)).work()
+        return sitting.Sitting(home, log, FlowRun(client, hand_over(client, home, key))).work()
 
     return sit
 
@@ -89,6 +89,12 @@ def taking_up(log: EventLog) -> str:
     home = Home.locate()
     (left,) = Orphans(log, home, Holder.here(home.path)).found()
     return f"{left.id}/{left.head_hash}/{uuid4().hex[:8]}"
+
+
+def hand_over(client: SyncPrefectClient, home: Home, key: str) -> UUID:
+    from research.orchestration import deployments  # Prefect reads its settings at import
+
+    return deployments.hand_over(client, home, STUDY, key).id
 
 
 def asking() -> str:
@@ -114,9 +120,7 @@ def test_a_stop_while_a_taking_up_waits_for_its_turn_stays(home: Home, log: Even
 def test_a_wish_that_waits_undoes_nothing_that_came_after_it(
     home: Home, log: EventLog, sits: Sits, client: SyncPrefectClient, halt: str
 ) -> None:
-    from research.orchestration.deployments import hand_over
-
-    hand_over(client, home, STUDY, key := asking())
+    hand_over(client, home, key := asking())
     assert request_stop(home, log, STUDY) if halt == "stop" else request_pause(log, STUDY, "lunch")
     assert sits(key).how == ("cancelled" if halt == "stop" else DROVE.how)
     assert (state(log).stopped_reason or state(log).paused_reason) is not None
@@ -157,9 +161,7 @@ def test_retry_of_a_flow_run_goes_on_with_a_study_that_was_stopped_since(
 ) -> None:
     from prefect.client.schemas.objects import State, StateType
 
-    from research.orchestration.deployments import hand_over
-
-    run = hand_over(client, home, STUDY, key := asking() if asked else taking_up(log)).id
+    run = hand_over(client, home, key := asking() if asked else taking_up(log))
     assert request_stop(home, log, STUDY)
     assert sits(key).how == "cancelled"
     client.set_flow_run_state(run, State(type=StateType.CANCELLED), force=True)
@@ -190,7 +192,6 @@ def test_a_study_that_is_still_being_stopped_goes_on_once_it_was(home: Home, log
 def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
     home: Home, log: EventLog, sits: Sits, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.orchestration.deployments import hand_over
     from research.orchestration.flow_run import FlowRun
     from research.serving import sitting
 
@@ -204,7 +205,7 @@ def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
 
     monkeypatch.setattr(sitting, "PAUSE_S", 0.0)
     monkeypatch.setattr(sitting, "EventLog", away_at_first)
-    flow_run = FlowRun(client, hand_over(client, home, STUDY, asking()).id)
+    flow_run = FlowRun(client, hand_over(client, home, asking()))
     assert sitting._worked(home, flow_run) == DROVE
     monkeypatch.setattr(sitting, "PATIENCE_S", -1.0)
     opened.clear()
@@ -263,14 +264,11 @@ def test_a_stop_that_takes_too_long_is_said(
 def test_a_folder_that_cannot_be_written_is_what_the_flow_run_says(
     client: SyncPrefectClient, server: PrefectServer, tmp_path: Path
 ) -> None:
-    from research.orchestration.deployments import hand_over
-
     taken = tmp_path / "taken"
     taken.write_text("a file has its name")
-    run = hand_over(client, Home(tmp_path, ""), STUDY, asking()).id
+    run = hand_over(client, Home(tmp_path, ""), asking())
     named = {"AJET_HOME": str(taken), "PREFECT__FLOW_RUN_ID": str(run), "PREFECT_API_URL": server.api}
     subprocess.run([sys.executable, "-m", "research.serving.sitting"], env={**os.environ, **named}, check=True)
-    found = client.read_flow_run(run).state
-    assert found is not None
+    found = state_of(client.read_flow_run(run))
     assert found.is_crashed(), "the worker hands it over again"
     assert "was begun: expected" in str(found.message)

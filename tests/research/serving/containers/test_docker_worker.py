@@ -6,7 +6,6 @@ import io
 import json
 import tarfile
 from pathlib import Path
-from uuid import UUID
 
 import psutil
 import pytest
@@ -91,7 +90,6 @@ def test_a_study_is_cancelled_left_and_taken_up_by_a_worker_of_processes(pages: 
     assert pages.study().stopped_reason == "cancelled in the Prefect UI"
     wait_for(lambda: not containers(engine, pages))
 
-    schedule = planned(pages)
     second = pages.begin("ajet-resume", study=study)
     wait_for(lambda: bool(trainings(pages.study())))
     pages.leave()
@@ -107,24 +105,8 @@ def test_a_study_is_cancelled_left_and_taken_up_by_a_worker_of_processes(pages: 
     pages.until(third.id, "Running")
     wait_for(lambda: bool(trainings(pages.study())))
     assert "lost" not in {attempt.status for run in pages.study().runs.values() for attempt in run.attempts}
-    assert [each.id for each in pages.client.read_deployment_schedules(deployed(pages))] == [schedule]
     stop(pages, study)
     pages.until(third.id, "Cancelled")
-
-
-def deployed(pages: Pages) -> UUID:
-    return pages.client.read_deployment_by_name(f"ajet-resume/{pages.place}").id
-
-
-def planned(pages: Pages) -> UUID:
-    from datetime import timedelta
-
-    from prefect.client.schemas.actions import DeploymentScheduleCreate
-    from prefect.client.schemas.schedules import IntervalSchedule
-
-    yearly = DeploymentScheduleCreate(schedule=IntervalSchedule(interval=timedelta(days=365)), active=False)
-    (made,) = pages.client.create_deployment_schedules(deployed(pages), [yearly])
-    return UUID(str(made.id))
 
 
 def test_an_image_that_cannot_run_this_python_is_refused_in_one_line(pages: Pages, engine: ContainerEngine) -> None:

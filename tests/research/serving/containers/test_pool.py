@@ -66,9 +66,7 @@ def test_a_sitting_has_the_keys_of_the_worker_from_a_file_that_only_its_user_rea
     file = installation.prefect / ENVIRONMENT
     assert file.stat().st_mode & 0o777 == 0o600
     inside = json.loads(file.read_text())
-    assert {name: inside[name] for name in ("OPENAI_API_KEY", "AJET_DATABASE_URL")} == {
-        "OPENAI_API_KEY": SECRET, "AJET_DATABASE_URL": given["AJET_DATABASE_URL"],
-    }  # fmt: skip
+    assert all(inside[name] == given[name] for name in ("OPENAI_API_KEY", "AJET_DATABASE_URL"))
     assert not {"PATH", "DOCKER_HOST", "SSH_AUTH_SOCK", "PREFECT_API_DATABASE_CONNECTION_URL"} & set(inside)
     assert kept["DOCKER_HOST"] == "unix:///fake.sock"
     assert "PREFECT_API_DATABASE_CONNECTION_URL" not in kept
@@ -100,14 +98,8 @@ def test_this_python_and_the_sources_are_read_and_the_installation_is_written(
 def test_the_environment_of_the_file_counts_over_the_images(tmp_path: Path) -> None:
     file = tmp_path / "environment.json"
     file.write_text(json.dumps({"KEY": "of the file", "LANG": "C.UTF-8"}))
-    command = [
-        sys.executable,
-        "-I",
-        contained.__file__,
-        str(file),
-        "-c",
-        "import json, os; print(json.dumps(dict(os.environ)))",
-    ]
+    shows = "import json, os; print(json.dumps(dict(os.environ)))"
+    command = [sys.executable, "-I", contained.__file__, str(file), "-c", shows]
     image = {"PYTHONPATH": "/opt/of/the/image", "KEY": "of the image", "PREFECT__FLOW_RUN_ID": "1"}
     found = json.loads(subprocess.run(command, env=image, capture_output=True, text=True, check=True).stdout)
     assert (found["KEY"], found["PREFECT__FLOW_RUN_ID"]) == ("of the file", "1")
@@ -122,46 +114,43 @@ def test_what_a_container_sees_otherwise_is_named(tmp_path: Path) -> None:
 
 
 def test_who_hands_a_study_over_knows_that_its_sittings_are_containers(installation: Home) -> None:
-    inside = "the study's controller is in a container itself"
-    with working(installation, contained=True), pytest.raises(NoEngine, match=inside):
+    with working(installation, contained=True), pytest.raises(NoEngine, match="in a container itself"):
         choose("docker", environment_of_sittings(installation, {}), installation, print)
     assert environment_of_sittings(installation, {}) == {}
     with working(installation):
         assert environment_of_sittings(installation, {}) == {}
 
 
-def test_an_engine_of_another_machine_is_refused(monkeypatch: pytest.MonkeyPatch, installation: Home) -> None:
+def test_an_engine_of_another_machine_and_a_folder_that_docker_cannot_name_are_refused(
+    monkeypatch: pytest.MonkeyPatch, installation: Home, tmp_path: Path
+) -> None:
     away = pool_in(installation, local=False).engine
     monkeypatch.setattr(fitting, "connect", lambda environ: away)
-    with pytest.raises(BadPool, match="expected an engine on this machine"):
+    with pytest.raises(BadPool, match="on this machine"):
         fitting.local_engine()
-
-
-def test_a_folder_that_docker_cannot_name_is_refused(installation: Home, tmp_path: Path) -> None:
-    odd = tmp_path / "a:b"
-    odd.mkdir()
-    with pytest.raises(BadPool, match="expected folders without a colon"):
+    (odd := tmp_path / "a:b").mkdir()
+    with pytest.raises(BadPool, match="without a colon"):
         fitting.fitting_pool(pool_in(installation).engine, "p", installation, odd, None, "http://nobody", print)
 
 
 @pytest.mark.parametrize(
-    ("given", "line"),
+    ("given", "named"),
     [
-        (("--work", "--pool", "docker"), "expected a Docker Engine at unix:///nobody"),
-        (("--pool", "docker"), "expected --work with --pool docker"),
-        (("--work", "--image", "debian"), "expected --pool docker with --image"),
+        (("--work", "--pool", "docker"), "unix:///nobody"),
+        (("--pool", "docker"), "--work with --pool"),
+        (("--work", "--image", "debian"), "--pool docker with"),
     ],
 )
 def test_a_pool_that_cannot_be_is_one_line(
     ajet: Ajet,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
     given: tuple[str, ...],
-    line: str,
+    named: str,
 ) -> None:
     monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")
     ended = ajet("up", *given)
     assert ended.code == 2
-    assert line in ended.line
+    assert named in ended.line
     with pytest.raises(NoEngine):
         fitting.local_engine()
 
