@@ -27,18 +27,17 @@ def asked_on(home: Path) -> Iterator[InRounds]:
         yield study
 
 
-def beside(asked_on: InRounds, study: str, means: dict[int, float]) -> None:
-    """Write another study that compares 4 with 16."""
-    make_study(study=study, log=asked_on.log, means={f"group_size={n}": value for n, value in means.items()}).whole()
-
-
 def test_an_empty_home_is_told_in_one_line(ajet: Ajet) -> None:
     ended = ajet("findings")
     assert (ended.code, ended.out.count("\n")) == (0, 1)
     assert json.loads(ajet("findings", "--json").out) == {"findings": [], "contradictions": [], "left_out": {}}
 
 
-def test_findings_of_all_rounds_are_listed_and_screened_by_words(ajet: Ajet, asked_on: InRounds) -> None:
+def test_findings_of_all_rounds_are_listed_whole_as_json_and_screened_by_words(ajet: Ajet, asked_on: InRounds) -> None:
+    (found,) = ajet("findings", "r2h1", "--json").data["findings"]
+    assert (found["study"], found["round"], found["verdict"]) == (STUDY, 2, "supported")
+    assert found["low"] < found["estimate"] < found["high"]
+    assert found["conditions"]["environment"] == "guess"
     out = ajet("findings").out
     for part in (f"{STUDY}/1/h1", f"{STUDY}/2/r2h1", "Whether group_size = 32 raises"):
         assert part in out
@@ -48,17 +47,10 @@ def test_findings_of_all_rounds_are_listed_and_screened_by_words(ajet: Ajet, ask
     assert (ended.code, ended.out.startswith("none of 2 findings")) == (0, True)
 
 
-def test_json_holds_all_of_a_finding(ajet: Ajet, asked_on: InRounds) -> None:
-    (found,) = json.loads(ajet("findings", "r2h1", "--json").out)["findings"]
-    assert (found["study"], found["round"], found["verdict"]) == (STUDY, 2, "supported")
-    assert found["low"] < found["estimate"] < found["high"]
-    assert found["conditions"]["environment"] == "guess"
-
-
 def test_a_contradiction_is_shown_below_with_what_differs(ajet: Ajet, asked_on: InRounds) -> None:
-    beside(asked_on, "other", {4: 0.7, 16: 0.5})
+    make_study(study="other", log=asked_on.log, means={"group_size=4": 0.7, "group_size=16": 0.5}).whole()
     out = ajet("findings").out
-    assert f"contradiction  {STUDY}/1/h1 against other/1/h1; they differ in nothing" in out
+    assert f"contradiction  {STUDY}/1/h1 against other/1/h1; " in out
     (entry,) = json.loads(ajet("findings", "--json").out)["contradictions"]
     assert entry == {"one": [f"{STUDY}/1/h1"], "other": ["other/1/h1"], "differ": []}
 
@@ -67,17 +59,13 @@ def test_a_recipe_is_a_job_file_and_its_evidence_stands_beside_it(
     ajet: Ajet, asked_on: InRounds, tmp_path: Path
 ) -> None:
     ended = ajet("study", "recipe", STUDY[:4])
-    assert ended.code == 0
     (tmp_path / "job.json").write_text(ended.out)
     job = read_job(tmp_path / "job.json")
     assert (job.group_size, job.environment, job.tracking) == (32, "guess", None)
     lock = str(asked_on.state().design_hash)
     for part in (
-        "group_size = 32",
-        "group_size = 16",
-        f"{STUDY}, round 2, r2h1 supported +0.151 [",
-        f"lock {lock[:16]}",
-    ):
+        "group_size = 32", "group_size = 16", f"{STUDY}, round 2, r2h1 supported +0.151 [", f"lock {lock[:16]}",
+    ):  # fmt: skip
         assert part in ended.line
     ended = ajet("study", "recipe", "--json")
     told = json.loads(ended.out)
@@ -87,22 +75,10 @@ def test_a_recipe_is_a_job_file_and_its_evidence_stands_beside_it(
     assert evidence["better_than"] == {"group_size": 16}
 
 
-def test_without_a_confirmed_value_the_job_under_all_arms_comes_and_stderr_says_so(
-    ajet: Ajet, asked_on: InRounds
-) -> None:
-    beside(asked_on, "other", {4: 0.6, 16: 0.605})
-    ended = ajet("study", "recipe", "other")
-    assert ended.code == 0
-    assert "nothing was confirmed" in ended.line
-    assert json.loads(ended.out)["environment"] == "guess"
-
-
 def test_a_recipe_of_no_study_or_of_one_whose_log_cannot_be_read_is_one_line(ajet: Ajet, asked_on: InRounds) -> None:
     with asked_on.log.transaction("write") as connection:
         connection.exec_driver_sql("UPDATE events SET hash = 'x' WHERE seq > 5")
     ajet("study", "recipe", "nothing").refused("'nothing'")
     ended = ajet("study", "recipe")
     assert (ended.refused() != "", ended.out) == (True, "")
-    ended = ajet("findings")
-    assert ended.code == 0
-    assert f"left out  {STUDY}: " in ended.out
+    assert f"left out  {STUDY}: " in ajet("findings").out

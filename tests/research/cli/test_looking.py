@@ -27,19 +27,15 @@ from tests.studies.synthetic import SOURCE, STUDY, TOPIC, Synthetic, coded_desig
 pytestmark = pytest.mark.slow
 
 
-def test_the_version(ajet: Ajet) -> None:
-    ended = ajet("--version")
-    assert (ended.code, ended.out.startswith("ajet 0.")) == (0, True)
-
-
 def test_every_command_has_help_and_every_leaf_has_an_example(ajet: Ajet) -> None:
     commands = every_command()
     assert "ajet study resume" in commands
     for path, command in commands.items():
         assert command.help, path
         assert hasattr(command, "list_commands") or "Example" in command.help, path
-    for words in ((), ("study",), ("study", "resume")):
-        assert ajet(*words, "--help").code == 0
+    for words in (("--help",), ("study", "--help"), ("study", "resume", "--help")):
+        assert ajet(*words).code == 0
+    assert ajet("--version").out.startswith("ajet 0.")
 
 
 def test_studies_are_listed_and_shown(ajet: Ajet, finished: Synthetic) -> None:
@@ -54,7 +50,7 @@ def test_studies_are_listed_and_shown(ajet: Ajet, finished: Synthetic) -> None:
 
 
 LOOKING = [["list"], ["list", "--json"], ["show", STUDY], ["show", STUDY, "--json"], ["watch", STUDY],
-           ["report", STUDY], ["resume", STUDY]]  # fmt: skip
+           ["report", STUDY], ["resume", STUDY], ["verify", STUDY]]  # fmt: skip
 WRITING = [["study", "amend", STUDY, "--note", "x"], ["study", "stop", STUDY], ["study", "report", STUDY, "--build"],
            ["research", "group size 4 vs 8"]]  # fmt: skip
 
@@ -110,10 +106,9 @@ def test_a_study_whose_log_is_corrupt_is_listed_with_the_reason_and_stops_no_com
             database.execute(statement)
     ended = ajet("study", "list")
     assert (ended.code, ended.err) == (0, "")
-    lines = ended.out.splitlines()
-    assert any("torn" in line and "corrupt" in line and "event" in line for line in lines)
-    assert any(STUDY in line and "concluded" in line for line in lines)
-    listed = {entry["study"]: entry for entry in json.loads(ajet("study", "list", "--json").out)}
+    for words in (("torn", "corrupt", "event"), (STUDY, "concluded")):
+        assert any(all(word in line for word in words) for line in ended.out.splitlines())
+    listed = {entry["study"]: entry for entry in ajet("study", "list", "--json").data}
     assert (listed["torn"]["status"], listed[STUDY]["status"]) == ("corrupt", "concluded")
     assert "restore the event" in listed["torn"]["reason"]
     assert listed["torn"].keys() == listed[STUDY].keys()
@@ -128,7 +123,7 @@ def test_a_generated_reward_is_named_with_its_hash_and_its_author(ajet: Ajet, st
     study.lock(coded_design())
     shown = " ".join(ajet("study", "show").out.split())
     sha = hashlib.sha256(SOURCE.encode()).hexdigest()[:16]
-    assert f"reward dense written by the planner's model, 2 lines, sha256 {sha}" in shown
+    assert ("reward dense" in shown, f"planner's model, 2 lines, sha256 {sha}" in shown) == (True, True)
     assert json.loads(ajet("study", "show", "--json").out)["design"]["code"] == {"dense": SOURCE}
 
 
@@ -175,9 +170,7 @@ def test_a_study_killed_before_its_report_gets_it_when_it_is_resumed_engine_or_n
     monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")
     settings = {"budget_s": 900.0, "max_runs": None, "parallel": 2, "approve": "none", "sandbox": sandbox}
     make_study().whole(settings=settings)
-    ended = ajet("study", "resume", "--no-prefect", "--json")
-    assert ended.code == 0
-    assert Path(json.loads(ended.out)["report"]["html"]).exists()
+    assert Path(ajet("study", "resume", "--no-prefect", "--json").data["report"]["html"]).exists()
 
 
 def test_logged_metrics_are_drawn_on_demand_and_no_other(ajet: Ajet, finished: Synthetic) -> None:
@@ -191,21 +184,7 @@ def test_logged_metrics_are_drawn_on_demand_and_no_other(ajet: Ajet, finished: S
 def test_a_partial_report_of_an_unfinished_study_is_built_and_named(ajet: Ajet, study: Synthetic) -> None:
     study.append(EventType.STUDY_STOPPED, reason="enough")
     ajet("study", "report").refused()
-    ended = ajet("study", "report", "--build", "--json")
-    assert ended.code == 0
-    assert "stopped" in Path(json.loads(ended.out)["markdown"]).read_text()
-
-
-def test_words_that_look_like_markup_are_shown_as_they_are(ajet: Ajet, home: Path) -> None:
-    topic, left = "does [/b] or [red]group size[/] help?", "whether it [/i] helps"
-    study = make_study(topic=topic)
-    study.create()
-    study.append(
-        EventType.PLANNER_ACTED, action="propose", tries=1, tokens={}, rejected=[], note="", not_tested=[left]
-    )  # fmt: skip
-    shown = ajet("study", "show").out
-    assert (f"asked  {topic}" in shown, f"not tested  {left}" in shown) == (True, True)
-    assert ajet("study", "list").code == 0
+    assert "stopped" in Path(ajet("study", "report", "--build", "--json").data["markdown"]).read_text()
 
 
 def test_every_field_of_a_job_is_explained_once_and_alone_or_with_those_in_it(ajet: Ajet) -> None:

@@ -62,7 +62,7 @@ def outside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 def test_a_package_from_outside_brings_a_metric_that_a_plan_asks_for(ajet: Ajet, outside: Callable[..., Path]) -> None:
     (outside("lost", "metric_from_outside:Lost") / "metric_from_outside.py").write_text(METRIC)
-    found = json.loads(ajet("study", "plan", *VARY, "--metric", "lost", "--json").out)
+    found = ajet("study", "plan", *VARY, "--metric", "lost", "--json").data
     assert (found["metric"]["key"], found["noise_runs_first"]) == ("hidden/lost", 6)
     assert found["hypotheses"][0]["direction"] == "decrease"
     topic = ajet("study", "plan", "is less lost on the way with lr 1e-3 than 3e-3 on guess?", "--json").out
@@ -75,8 +75,7 @@ def test_a_broken_package_is_told_where_metrics_are_listed_and_stops_no_other_pl
 ) -> None:
     outside("broken", "nowhere:Lost")
     listed = ajet("metric", "list")
-    assert (listed.code, "episodes:THRESHOLD" in listed.out) == (0, True)
-    for part in ("'broken'", "metrics-broken", "nowhere:Lost", "ModuleNotFoundError"):
-        assert part in listed.line
+    assert "episodes:THRESHOLD" in listed.out
+    assert listed.refused("'broken'", "metrics-broken", "nowhere:Lost", "ModuleNotFoundError", code=0)
     assert ajet("study", "plan", *VARY, "--json").code == 0
     ajet("study", "plan", *VARY, "--metric", "broken").refused("nowhere:Lost")

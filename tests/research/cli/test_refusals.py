@@ -5,16 +5,13 @@ from __future__ import annotations
 import errno
 import json
 import shlex
-import socket
 import sqlite3
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from research.cli.study.request import refuse_server
 from research.errors import DesignRefused
-from research.installation.home import Home
 from research.proposals.arms import compare, field_value
 from research.spelling import did_you_mean, meant_in
 from research.study.session import Session
@@ -108,11 +105,8 @@ ASKED = (
 
 
 PLANNED = (
-    "", "--vary group_size", "--vary group_size=4,16 --env gues", f"{RATE} --job stepz.json",
-    f"{RATE} --model-path nothing", "'the meaning of life'", "'group size 4 vs 8' --planner oracle",
-    "'group size 4 vs 8' --effect 0", "'group size 4 vs 8' --budget soon",
-    "'group size 4 vs 8' --planner llm --model m", "'group size 4 vs 8' --planner-model m",
-    "'group size 4 vs 8 on guess' --job grouped.json", "--vary group_size=2,4,8,16,32", "'group size 8 vs 8 on guess'",
+    "", "--vary group_size", "'group size 4 vs 8' --planner llm --model m", "'group size 4 vs 8' --budget soon",
+    "--vary group_size=2,4,8,16,32", "'group size 8 vs 8 on guess'",
     f"{GUESS} episodes:0.7 --effect 6000", f"{GUESS} episodes:0.7 --effect 0.1", f"{GUESS} episodes:0.7 --set steps=2",
     "--vary group_size=4,8 --env guess --metric episodes:0.7 --set episodes_per_step=8 --set steps=12",
     "--vary steps=20,80 --env guess --metric episodes:0.7",
@@ -204,10 +198,9 @@ def test_a_home_that_cannot_be_made(ajet: Ajet, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_what_the_job_says_at_its_default_is_held_like_anything_else(ajet: Ajet, place: Path) -> None:
-    ended = ajet("study", "plan", "does a larger learning rate help?", "--job", "default.json", "--budget=4h", "--json")
-    found = json.loads(ended.out)
-    assert found["arms"] == ["learning_rate=0.001", "learning_rate=0.003"]
-    assert found["job"] == JOBS["default"]
+    asked = ("does a larger learning rate help?", "--job", "default.json", "--budget=4h")
+    found = ajet("study", "plan", *asked, "--json").data
+    assert (found["arms"], found["job"]) == (["learning_rate=0.001", "learning_rate=0.003"], JOBS["default"])
 
 
 def test_a_budget_too_small_is_refused_with_one_that_does_and_the_study_stopped(ajet: Ajet) -> None:
@@ -222,31 +215,17 @@ def test_containers_without_an_engine_or_of_no_kind_make_no_study(ajet: Ajet, pl
     assert json.loads(ajet("study", "list", "--json").out) == []
 
 
-@pytest.fixture
-def endpoint_at(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-    def at(url: str) -> None:
-        monkeypatch.setenv("OPENAI_BASE_URL", url)
-        monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
-
-    return at
-
-
 LLM = ("--planner", "llm", "--planner-model", "m", "--no-prefect")
 
 
-def test_an_endpoint_nobody_listens_at(ajet: Ajet, endpoint_at: Callable[[str], None]) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    endpoint_at(f"http://127.0.0.1:{port}/v1")
-    assert "secret-key" not in ajet("research", TOPIC, *LLM, "--budget", "20s").refused(f"127.0.0.1:{port}", "OpenAI")
-
-
-def test_a_language_model_that_answers_nonsense(ajet: Ajet, endpoint_at: Callable[[str], None]) -> None:
+def test_a_language_model_that_answers_nonsense_or_not_at_all(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
     with scripted_endpoint([says("I would rather write a poem.")]) as endpoint:
-        endpoint_at(endpoint.url)
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
         ajet("research", TOPIC, *LLM).refused()
     assert 1 < len(endpoint.requests) <= 4
+    address = endpoint.url.removeprefix("http://").partition("/")[0]  # where nobody listens any more
+    assert "secret-key" not in ajet("research", TOPIC, *LLM, "--budget", "20s").refused(address, "OpenAI")
 
 
 def test_resuming_in_another_installation_changes_nothing(
@@ -271,13 +250,6 @@ def test_a_tampered_event_log_is_named_and_left_as_it_is(
     before = database.read_bytes()
     for command in (("show",), ("resume",), ("report", "--build")):
         ajet("study", *command).refused("event 9")
-    assert database.read_bytes() == before
-
-
-def test_a_database_that_is_none_is_left_as_it_is(ajet: Ajet, home: Path) -> None:
-    database = Path(Home.locate().prepare().database.removeprefix("sqlite:///"))
-    database.write_bytes(before := b"this is no database at all, but it is long enough to be read as one" * 20)
-    ajet("study", "list").refused()
     assert database.read_bytes() == before
 
 
@@ -326,7 +298,7 @@ def test_a_letter_less_or_another_case_still_finds_the_field(name: str) -> None:
 
 
 def test_what_is_near_nothing_is_answered_with_nothing() -> None:
-    assert did_you_mean("weather", tunables()) == meant_in("the meaning of life", list(tunables())) == ""
+    assert did_you_mean("weather", tunables()) == meant_in("of life", list(tunables())) == ""
 
 
 def test_a_planners_name_that_is_nearly_right_is_refused_with_the_right_one() -> None:

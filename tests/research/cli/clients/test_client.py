@@ -204,15 +204,6 @@ def test_how_an_agent_ended_is_the_exit_code_with_a_reason_where_it_gave_none(
     assert (exit_code(ended), word in told, bool(told)) == (code, True, bool(word))
 
 
-@pytest.mark.parametrize("action", ["play", "evaluate"])
-def test_an_agents_summary_is_neither_markup_nor_steers_a_terminal(
-    action: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    words = "[/nothing][link=file:///x]\x1b[2J"
-    show(make_result(Exit("finished", 0), action, {"dropped": {words: 1}, "episodes": words, "policy_version": words}))
-    assert r"[/nothing][link=file:///x]\x1b[2J" in capsys.readouterr().out
-
-
 def test_a_summary_of_plays_names_no_success_where_none_was_told(capsys: pytest.CaptureFixture[str]) -> None:
     for success in (None, True):
         plays = [{"reward": 0.5, "success": success}] * 3

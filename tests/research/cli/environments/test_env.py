@@ -185,6 +185,7 @@ HELD = ("--tiny", "--set", "backend=fake", "--set", "episodes_per_step=16", "--p
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_model_plays_search_tasks_on_a_real_server_and_what_it_took_is_kept(ajet: Ajet, home: Path) -> None:
     known = shown(ajet, "check", "arith", "--groups", "4", *HELD)["with_model"]
     assert (known["model"], known["job"]["episodes_per_step"]) == ("fake", 16)
@@ -196,6 +197,7 @@ def test_a_model_plays_search_tasks_on_a_real_server_and_what_it_took_is_kept(aj
     assert list(home.glob("check-*")) == [], "the server and its folder are gone"
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_check_has_the_cores_of_one_run_of_a_study_and_foreign_code_a_clients_token(
     ajet: Ajet, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
@@ -222,6 +224,7 @@ def test_a_check_has_the_cores_of_one_run_of_a_study_and_foreign_code_a_clients_
     assert server.client_token != server.admin_token
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_check_with_a_studys_job_counts_for_it_and_one_without_is_told_not_to(
     ajet: Ajet, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

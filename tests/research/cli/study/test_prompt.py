@@ -126,7 +126,7 @@ def test_ctrl_c_leaves_the_question_open_for_later(terminal: Terminal) -> None:
     terminal.interrupt()
     terminal.until("ended: stopped")
     state = terminal.state()
-    assert state.stopped_reason == "interrupted by the user"
+    assert str(state.stopped_reason).startswith("interrupted")
     assert open_question(state).question.stage == "design"
 
 

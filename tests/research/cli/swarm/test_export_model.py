@@ -52,37 +52,22 @@ def test_a_trained_model_is_exported_with_its_card(
         client.rollout(chatty, [Task("a"), Task("b")], concurrency=2)
         results = client.evaluate(chatty, [Task("x"), Task("y")], samples=2, concurrency=2)
         status = client.status()
-    ended = ajet("swarm", "export-model", str(tmp_path / "out"), "--json")
-    assert ended.code == 0, ended.err
-    card = json.loads(ended.out)
+    card = ajet("swarm", "export-model", str(tmp_path / "out"), "--json").data
     assert (card["step"], card["adapter"], card["job_digest"]) == (2, "none", job.digest())
     assert card["base_weights"] == status.provenance["weights"]
     assert card["sha256"] == folder_hash(tmp_path / "out")
-    assert set(card["data"]) == {"default"}
-    assert card["trained_episodes"] == 8
+    assert (set(card["data"]), card["trained_episodes"]) == ({"default"}, 8)
     worth = sum(result.reward for result in results) / 4
     assert card["measured"] == {"episodes": 4, "tasks": 2, "reward": worth, "success": worth}
-    assert json.loads((tmp_path / "out" / "ajet.json").read_text()) == {
-        name: value for name, value in card.items() if name != "folder"
-    }
+    assert {**json.loads((tmp_path / "out" / "ajet.json").read_text()), "folder": card["folder"]} == card
     readme = (tmp_path / "out" / "README.md").read_text()
-    assert readme.startswith("---\nlibrary_name: transformers\n")
-    assert f"mean reward {worth:.4g}" in readme
-    again = ajet("swarm", "export-model", str(tmp_path / "out"))
-    assert (again.code, "not there yet," in again.line) == (2, True)
-    gone = ajet("swarm", "export-model", str(tmp_path / "other"), "--step", "1")
-    assert (gone.code, "that is kept (2), found '1'" in gone.line) == (2, True)
+    assert (readme.startswith("---\nlibrary_name: "), f"mean reward {worth:.4g}" in readme) == (True, True)
+    ajet("swarm", "export-model", str(tmp_path / "out")).refused("not there yet,")
+    ajet("swarm", "export-model", str(tmp_path / "other"), "--step", "1").refused("kept (2), found '1'")
     stop_swarm(server)
     (tmp_path / "empty").mkdir()
     stopped = ajet("swarm", "export-model", str(tmp_path / "empty"), "--step", "2")
     assert (stopped.code, "wrote" in stopped.out) == (0, True), stopped.err
     assert folder_hash(tmp_path / "empty") == card["sha256"]
-    apart = ajet("swarm", "export-model", str(tmp_path / "apart"), "--lora", "apart")
-    assert (apart.code, "with a lora_rank" in apart.line) == (2, True)
+    ajet("swarm", "export-model", str(tmp_path / "apart"), "--lora", "apart").refused("lora_rank")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "empty", "home", "out"]
-
-
-def test_where_nothing_was_trained_one_line_says_so(ajet: Ajet, tmp_path: Path) -> None:
-    ended = ajet("swarm", "export-model", str(tmp_path / "out"))
-    assert (ended.code, "train first" in ended.line) == (2, True)
-    assert not (tmp_path / "out").exists()

@@ -1,9 +1,10 @@
-"""Several servers of one installation, and those of others, as `ajet swarm` starts, finds, lists and commands them."""
+"""The servers of an installation, and those of others, as `ajet swarm` starts, finds, lists and commands them."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import stat
 import subprocess
 import sys
@@ -13,14 +14,18 @@ from pathlib import Path
 import psutil
 import pytest
 
+from research.agents.run import job_status
+from research.cli.swarm import app as swarm
 from research.installation.home import Home
 from research.installation.server_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
 from research.servers.names import BadServer, checked, servers
 from research.servers.running import NoSwarm, reached
 from swarm.client import SwarmClient
 from swarm.errors import InvalidRequest, Unreachable
-from swarm.wire import ServerState
+from swarm.job import Job, PathModel
+from swarm.wire import ServerState, Status
 from tests.research.cli.conftest import Ajet, own_server, server_of
+from tests.swarm.models.folders import whole_folder
 
 pytestmark = pytest.mark.slow
 
@@ -44,16 +49,26 @@ def far(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SwarmProcess]:
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> str:
+def file(tmp_path: Path) -> Path:
     path = tmp_path / "job.json"
     path.write_text(json.dumps(JOB))
+    return path
+
+
+@pytest.fixture
+def job(file: Path) -> str:
+    return str(file)
+
+
+def token_file(folder: Path, text: str) -> str:
+    path = folder / "token"
+    path.write_text(text)
+    path.chmod(0o600)
     return str(path)
 
 
 def test_several_servers_run_in_one_installation_each_with_its_own_job(ajet: Ajet, home: Path, job: str) -> None:
-    """Each has keys of its own, which are printed alone by role. An empty name does not mean the one without a name:
-    it is what an unset variable of a script gives, `ajet swarm stop --server "$NAME"`.
-    """
+    """Each has keys of its own. An empty name, as of an unset variable of a script, is not the one without a name."""
     for options in ((), ("--name", "speaker"), ("--name", "listener-2")):
         started = ajet("swarm", "start", *options, "--port", "0", "--job", job, "--json")
         assert started.code == 0, started.err
@@ -68,7 +83,7 @@ def test_several_servers_run_in_one_installation_each_with_its_own_job(ajet: Aje
     keys = json.loads((home / "swarms" / "speaker" / "tokens.json").read_text())
     for role in ("admin", "client", "viewer"):
         assert ajet("swarm", "token", "--name", "speaker", "--role", role).out.strip() == keys[role]
-    ajet("swarm", "stop", "--server", "").refused("the name of a server")
+    ajet("swarm", "stop", "--server", "").refused("name of a server")
     assert ajet("swarm", "stop", "--server", "speaker").code == 0
     again = {row["name"]: row["state"] for row in json.loads(ajet("swarm", "list", "--json").out)}
     assert again == {None: "ROLLING", "listener-2": "ROLLING", "speaker": "down"}
@@ -92,13 +107,12 @@ def test_a_laptop_commands_a_server_of_another_installation(
     assert json.loads(ajet("swarm", "status", "--json").out)["state"] == "OFFLINE"
 
 
-def test_a_wrong_key_and_an_address_where_nobody_is_are_one_line(
+def test_a_wrong_key_is_one_line_that_does_not_show_it(
     ajet: Ajet, far: SwarmProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("AJET_TOKEN", "no key of anybody")
+    monkeypatch.setenv("AJET_TOKEN", "nobodys-key")
     for command in (("swarm", "status"), ("client", "run")):
-        assert "no key of anybody" not in ajet(*command, "--server", far.url).refused("AJET_TOKEN")
-    ajet("swarm", "status", "--server", "http://127.0.0.1:9").refused("127.0.0.1:9")
+        assert "nobodys-key" not in ajet(*command, "--server", far.url).refused("AJET_TOKEN")
 
 
 @pytest.mark.parametrize("name", ["../out", "Speaker", "a b", "-x", "x-", "", "a" * 65, "a/b"])
@@ -110,12 +124,9 @@ def test_a_name_that_could_be_no_folder_is_refused(name: str) -> None:
 def test_an_address_beyond_loopback_needs_a_key_of_one_s_own(ajet: Ajet, home: Path, tmp_path: Path) -> None:
     ajet("swarm", "start", "--host", "0.0.0.0", "--port", "0").refused("--token-file FILE")
     assert find_swarm(home / "swarm") is None
-    file = tmp_path / "token"
-    file.write_text("k" * 40)
-    file.chmod(0o600)
-    assert ajet("swarm", "start", "--host", "0.0.0.0", "--port", "0", "--token-file", str(file)).code == 0
-    known = find_swarm(home / "swarm")
-    assert known is not None
+    file = token_file(tmp_path, "k" * 40)
+    assert ajet("swarm", "start", "--host", "0.0.0.0", "--port", "0", "--token-file", file).code == 0
+    known = server_of(home)
     with SwarmClient(known.url.replace("0.0.0.0", "127.0.0.1"), "k" * 40) as client:
         assert client.status().state is ServerState.OFFLINE
 
@@ -125,15 +136,11 @@ def test_a_server_is_started_again_as_it_was_and_its_store_is_shown_to_nobody(
 ) -> None:
     store = f"sqlite:///{tmp_path / 'elsewhere-secret.db'}"
     assert ajet("swarm", "start", "--port", "0", "--store", store, "--peer", "http://127.0.0.1:7").code == 0
-    first = find_swarm(home / "swarm")
-    assert first is not None
     assert (tmp_path / "elsewhere-secret.db").exists()
-    command = " ".join(psutil.Process(first.pid).cmdline())
-    assert "secret" not in command
-    assert "http://127.0.0.1:7" in command
+    command = " ".join(psutil.Process(server_of(home).pid).cmdline())
+    assert ("secret" in command, "http://127.0.0.1:7" in command) == (False, True)
     assert "elsewhere-secret" not in (home / "swarm" / "server.log").read_text()
-    kept = home / "swarm" / "start.json"
-    assert stat.S_IMODE(kept.stat().st_mode) == 0o600
+    assert stat.S_IMODE((home / "swarm" / "start.json").stat().st_mode) == 0o600
     ajet("swarm", "start", "--store", f"sqlite:///{tmp_path / 'other.db'}").refused("`ajet swarm stop`")
     assert ajet("swarm", "stop").code == 0
     (home / "swarm" / "store.sqlite3").unlink(missing_ok=True)
@@ -162,7 +169,6 @@ def test_a_client_finds_no_server_where_none_is(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setenv("AJET_TOKEN", "t")
     with pytest.raises(InvalidRequest, match="AJET_SERVER"):
         SwarmClient.from_environment()
-    assert "AJET_TOKEN" in os.environ
 
 
 def test_what_an_earlier_version_started_is_found_stopped_and_started_again(ajet: Ajet, home: Path, job: str) -> None:
@@ -170,27 +176,21 @@ def test_what_an_earlier_version_started_is_found_stopped_and_started_again(ajet
     earlier = start_swarm(home / "swarm", models=home / "models", port=0)
     assert ajet("swarm", "start", "--port", "0", "--job", job).code == 0
     assert find_swarm(home / "swarm") == earlier
-    store = home / "swarm" / "store.sqlite3"
-    assert store.exists()
+    assert (home / "swarm" / "store.sqlite3").exists()
     assert ajet("swarm", "stop").code == 0
     assert ajet("swarm", "start", "--port", "0").code == 0
     assert not (home / "swarms").exists()
-    now = find_swarm(home / "swarm")
-    assert now is not None
-    with SwarmClient(now.url, earlier.client_token) as client:  # the keys that clients have hold on
+    with SwarmClient(server_of(home).url, earlier.client_token) as client:  # the keys that clients have hold on
         assert client.status().job_digest is not None
 
 
 def test_keys_are_in_no_list_of_processes_no_log_and_no_status(
     ajet: Ajet, home: Path, tmp_path: Path, job: str
 ) -> None:
-    file = tmp_path / "token"
-    file.write_text("s3cret-" * 6)
-    file.chmod(0o600)
-    started = ajet("swarm", "start", "--name", "a", "--port", "0", "--token-file", str(file), "--job", job)
+    file = token_file(tmp_path, "s3cret-" * 6)
+    started = ajet("swarm", "start", "--name", "a", "--port", "0", "--token-file", file, "--job", job)
     assert started.code == 0
-    process = find_swarm(home / "swarms" / "a")
-    assert process is not None
+    process = server_of(home, "a")
     told = [
         started.out + started.err,
         ajet("swarm", "status", "--server", "a", "--json").out,
@@ -227,8 +227,93 @@ def test_two_starts_of_one_name_at_once_end_with_one_server(home: Path) -> None:
     ended = [process.communicate(timeout=400) for process in both]
     assert [process.returncode for process in both] == [0, 0], ended
     urls = {json.loads(out)["url"] for out, _ in ended}
-    running = find_swarm(home / "swarms" / "twice")
-    assert running is not None
+    running = server_of(home, "twice")
     assert urls == {running.url}
     serving = [each for each in psutil.process_iter(["cmdline"]) if str(running.folder) in (each.info["cmdline"] or [])]
     assert [each.pid for each in serving] == [running.pid]
+
+
+def test_a_server_that_failed_takes_the_next_job_or_tries_the_same_again(
+    ajet: Ajet, home: Path, file: Path, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """A real process, as a fake backend loads no model."""
+    found, nothing = start_swarm(home / "swarm", models=home / "models", port=0), tmp_path / "nothing"
+    request.addfinalizer(lambda: stop_swarm(found))
+    file.write_text(json.dumps({"model": {"kind": "path", "path": str(nothing)}}))
+    ajet("swarm", "start", "--job", str(file)).refused("no such folder", str(nothing))
+    assert "FAILED" in ajet("swarm", "status").out
+    nothing.mkdir()
+    again = ajet("swarm", "start")
+    assert (again.code, "trying again" in again.err) == (2, True)
+    assert "no config.json" in again.err.splitlines()[-1]
+    file.write_text(json.dumps(JOB))
+    mended = ajet("swarm", "start", "--job", str(file))
+    assert (mended.code, "ROLLING" in mended.out) == (0, True), mended.err
+
+
+def test_a_model_s_folder_takes_the_place_of_the_job_s_model_with_a_word_on_the_step_size(
+    ajet: Ajet, server: SwarmProcess, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole_folder(tmp_path / "m")
+    monkeypatch.chdir(tmp_path)
+    ended = ajet("swarm", "start", "--job", "job.json", "--model", "m")
+    assert ended.code == 0, ended.err
+    assert "want about 2e-5" in ended.line
+    with SwarmClient(server.url, server.admin_token) as client:
+        held = client.job()
+    assert held is not None
+    assert (held.steps, held.model) == (3, PathModel(path=str(tmp_path / "m"))), "a tiny model's warm start is its own"
+
+
+def test_a_model_s_folder_keeps_what_else_the_job_says_of_its_model(tmp_path: Path) -> None:
+    said = Job(model=PathModel(path="/gone", warm_start_steps=7, sha256="ab" * 32))
+    whole_folder(tmp_path / "m")
+    found = swarm._with_model(said, str(tmp_path / "m"))
+    assert found.model == PathModel(path=str(tmp_path / "m"), warm_start_steps=7)
+
+
+@pytest.mark.usefixtures("server")
+def test_another_job_is_refused_with_what_differs_and_the_command_that_helps(ajet: Ajet, file: Path) -> None:
+    assert ajet("swarm", "start", "--job", str(file)).code == 0
+    file.write_text(json.dumps({**JOB, "steps": 5}))
+    ajet("swarm", "start", "--job", str(file)).refused("steps 5, not 3", "`ajet swarm stop`")
+
+
+def test_a_server_without_a_job_under_way_says_how_to_get_one_and_shows_no_step(
+    ajet: Ajet, server: SwarmProcess, file: Path
+) -> None:
+    assert "--job FILE" in ajet("swarm", "start").out
+    assert ajet("swarm", "start", "--job", str(file)).code == 0
+    assert "0 of 3" in ajet("swarm", "status").out
+    with SwarmClient(server.url, server.admin_token) as client:
+        client.stop()
+    shown = ajet("swarm", "status").out
+    assert ("- of 3" in shown, "policy version" in shown) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"), [("OFFLINE", "ajet swarm start"), ("BOOTING", "loading"), ("FAILED", "no room left")]
+)
+def test_an_agents_run_says_why_nothing_moves(state: str, words: str) -> None:
+    reason = "no room left" if state == "FAILED" else None
+    said = job_status(Status(state=ServerState(state), reason=reason, steps=3))
+    assert (f"the server is {state}" in said, words in said, "step" in said) == (True, True, False)
+
+
+def test_a_server_that_stands_still_is_told_apart_from_one_that_is_not_there(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(swarm, "PATIENCE_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
+        mute = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        found = SwarmProcess(mute, os.getpid(), "a" * 40, home / "swarm", "c" * 40)
+        monkeypatch.setattr("research.servers.running.find_swarm", lambda _: found)
+        ajet("swarm", "status").refused("within 0.5 s", f"process {os.getpid()}", "server.log", "`ajet swarm stop`")
+
+
+def test_what_is_explained_of_a_job_is_enough_to_write_its_file(ajet: Ajet, tmp_path: Path) -> None:
+    said = ajet("job", "explain").out.replace("\n", " ")
+    example = said[said.index("{", said.index("A job file is")) : said.index(". What it leaves out")]
+    assert Job.model_validate_json(example).steps == 80
+    version = said[said.index('"schema_version": ') :].split()[1]
+    assert Job.model_validate({"schema_version": int(version)}) == Job()

@@ -81,15 +81,8 @@ def test_nothing_in_a_token_moves_the_cursor_or_hides() -> None:
 def test_the_screen_shows_branches_cuts_sums_and_a_legend() -> None:
     seen = drawn(BRANCHED)
     for words in (
-        "episode e-1",
-        "call 3 after 0",
-        "fork",
-        "cut short",
-        "Name a town.↵",
-        "Brest·é",
-        "and more",
-        "-3.000",
-    ):
+        "episode e-1", "call 3 after 0", "fork", "cut short", "Name a town.↵", "Brest·é", "and more", "-3.000",
+    ):  # fmt: skip
         assert words in seen, words
     told = call(0, None, "start", "Lyon").model_copy(update={"reward": 0.25, "agent": "solver\x1b"})
     assert "solver␛   reward 0.25" in drawn(episode(told))
