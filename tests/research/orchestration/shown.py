@@ -59,8 +59,7 @@ class Watched:
 
     @property
     def flow_run(self) -> FlowRun:
-        note = json.loads((self.bench.home.study(STUDY) / "prefect.json").read_text())
-        return self.client.read_flow_run(UUID(note["flow_run"]))
+        return self.client.read_flow_run(shown_in(self.bench.home.study(STUDY) / "prefect.json"))
 
     def click(self, button: str) -> None:
         """Send what the web page sends."""
@@ -130,7 +129,7 @@ class Told:
         return session, self.identity()
 
     def identity(self) -> UUID:
-        return UUID(json.loads((self.folder / "prefect.json").read_text())["flow_run"])
+        return shown_in(self.folder / "prefect.json")
 
     def conclude(self) -> str:
         """Make all runs, judge and conclude; return the report."""
@@ -148,6 +147,11 @@ class Told:
         payload = {kind: {"path": path.name, "sha256": "0" * 64} for kind, path in paths.items()}
         self.synthetic.append(EventType.REPORT_BUILT, **payload)
         return report.markdown.read_text()
+
+
+def shown_in(note: Path) -> UUID:
+    """Return the flow run that a study's note names."""
+    return UUID(json.loads(note.read_text())["flow_run"])
 
 
 def task_runs(

@@ -41,13 +41,6 @@ def test_an_approval_in_the_form_begins_what_was_asked_and_closes_it(asking: Ask
     assert sum(run.active is not None for run in asking.tick().runs.values()) == 2
 
 
-def test_a_denial_in_the_form_stops_the_study(asking: Asking) -> None:
-    asking.submit(answer="deny")
-    asking.refresh()
-    assert asking.tick().stopped_reason == asking.state().approvals[0].said()
-    assert asking.said()[0] == "Denied"
-
-
 @pytest.mark.parametrize("fields", [{}, {"answer": "wait"}, {"note": "hm"}])
 def test_whoever_presses_without_choosing_has_answered_nothing_and_may_answer_later(
     asking: Asking, fields: dict[str, Any]
@@ -86,18 +79,23 @@ def test_whatever_else_is_done_to_the_form_puts_it_up_again(asking: Asking, how:
     assert asking.state().approvals[0].by == "Prefect"
 
 
-def test_an_answer_from_elsewhere_closes_the_form_with_it(asking: Asking) -> None:
-    asking.bench.answer()
+@pytest.mark.parametrize(
+    ("form", "elsewhere", "granted"),
+    [("deny", None, False), (None, True, True), ("approve", False, False)],
+    ids=["in the form", "elsewhere", "in both, where the first that is written counts"],
+)
+def test_an_answer_closes_the_form_and_a_denial_stops_the_study(
+    asking: Asking, form: str | None, elsewhere: bool | None, granted: bool
+) -> None:
+    if form is not None:
+        asking.submit(answer=form)
+    if elsewhere is not None:
+        asking.bench.answer(granted=elsewhere)
     asking.refresh()
-    assert asking.said() == ("Approved", asking.state().approvals[0].said())
-
-
-def test_of_an_answer_there_and_one_elsewhere_the_first_that_is_written_counts_for_both(asking: Asking) -> None:
-    asking.submit(answer="approve")
-    asking.bench.answer(granted=False)
-    asking.refresh()
-    assert [given.granted for given in asking.state().approvals] == [False]
-    assert asking.said()[0] == "Denied"
+    (given,) = asking.state().approvals
+    assert given.granted == granted
+    assert asking.said() == ("Approved" if granted else "Denied", given.said())
+    assert asking.tick().stopped_reason == (None if granted else given.said())
 
 
 def test_the_forms_of_two_sessions_are_one(asking: Asking) -> None:

@@ -32,9 +32,7 @@ def test_there_is_an_artifact_once_there_is_something_to_show_and_each_is_descri
     synthetic = Synthetic(synthetic.folder / "whole")
     synthetic.whole()
     assert list(found(synthetic.state(), synthetic.folder)) == ["plan", "runs", "verdicts"]
-    assert {*found(synthetic.state(), synthetic.folder), "progress", "curves", "results", "report"} == {
-        *DESCRIPTIONS, "progress",
-    }  # fmt: skip
+    assert {"plan", "runs", "verdicts", "progress", "curves", "results", "report"} == {*DESCRIPTIONS, "progress"}
 
 
 def test_the_plan_says_what_is_asked_tested_and_left_out_and_the_price(synthetic: Synthetic) -> None:
@@ -117,10 +115,8 @@ def test_artifacts_of_an_inquiry_hold_the_rounds_before(tmp_path: Path) -> None:
     assert "## Rounds before\n\n- Round 1: Whether group\\_size = 16 raises" in plan
     assert f"h1 supported; locked as {(state.rounds_before[0].design_hash or '')[:16]}" in plan
     assert "**Round 2 of at most 3**: group\\_size = 32 is the rung above." in plan
-    assert [(row["round"], row["hypothesis"]) for row in json.loads(shown["verdicts"].make())] == [
-        (1, "h1"),
-        (2, "r2h1"),
-    ]
+    judged = [(row["round"], row["hypothesis"]) for row in json.loads(shown["verdicts"].make())]
+    assert judged == [(1, "h1"), (2, "r2h1")]
     table = shown["runs"].make()
     assert (table.count("round 1: "), table.count("round 2: ")) == (10, 10)
     study.begin_next()
@@ -134,9 +130,7 @@ def test_artifacts_of_an_inquiry_hold_the_rounds_before(tmp_path: Path) -> None:
 def test_artifacts_of_one_round_name_none(tmp_path: Path) -> None:
     synthetic = Synthetic(tmp_path)
     state = replace(synthetic.whole(), report={"markdown": {"path": "report.md", "sha256": "0"}})
-    assert not [
-        each.name for each in found(state, tmp_path).values() if each.name != "report" and "ound" in each.make()
-    ]
+    assert not [name for name, each in found(state, tmp_path).items() if name != "report" and "ound" in each.make()]
 
 
 def test_each_figure_of_a_report_is_inside(tmp_path: Path) -> None:

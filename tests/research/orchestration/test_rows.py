@@ -7,7 +7,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from research.orchestration.shown.rows import RowState, TaskRow, attempt_key, left, not_needed, rows
@@ -98,10 +98,7 @@ def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(syntheti
     lost = synthetic.end(first, status="lost", code="lost", reason="its process is gone")
     found = begun(synthetic.state(), since)
     ended, waiting = found[name(first)], found[name(first, ", try 2")]
-    assert [(state.kind, state.at) for state in ended.states[1:]] == [
-        ("RUNNING", time(launched)),
-        ("CRASHED", time(lost)),
-    ]
+    assert [(one.kind, one.at) for one in ended.states[1:]] == [("RUNNING", time(launched)), ("CRASHED", time(lost))]
     assert ended.states[-1].message == "its process is gone"
     assert said(waiting) == ["AwaitingRetry"]
     assert waiting.tags[0] == "try:2"
@@ -166,7 +163,6 @@ STEPS = st.lists(st.sampled_from(["lost", "failed", "timeout", "stopped", "finis
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
 @given(ends=STEPS)
 def test_a_row_that_was_told_goes_on_and_is_never_told_otherwise(
     tmp_path_factory: pytest.TempPathFactory, ends: list[str]

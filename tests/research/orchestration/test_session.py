@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
+from unittest.mock import Mock
 from uuid import UUID
 
 import pytest
@@ -244,11 +245,8 @@ def test_what_cannot_be_shown_holds_up_no_answer_and_repeats_no_line(
 ) -> None:
     from research.orchestration.projection import Projection
 
-    def cannot(*given: object, **more: object) -> None:
-        raise RuntimeError("the artifact is too large")
-
     asking.submit(answer="approve")
-    monkeypatch.setattr(Projection, "tell", cannot)
+    monkeypatch.setattr(Projection, "tell", Mock(side_effect=RuntimeError("the artifact is too large")))
     notes = ["waiting for room on the disk"]
     with pytest.raises(RuntimeError):
         asking.session.refresh(notes)

@@ -67,12 +67,11 @@ def test_what_is_told_again_changes_nothing(client: SyncPrefectClient, flow_run:
     flow_run.put([training("r")])
     FlowRun(client, flow_run.id).put([training("r").then("FAILED", "Failed", ago(1), "nan")])
     flow_run.put([training("r")])
-    (row,) = task_runs(
-        client, flow_run.id, lambda rows: any(row["state_name"] == "Failed" for row in rows.values())
-    ).values()
+    name = training("r").name
+    row = task_runs(client, flow_run.id, lambda rows: rows.get(name, {}).get("state_name") == "Failed")[name]
     FlowRun(client, flow_run.id).put([training("r"), training("other")])
     found = task_runs(client, flow_run.id, lambda rows: len(rows) == 2)
-    assert found[row["name"]] == row
+    assert found[name] == row
     states = client.request("GET", "/task_run_states/", params={"task_run_id": row["id"]}).json()
     assert len(states) == 4
 
@@ -175,9 +174,8 @@ def test_a_training_tells_its_progress_in_its_own_log_and_each_line_once(told: T
     told.synthetic.collect(spec)
     session.refresh()
     name = f"{spec.arm} seed {spec.seed}"
-    row = task_runs(told.client, told.identity(), lambda rows: rows.get(name, {}).get("state_name") == "Completed")[
-        name
-    ]
+    rows = task_runs(told.client, told.identity(), lambda rows: rows.get(name, {}).get("state_name") == "Completed")
+    row = rows[name]
     assert sorted(logs_of(told.client, row["id"])) == sorted([
         "training begins", "step 2 of 40, reward 0.250, solved 0.500", "hidden success 0.310 at step 2",
         "step 40 of 40, reward 0.250, solved 0.500", "finished after 75 s: train 60.0 s",

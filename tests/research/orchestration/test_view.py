@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import socket
 import subprocess
@@ -24,7 +23,7 @@ from research.study.driver import drive
 from research.study.one_controller import controlling
 from studies import EventLog, StudyState
 from tests.research.bench import STUDY, Bench
-from tests.research.orchestration.shown import PATIENCE_S, state_of, wait_for
+from tests.research.orchestration.shown import PATIENCE_S, shown_in, state_of, wait_for
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -115,9 +114,8 @@ def test_cancel_reaches_a_study_that_is_driven(
         clicked: UUID | None = None
 
         def observe(self, state: StudyState) -> None:
-            note = bench.home.study(STUDY) / "prefect.json"
             if self.clicked is None and note.exists():
-                self.clicked = UUID(json.loads(note.read_text())["flow_run"])
+                self.clicked = shown_in(note)
                 client.set_flow_run_state(self.clicked, State(type=StateType.CANCELLING))
 
         def note(self, line: str) -> None:
@@ -125,6 +123,7 @@ def test_cancel_reaches_a_study_that_is_driven(
 
     monkeypatch.setenv("PREFECT_API_URL", server.api)
     bench, clicks = Bench(tmp_path, lambda order: "never"), Clicks()
+    note = bench.home.study(STUDY) / "prefect.json"
     with (
         closing(EventLog(bench.home.database)) as log,
         controlling(bench.home, log, STUDY, print),
@@ -183,7 +182,7 @@ def test_a_server_that_is_gone_is_said_once_and_shows_the_end_when_it_is_back(
     loop = bench.loop()
     with PrefectView(bench.home, bench.loop().state(), Heard(), warned):
         wait_for(note.exists)
-        flow_run = UUID(json.loads(note.read_text())["flow_run"])
+        flow_run = shown_in(note)
         loop.tick()
         relay.cut()
         warned.wait("Prefect's view is interrupted (")

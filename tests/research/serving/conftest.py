@@ -70,7 +70,6 @@ class Pages:
     home: Home
     environment: dict[str, str]
     worker: subprocess.Popen[str] | None = None
-    handed: str = ""
 
     @property
     def place(self) -> str:
@@ -104,14 +103,6 @@ class Pages:
         process.kill()
         psutil.wait_procs([process])
 
-    def kill(self) -> None:
-        """Kill it, its worker and what that one started, but no training: all controllers are gone."""
-        assert self.worker is not None
-        self.worker.kill()
-        self.worker.wait()
-        for process in [self.prefect_worker, *self.sittings()]:
-            process.kill()
-
     @property
     def asked(self) -> dict[str, Any]:
         """Return the form of a study whose first training is under way for as long as a test may take."""
@@ -124,17 +115,13 @@ class Pages:
         asked = [word for name, value in self.asked.items() if name != "topic" for word in (f"--{name}", str(value))]
         given = self.ajet("research", TOPIC, *asked, "--detach", *options)
         assert given.returncode == 0, given.stderr
-        self.handed = given.stdout
         return self.studies()[0]
 
-    @property
-    def prefect_worker(self) -> psutil.Process:
+    def sittings(self) -> list[psutil.Process]:
         known = recorded(self.home.prefect / WORKER)
         assert known is not None
-        return psutil.Process(int(str(known["pid"])))
-
-    def sittings(self) -> list[psutil.Process]:
-        return [child for child in self.prefect_worker.children() if "research.serving.sitting" in child.cmdline()]
+        children = psutil.Process(int(str(known["pid"]))).children()
+        return [child for child in children if "research.serving.sitting" in child.cmdline()]
 
     def begin(self, name: str, **parameters: Any) -> UUID:
         """Press Run on a deployment."""
@@ -202,11 +189,8 @@ class Pages:
 
 def trainings(state: StudyState) -> list[psutil.Process]:
     """Return the processes of attempts that live."""
-    return [
-        process
-        for process in psutil.process_iter(["cmdline"])
-        if "research.attempts.attempt" in (process.info["cmdline"] or []) and state.id in str(process.info["cmdline"])
-    ]
+    found = ((process, process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
+    return [process for process, words in found if "research.attempts.attempt" in words and state.id in str(words)]
 
 
 def stop(pages: Pages, study: str) -> None:

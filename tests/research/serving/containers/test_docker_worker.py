@@ -7,7 +7,6 @@ import json
 import tarfile
 from pathlib import Path
 
-import psutil
 import pytest
 
 from research.errors import BadPool
@@ -41,18 +40,6 @@ def containers(engine: ContainerEngine, pages: Pages) -> list[str]:
     return [str(each.id) for each in found]
 
 
-def the_container(engine: ContainerEngine, pages: Pages) -> str:
-    wait_for(lambda: len(containers(engine, pages)) == 1)
-    return containers(engine, pages)[0]
-
-
-def driver(pages: Pages, study: str) -> psutil.Process:
-    """Return the process that holds the study's lease, by its id on this machine."""
-    row = ControllerLeases(EventLog(pages.home.database)).read(study)
-    assert row is not None
-    return psutil.Process(row.holder.pid)
-
-
 def test_a_study_goes_on_in_another_container_when_its_own_is_killed_and_ends_in_a_report(
     pages: Pages, engine: ContainerEngine
 ) -> None:
@@ -61,8 +48,12 @@ def test_a_study_goes_on_in_another_container_when_its_own_is_killed_and_ends_in
     study = pages.study().id
     assert pages.study().settings["sandbox"]["kind"] == "process"
     wait_for(lambda: bool(trainings(pages.study())))
-    first = the_container(engine, pages)
-    assert first in Path(f"/proc/{driver(pages, study).pid}/cgroup").read_text(), "its controller is in the container"
+    wait_for(lambda: len(containers(engine, pages)) == 1)
+    (first,) = containers(engine, pages)
+    lease = ControllerLeases(EventLog(pages.home.database)).read(study)
+    assert lease is not None
+    cgroup = Path(f"/proc/{lease.holder.pid}/cgroup").read_text()  # by its id on this machine
+    assert first in cgroup, "its controller is in the container"
     deployment = pages.client.read_deployment_by_name(f"ajet-resume/{pages.place}")
     assert SECRET in (pages.home.prefect / ENVIRONMENT).read_text()
     assert SECRET not in json.dumps(engine.client.api.inspect_container(first))
