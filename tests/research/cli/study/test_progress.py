@@ -63,7 +63,13 @@ def test_a_running_run_shows_its_stage_its_success_and_the_time_left(half_done: 
 
 
 def test_a_terminal_of_eighty_columns_shows_every_number_whole(half_done: StudyState) -> None:
-    at = {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437, "hidden_success": 0.31}
+    at: dict[str, float | str] = {
+        "stage": "final",
+        "step": 20,
+        "steps": 40,
+        "train_success": 0.437,
+        "hidden_success": 0.31,
+    }
     wide, narrow = (seen(half_done, at, width) for width in (140, 80))
     for number in re.findall(r"\d\.\d\d → \d\.\d\d|0\.44|0\.31|\b\d{7,}\b|[0-9a-f]{8}", wide):
         assert number in narrow
