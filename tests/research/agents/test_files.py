@@ -34,13 +34,6 @@ def test_an_agent_is_a_file_or_a_folder_with_one(tmp_path: Path, typed: str, pla
     assert AgentFiles.locate(f"{tmp_path}{typed}").at("/input/agent") == f"/input/agent/{place}"
 
 
-@pytest.mark.parametrize("typed", [":9x", ":play it", ":a.b", ":play:go"])
-def test_what_is_no_name_of_a_function_is_refused_before_anything_starts(tmp_path: Path, typed: str) -> None:
-    written(tmp_path, agent_py=CODE)
-    with pytest.raises(BadAgent, match="after the colon"):
-        AgentFiles.locate(f"{tmp_path}{typed}")
-
-
 def test_the_whole_folder_is_packed_but_what_begins_with_a_dot(tmp_path: Path) -> None:
     written(tmp_path, agent_py=CODE, tools__web_py="x = 1", data_json="{}")
     for name in (".env", ".git/config", "__pycache__/agent.pyc", "tools/.secret"):
@@ -65,23 +58,20 @@ def test_a_folder_with_a_link_or_too_many_files_is_refused_with_advice(
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("typed", "text", "named"),
     [
-        ("def agent(:\n", "line 1"),
-        ("x = 1\n  y = 2\n", "line 2"),
-        ("\0", r"agent\.py: source code"),
-        (f"x = {'-' * 100_000}1\n", "mend it"),
+        *((f".{name}", CODE, "after the colon") for name in (":9x", ":play it", ":a.b", ":play:go")),
+        (".", "def agent(:\n", "line 1"),
+        (".", "x = 1\n  y = 2\n", "line 2"),
+        (".", "\0", r"agent\.py: source code"),
+        (".", f"x = {'-' * 100_000}1\n", "mend it"),
+        *((typed, None, r"FILE\.py") for typed in ("nothing", "nothing.py", "", "agent.txt")),
     ],
 )
-def test_what_is_no_python_is_refused_with_its_line(tmp_path: Path, text: str, found: str) -> None:
-    written(tmp_path, agent_py=text)
-    with pytest.raises(BadAgent, match=found):
-        AgentFiles.locate(str(tmp_path))
-
-
-@pytest.mark.parametrize("typed", ["nothing", "nothing.py", "", "agent.txt"])
-def test_what_is_not_there_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str) -> None:
+def test_what_is_not_there_or_no_python_or_names_no_function_is_refused_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, typed: str, text: str | None, named: str
+) -> None:
     monkeypatch.chdir(tmp_path)
-    written(tmp_path, agent_txt=CODE)
-    with pytest.raises(BadAgent, match=r"FILE\.py"):
+    written(tmp_path, **({"agent_txt": CODE} if text is None else {"agent_py": text}))
+    with pytest.raises(BadAgent, match=named):
         AgentFiles.locate(typed)

@@ -28,12 +28,6 @@ def pages(own_home: Path, postgres_url: str) -> Iterator[Pages]:  # noqa: F811
         yield pages
 
 
-def said_in(folder: Path) -> list[str]:
-    """Return the files of an installation that hold the password."""
-    files = (file for file in folder.rglob("*") if file.is_file() and not file.is_symlink())
-    return [str(file) for file in files if PASSWORD.encode() in file.read_bytes()]
-
-
 def test_what_a_server_on_postgresql_knew_is_there_after_it_was_killed(pages: Pages) -> None:
     run = pages.begin("ajet-research", **pages.asked)
     pages.until(run, "Running")
@@ -53,4 +47,5 @@ def test_what_a_server_on_postgresql_knew_is_there_after_it_was_killed(pages: Pa
     assert [each.id for each in pages.runs_of(pages.study().id)] == [run]
     shown = pages.ajet("up", "--json")
     assert PASSWORD not in shown.stdout + shown.stderr
-    assert said_in(pages.home.path) == []
+    files = [file for file in pages.home.path.rglob("*") if file.is_file() and not file.is_symlink()]
+    assert [file for file in files if PASSWORD.encode() in file.read_bytes()] == []

@@ -107,33 +107,28 @@ def test_a_study_that_was_left_is_taken_up(log: EventLog, sits: Sits) -> None:
     assert (state(log).served, state(log).resumed_count) == (True, 1)
 
 
-def test_a_stop_while_a_taking_up_waits_for_its_turn_stays(home: Home, log: EventLog, sits: Sits) -> None:
-    key = taking_up(log)
-    assert request_stop(home, log, STUDY)
-    assert sits(key).how == "cancelled"
-    assert state(log).stopped_reason == "stopped by the user"
-    assert sits(asking()) == DROVE, "a person's wish goes on"
-    assert state(log).stopped_reason is None
-
-
+@pytest.mark.parametrize("asked", [True, False])
 @pytest.mark.parametrize("halt", ["stop", "pause"])
-def test_a_wish_that_waits_undoes_nothing_that_came_after_it(
-    home: Home, log: EventLog, sits: Sits, client: SyncPrefectClient, halt: str
+def test_what_waits_undoes_nothing_that_came_after_it_and_a_later_wish_does(
+    home: Home, log: EventLog, sits: Sits, client: SyncPrefectClient, asked: bool, halt: str
 ) -> None:
-    hand_over(client, home, key := asking())
+    key = asking() if asked else taking_up(log)
+    if asked:
+        hand_over(client, home, key)
     assert request_stop(home, log, STUDY) if halt == "stop" else request_pause(log, STUDY, "lunch")
-    assert sits(key).how == ("cancelled" if halt == "stop" else DROVE.how)
-    assert (state(log).stopped_reason or state(log).paused_reason) is not None
-
-
-@pytest.mark.parametrize("before", [True, False])
-def test_a_pause_outlasts_the_worker(log: EventLog, sits: Sits, before: bool) -> None:
-    key = None if before else taking_up(log)
-    request_pause(log, STUDY, "lunch")
-    assert sits(key or taking_up(log)) == DROVE, "what runs is looked after"
-    assert state(log).paused_reason == "lunch"
+    assert sits(key).how == ("cancelled" if halt == "stop" else DROVE.how), "what runs is looked after"
+    found = state(log)
+    assert (found.stopped_reason, found.paused_reason) == (
+        ("stopped by the user", None) if halt == "stop" else (None, "lunch")
+    )
     assert sits(asking()) == DROVE
-    assert state(log).paused_reason is None
+    assert (state(log).stopped_reason, state(log).paused_reason) == (None, None)
+
+
+def test_a_study_that_is_left_paused_is_taken_up_and_stays_so(log: EventLog, sits: Sits) -> None:
+    request_pause(log, STUDY, "lunch")
+    assert sits(taking_up(log)) == DROVE
+    assert state(log).paused_reason == "lunch"
 
 
 def test_a_second_taking_up_lifts_no_pause_of_the_first(home: Home, log: EventLog, sits: Sits) -> None:
