@@ -15,6 +15,9 @@ from studies import EventType, StudyState
 from tests.studies.synthetic import Synthetic
 
 
+FINAL: dict[str, float | str] = {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437}
+
+
 @pytest.fixture
 def created(tmp_path: Path) -> Synthetic:
     made = Synthetic(tmp_path)
@@ -57,20 +60,13 @@ def test_the_stages_follow_the_study(created: Synthetic) -> None:
 
 
 def test_a_running_run_shows_its_stage_its_success_and_the_time_left(half_done: StudyState) -> None:
-    shown = seen(half_done, {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437})
+    shown = seen(half_done, FINAL)
     assert [part for part in ("final", "0.44", "the budget left", "→") if part not in shown] == []
     assert shown.count("planned") == 8
 
 
 def test_a_terminal_of_eighty_columns_shows_every_number_whole(half_done: StudyState) -> None:
-    at: dict[str, float | str] = {
-        "stage": "final",
-        "step": 20,
-        "steps": 40,
-        "train_success": 0.437,
-        "hidden_success": 0.31,
-    }
-    wide, narrow = (seen(half_done, at, width) for width in (140, 80))
+    wide, narrow = (seen(half_done, FINAL | {"hidden_success": 0.31}, width) for width in (140, 80))
     for number in re.findall(r"\d\.\d\d → \d\.\d\d|0\.44|0\.31|\b\d{7,}\b|[0-9a-f]{8}", wide):
         assert number in narrow
     assert "10 min spent, 5 min of the" in narrow
