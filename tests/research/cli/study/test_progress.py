@@ -14,7 +14,6 @@ from research.scheduling.steps import NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from tests.studies.synthetic import Synthetic
 
-
 FINAL: dict[str, float | str] = {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437}
 
 
