@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import socket
+import threading
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -36,6 +37,24 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+class RecordingTracker:
+    """Keeps what is logged, and by which thread; merged, as W&B does, in `steps`."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[int, dict[str, float]]] = []
+        self.steps: dict[int, dict[str, float]] = {}
+        self.threads: set[str] = set()
+        self.finished = 0
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self.threads.add(threading.current_thread().name)
+        self.logged.append((step, dict(metrics)))
+        self.steps[step] = {**self.steps.get(step, {}), **metrics}
+
+    def finish(self) -> None:
+        self.finished += 1
 
 
 @dataclass

@@ -84,6 +84,15 @@ def asked(url: str, key: str | None = None, body: Any = None) -> dict[str, Any]:
         return dict(json.loads(response.read()))
 
 
+def train(folder: Path, url: str, **fields: Any) -> dict[str, str]:
+    """Begin a training; return the tokens."""
+    tokens = dict(json.loads((folder / "tokens.json").read_text()))
+    asked(f"{url}/job", tokens["admin"], {"backend": "fake", **fields})
+    asked(f"{url}/engine/start", tokens["admin"], {})
+    rolling(url, tokens["viewer"])
+    return tokens
+
+
 def rolling(url: str, key: str) -> None:
     until = time.monotonic() + DEADLINE_S
     while asked(f"{url}/status", key)["state"] != "ROLLING":
@@ -95,12 +104,8 @@ def test_a_signal_ends_a_training_cleanly(tmp_path: Path) -> None:
     with running(tmp_path) as (process, url):
         assert url.startswith("http://127.0.0.1:")
         assert asked(f"{url}/health") == {"status": "ok"}
-        tokens = json.loads((tmp_path / "tokens.json").read_text())
         assert stat.S_IMODE((tmp_path / "tokens.json").stat().st_mode) == 0o600
-        tracking = {"directory": str(tmp_path / "metrics"), "run_id": "r1"}
-        asked(f"{url}/job", tokens["admin"], {"backend": "fake", "tracking": tracking})
-        asked(f"{url}/engine/start", tokens["admin"], {})
-        rolling(url, tokens["viewer"])
+        tokens = train(tmp_path, url, tracking={"directory": str(tmp_path / "metrics"), "run_id": "r1"})
         lease = asked(f"{url}/episodes", tokens["client"], {"task_id": "t"})
         process.terminate()
         _, log = process.communicate(timeout=DEADLINE_S)
@@ -135,10 +140,7 @@ def test_metrics_that_cannot_be_finished_are_said_and_the_exit_code_is_1(tmp_pat
         return [sys.executable, "-c", FULL_DISK, str(folder)]
 
     with running(tmp_path, start=start) as (process, url):
-        tokens = json.loads((tmp_path / "tokens.json").read_text())
-        asked(f"{url}/job", tokens["admin"], {"backend": "fake"})
-        asked(f"{url}/engine/start", tokens["admin"], {})
-        rolling(url, tokens["viewer"])
+        train(tmp_path, url)
         process.terminate()
         _, log = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
@@ -201,10 +203,7 @@ def test_one_directory_has_one_server_and_a_killed_one_leaves_it_free(
 
 def test_a_killed_server_boots_its_engine_again_and_knows_its_keys(tmp_path: Path) -> None:
     with running(tmp_path) as (process, url):
-        tokens = json.loads((tmp_path / "tokens.json").read_text())
-        asked(f"{url}/job", tokens["admin"], {"backend": "fake"})
-        asked(f"{url}/engine/start", tokens["admin"], {})
-        rolling(url, tokens["admin"])
+        tokens = train(tmp_path, url)
         lease = asked(f"{url}/episodes", tokens["client"], {"task_id": "t"})
         asked(f"{url}/v1/chat/completions", lease["api_key"], {"model": "fake", "messages": [HELLO]})
         process.kill()

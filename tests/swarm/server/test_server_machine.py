@@ -1,10 +1,4 @@
-"""A server as a whole, through any number of lives: nothing acknowledged is lost or trained twice, all are told why.
-
-Clients do anything in any order, by name or place by place; the store fails now and then, time passes, and the server
-dies, also in the middle of a write, an update or a checkpoint. A death keeps what was awaited in the store (a real
-one) and any part of what was only noted after it. What the machine knows is what clients were told; the changes that
-reached the store are read by a small fold of their own.
-"""
+"""A server as a whole, through any number of lives: nothing acknowledged is lost or trained twice, all are told why."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""Clients come, leave and come back at any moment, the store is slow or full, the episode ends: a call is trained if
-and only if somebody was given its reply, and the store says the same as the tree.
-
-Without HTTP, one step of the event loop at a time.
-"""
+"""Clients come, leave and come back at any moment: a call is trained if and only if somebody was given its reply."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""A real chat call enters the functions of the walk in docs/architecture.md, in that order, each from an earlier one.
-
-Traced over a real endpoint, a real store (SQLite) and the fake backend. An earlier function is somewhere on the stack
-of each; only the first one, which HTTP calls, and the first function of a task of its own have none.
-"""
+"""A real chat call enters the functions of the walk in docs/architecture.md in that order, each from an earlier one."""
 
 from __future__ import annotations
 

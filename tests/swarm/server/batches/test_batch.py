@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -91,29 +92,6 @@ def test_under_the_rule_episodes_those_of_a_task_are_one_group_of_any_size() -> 
     assert [(group.task_id, len(group.ended)) for group in alive.take()] == [("a", 3), ("b", 1)]
 
 
-def test_a_bound_too_small_for_one_batch_is_said_to_be_so() -> None:
-    alive = Groups(job().model_copy(update={"pool_bytes": 2 * EPISODE_BYTES}), Clock())
-    for number in range(5):
-        assert alive.starved is None
-        play(alive, f"e{number}", "ab"[number % 2])
-        alive.drop_heavy()
-    play(alive, "last", "a")
-    alive.drop_heavy()
-    assert alive.starved is not None
-    assert "pool_bytes" in alive.starved
-
-
-def test_the_places_of_the_oldest_are_free_again_when_they_were_dropped_for_bytes() -> None:
-    alive = Groups(job().model_copy(update={"pool_bytes": 3 * EPISODE_BYTES}), Clock())
-    for number, task in enumerate("aabb"):
-        play(alive, f"e{number}", task)
-    assert [dropped.episode for dropped in alive.drop_heavy()] == ["e0"]
-    assert not alive.full
-    group = alive.room("a")
-    assert group is not None
-    assert group.name == "a#1"
-
-
 STREAMS = "ab"
 
 
@@ -121,31 +99,21 @@ class Overlap(RuleBasedStateMachine):
     """Clients begin, end and give up while time passes and batches are taken and learned, in any order."""
 
     @initialize(
-        rule=st.sampled_from(["groups", "varied_groups", "episodes"]), tasks=st.integers(1, 3), size=st.integers(2, 3),
-        staleness=st.integers(0, 3), surplus=st.sampled_from([0, 0, 1, 2]),
-        shares=st.sampled_from([{}, {"a": 1, "b": 1}, {"a": 2, "b": 1}]), steps=st.integers(1, 9),
-        held=st.sampled_from([3, 6, 1000]),
+        fields=st.fixed_dictionaries({
+            "batch_rule": st.sampled_from(["groups", "varied_groups", "episodes"]), "steps": st.integers(1, 9),
+            "streams": st.sampled_from([{}, {"a": 1, "b": 1}, {"a": 2, "b": 1}]), "max_staleness": st.integers(0, 3),
+            "surplus_groups": st.sampled_from([0, 0, 1, 2]),
+        }),
+        tasks=st.integers(1, 3), size=st.integers(2, 3), held=st.sampled_from([3, 6, 1000]),
     )  # fmt: skip
-    def load(
-        self,
-        rule: str,
-        tasks: int,
-        size: int,
-        staleness: int,
-        surplus: int,
-        shares: dict[str, float],
-        steps: int,
-        held: int,
-    ) -> None:
-        self.job = job(
-            batch_rule=rule, group_size=size, episodes_per_step=tasks * size, surplus_groups=surplus, streams=shares,
-            steps=steps, max_staleness=staleness, lease_ttl_s=TTL_S,
-        )  # fmt: skip
+    def load(self, fields: dict[str, Any], tasks: int, size: int, held: int) -> None:
+        self.job = job(group_size=size, episodes_per_step=tasks * size, lease_ttl_s=TTL_S, **fields)
         self.job = self.job.model_copy(update={"pool_bytes": held * EPISODE_BYTES})
         self.clock = Clock()
-        self.unit = size if rule == "episodes" else 1
+        self.unit = size if self.job.batch_rule == "episodes" else 1
         self.places = tasks * self.unit
         self.groups = Groups(self.job, self.clock)
+        shares = fields["streams"]
         self.dealer = DeficitRoundRobin(shares, {}) if shares else None
         self.open: dict[str, int] = {}
         self.oldest: dict[str, int] = {}

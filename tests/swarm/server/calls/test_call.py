@@ -1,7 +1,4 @@
-"""What becomes of calls whose clients go away, come back, or ask the same thing twice: none is trained unserved.
-
-Over real connections: a client leaves by closing its connection, as SDKs do when they give up waiting.
-"""
+"""What becomes of calls whose clients go away, come back, or ask the same thing twice: none is trained unserved."""
 
 from __future__ import annotations
 

@@ -52,14 +52,20 @@ async def served(tmp_path: Path, renderer: SlowRenderer, clock: Clock) -> AsyncI
         yield running
 
 
-async def test_others_are_answered_while_a_long_prompt_is_encoded(served: Served, renderer: SlowRenderer) -> None:
+async def test_others_are_answered_while_a_long_prompt_is_encoded_or_counted(
+    served: Served, renderer: SlowRenderer
+) -> None:
     long, short = await served.begin("long"), await served.begin("short")
+    body = {"model": MODEL, "messages": [{"role": "user", "content": LONG_WORDS}]}
     asked = asyncio.create_task(served.chat(long, LONG_WORDS))
+    counted = asyncio.create_task(served.post("/v1/messages/count_tokens", long["api_key"], body))
     assert await asyncio.to_thread(renderer.begun.wait, 120)
     assert (await served.chat(short, "hi")).text == "yes"
     assert not asked.done()
+    assert not counted.done()
     renderer.go_on.set()
     assert (await asked).text == "yes"
+    assert (await counted).body["input_tokens"] > LONG
     assert (await served.end(long)).status == 200
 
 
@@ -85,16 +91,6 @@ async def test_a_call_whose_prompt_is_encoded_for_long_keeps_its_lease(
     renderer.go_on.set()
     assert (await asked).text == "yes"
     assert (await served.end(lease)).status == 200
-
-
-async def test_tokens_are_counted_beside_the_calls_of_others_too(served: Served, renderer: SlowRenderer) -> None:
-    lease = await served.begin()
-    body = {"model": MODEL, "messages": [{"role": "user", "content": LONG_WORDS}]}
-    asked = asyncio.create_task(served.post("/v1/messages/count_tokens", lease["api_key"], body))
-    assert await asyncio.to_thread(renderer.begun.wait, 120)
-    assert (await served.chat(lease, "hi")).text == "yes"
-    renderer.go_on.set()
-    assert (await asked).body["input_tokens"] > LONG
 
 
 @pytest.mark.parametrize("turns", [[LONG_WORDS, "hi"], ["hi", LONG_WORDS], [LONG_WORDS, LONG_WORDS]])

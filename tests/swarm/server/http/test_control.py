@@ -55,19 +55,16 @@ async def test_a_fenced_owner_gets_409_and_need_not_try_again(served: Served) ->
         assert (late.status, late.code, late.headers["x-should-retry"]) == (409, "lease_lost", "false")
 
 
-@pytest.mark.parametrize("reward", [None, "much", float("nan"), float("inf")])
-async def test_a_reward_must_be_a_number(served: Served, reward: Any) -> None:
+async def test_a_reward_must_be_a_number_and_a_malformed_begin_names_its_field(served: Served) -> None:
     lease = await served.begin("a")
-    answer = await served.verb(lease, "end", {"reward": reward})
-    assert (answer.status, answer.body["error"]["param"]) in {(400, "reward"), (400, None)}
-    assert (await served.verb(lease, "heartbeat")).status == 200
-
-
-@pytest.mark.parametrize("body", [{}, {"task_id": ""}, {"task_id": "a", "wait_s": -1}, {"task_id": "a", "colour": 1}])
-async def test_a_malformed_begin_names_its_field(served: Served, body: dict[str, Any]) -> None:
-    answer = await served.post("/episodes", served.admin, body)
-    assert (answer.status, answer.code) == (400, "invalid_request")
-    assert answer.body["error"]["param"] in {"task_id", "wait_s", "colour"}
+    for reward in (None, "much", float("nan"), float("inf")):
+        answer = await served.verb(lease, "end", {"reward": reward})
+        assert (answer.status, answer.body["error"]["param"]) in {(400, "reward"), (400, None)}
+        assert (await served.verb(lease, "heartbeat")).status == 200
+    begins: list[dict[str, Any]] = [{}, {"task_id": ""}, {"task_id": "a", "wait_s": -1}, {"task_id": "a", "colour": 1}]
+    for body, field in zip(begins, ("task_id", "task_id", "wait_s", "colour"), strict=True):
+        answer = await served.post("/episodes", served.admin, body)
+        assert (answer.status, answer.code, answer.body["error"]["param"]) == (400, "invalid_request", field)
 
 
 async def test_a_client_that_goes_away_leaves_the_line(served: Served) -> None:

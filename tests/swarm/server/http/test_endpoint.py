@@ -44,15 +44,7 @@ def sdk(lease: dict[str, Any], http_client: Any = None) -> openai.AsyncOpenAI:
     )
 
 
-@pytest.mark.parametrize(
-    ("field", "value"),
-    [
-        ("n", 0), ("tools", [{"type": "retrieval"}]), ("tool_choice", "required"),
-        ("response_format", {"type": "json_object"}), ("logit_bias", {"5": 1}), ("min_tokens", 4),
-        ("frequency_penalty", 0.5), ("temperature", 0.2), ("top_p", 0.5), ("top_k", 5), ("top_logprobs", 3),
-        ("max_tokens", 0), ("seed", 2**64), ("stop", [""]), ("temperature", "hot"), ("no_such_field", 1),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("field", "value"), [("min_tokens", 4), ("temperature", 0.2), ("no_such_field", 1)])
 async def test_what_is_not_honoured_in_training_is_refused_by_name(served: Served, field: str, value: Any) -> None:
     lease = await served.begin()
     answer = await served.chat(lease, "hi", **{field: value})
@@ -68,18 +60,10 @@ async def test_fewer_tokens_are_honoured_and_the_cut_is_said(served: Served, fie
     assert answer.body["usage"]["completion_tokens"] == 4
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_a_stop_string_ends_the_answer_before_it(served: Served, stream: bool) -> None:
+async def test_a_stop_string_ends_the_answer_before_it(served: Served) -> None:
     """What the engine sampled beyond it is neither captured nor shown in the next turn."""
     lease = await served.begin()
-    async with sdk(lease) as client:
-        if stream:
-            chunks = await client.chat.completions.create(model=MODEL, messages=ASK, stop="o w", stream=True)
-            text = "".join([chunk.choices[0].delta.content or "" async for chunk in chunks])
-        else:
-            reply = await client.chat.completions.create(model=MODEL, messages=ASK, stop="o w")
-            text = reply.choices[0].message.content or ""
-    assert text == "héll"
+    assert (await served.chat(lease, "hi", stop="o w")).text == "héll"
     (episode,) = served.rollout.leases
     sampled = bytes(episode.tree.nodes[0].sampled)
     assert sampled.decode() == "héllo w"
@@ -97,16 +81,9 @@ async def test_a_prompt_that_leaves_no_room_is_refused_with_its_code(served: Ser
     assert (await served.chat(await served.begin(kind="eval"), "x" * 155)).status == 200
 
 
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"", b"{", b"[]", b"{}", b'{"model":"fake"}', b'{"model":"fake","messages":[]}',
-        b'{"model":"fake","messages":[{}]}',
-    ],
-)  # fmt: skip
-async def test_a_malformed_body_is_an_openai_error(served: Served, raw: bytes) -> None:
+async def test_a_malformed_body_is_an_openai_error(served: Served) -> None:
     lease = await served.begin()
-    answer = await served.call("POST", "/v1/chat/completions", lease["api_key"], raw=raw)
+    answer = await served.call("POST", "/v1/chat/completions", lease["api_key"], raw=b"{")
     assert (answer.status, answer.code) == (400, "invalid_request")
 
 
@@ -114,25 +91,6 @@ async def test_no_system_prompt_is_inserted(served: Served) -> None:
     await served.chat(await served.begin(), "hi")
     prompt, _ = served.backend.engine.seen[0]
     assert served.backend.renderer.decode(prompt) == "<|user|>hi<|assistant|>"
-
-
-async def test_a_call_in_flight_when_its_episode_ends_is_told_so(served: Served) -> None:
-    lease = await served.begin()
-    assert (await served.chat(lease, "hi")).status == 200
-    served.backend.engine.hold()
-    call = asyncio.create_task(served.chat(lease, "more"))
-    await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
-    assert (await served.end(lease)).status == 200
-    answer = await call
-    assert (answer.status, answer.code) == (410, "episode_ended")
-    assert served.rollout.gate.in_flight == 0
-
-
-async def test_a_stream_that_cannot_begin_is_a_plain_error(served: Served) -> None:
-    lease = await served.begin()
-    await served.verb(lease, "abort")
-    answer = await served.chat(lease, "hi", stream=True)
-    assert (answer.status, answer.code) == (410, "episode_ended")
 
 
 async def test_a_stream_that_nobody_reads_does_not_hold_a_step_for_ever(tmp_path: Path) -> None:
@@ -155,7 +113,6 @@ async def test_a_stream_that_nobody_reads_does_not_hold_a_step_for_ever(tmp_path
 
 
 TOOLS: list[Any] = [ADD]
-ADDED: list[Any] = [{"role": "user", "content": "2+2?"}]
 
 
 @contextlib.asynccontextmanager
@@ -202,16 +159,11 @@ async def test_tool_call_ids_are_nine_letters_and_digits_and_never_come_twice(tm
     assert len(set(found)) == len(found) == 12
 
 
-@pytest.mark.parametrize("stream", [False, True])
-async def test_an_answer_ends_with_its_first_call_where_no_more_are_wanted(tmp_path: Path, stream: bool) -> None:
-    async with speaking(tmp_path, called(a=1) + "\n" + called(a=2)) as served, sdk(await served.begin()) as client:
-        asked: Any = {"model": MODEL, "messages": ADDED, "tools": TOOLS, "parallel_tool_calls": False}
-        if stream:
-            chunks = await client.chat.completions.create(**asked, stream=True)
-            calls = [call async for chunk in chunks for call in chunk.choices[0].delta.tool_calls or []]
-        else:
-            calls = (await client.chat.completions.create(**asked)).choices[0].message.tool_calls
-        assert [call.function.arguments for call in calls] == ['{"a": 1}']
+async def test_an_answer_ends_with_its_first_call_where_no_more_are_wanted(tmp_path: Path) -> None:
+    async with speaking(tmp_path, called(a=1) + "\n" + called(a=2)) as served:
+        answer = await served.chat(await served.begin(), "2+2?", tools=TOOLS, parallel_tool_calls=False)
+        calls = answer.body["choices"][0]["message"]["tool_calls"]
+        assert [call["function"]["arguments"] for call in calls] == ['{"a": 1}']
         assert bytes(nodes(served)[0].sampled).decode() == called(a=1)
 
 
@@ -266,6 +218,7 @@ async def test_who_asks_for_events_gets_events_or_an_error_status(served: Served
     lease = await served.begin()
     kind, events = await lines(served, lease)
     assert (kind, events[-1]) == ("text/event-stream", "data: [DONE]")
+    assert all(event.startswith("data: ") for event in events), "one that is not silent has no comments"
     refused = await served.chat(lease, "hi", stream=True, temperature=0)
     assert (refused.status, refused.headers["content-type"]) == (400, "application/json")
 
@@ -284,10 +237,7 @@ async def test_a_template_s_refusal_is_a_lasting_400(served: Served, monkeypatch
 
 async def test_an_agent_s_session_header_never_takes_the_place_of_the_key(served: Served) -> None:
     mine, other = await served.begin(), await served.begin("other")
-    headers = {"authorization": f"Bearer {mine['api_key']}", "x-session-id": other["episode_id"]}
-    url, body = f"{mine['base_url']}/chat/completions", {"model": MODEL, "messages": ASK}
-    async with served.http.post(url, json=body, headers=headers) as response:
-        assert response.status == 200
+    assert (await served.chat(mine, headers={"x-session-id": other["episode_id"]})).status == 200
     sizes = {episode.id: len(episode.tree.nodes) for episode in served.rollout.leases}
     assert sizes == {mine["episode_id"]: 1, other["episode_id"]: 0}
 
@@ -314,11 +264,6 @@ async def test_a_stream_that_waits_says_that_it_lives(tmp_path: Path) -> None:
         assert any('"content":"yes"' in event for event in events)
 
 
-async def test_a_stream_that_is_not_silent_has_no_comments(served: Served) -> None:
-    _, events = await lines(served, await served.begin())
-    assert all(event.startswith("data: ") for event in events)
-
-
 async def test_a_stream_that_has_begun_ends_with_its_error(tmp_path: Path) -> None:
     async with speaking(tmp_path, "yes", patience=Patience(keep_alive_s=0.02)) as served:
         lease = await served.begin()
@@ -342,16 +287,6 @@ async def test_several_answers_stream_side_by_side(tmp_path: Path) -> None:
         assert set(texts.values()) == {says}
         assert sorted(ends) == [0, 1]
         assert len(nodes(served)) == 2
-
-
-async def test_one_call_that_fails_does_not_hurt_the_others(served: Served) -> None:
-    lease = await served.begin()
-    served.backend.engine.hold()
-    good = [asyncio.create_task(served.chat(lease, text)) for text in "ab"]
-    bad = await served.chat(lease, "c", max_tokens=0)
-    await eventually(lambda: served.backend.engine.active, lambda active: active == 2)
-    served.backend.engine.release()
-    assert [bad.status, *[(await call).status for call in good]] == [400, 200, 200]
 
 
 async def test_calls_are_told_to_come_back_while_the_engine_is_off(tmp_path: Path) -> None:
@@ -403,15 +338,4 @@ async def test_an_answer_that_the_engine_lost_is_a_503_to_try_again_and_leaves_n
     assert nodes(served) == []
     assert (await served.chat(lease, "hi")).status == 200
     assert len(nodes(served)) == 1
-    assert (await served.status())["state"] == "ROLLING"
-
-
-async def test_a_stream_whose_answer_the_engine_lost_ends_with_the_error(served: Served) -> None:
-    lease = await served.begin()
-    served.backend.engine.lose_next = "the engine lost this answer"
-    async with sdk(lease) as client:
-        with pytest.raises(openai.APIError, match="lost this answer"):
-            async for _ in await client.chat.completions.create(model=MODEL, messages=ASK, stream=True):
-                pass
-    assert nodes(served) == []
     assert (await served.status())["state"] == "ROLLING"

@@ -22,10 +22,15 @@ from tests.swarm.server.support import Clock, Served, eventually, job, serving
 Outcomes = list[tuple[float, bool | None]]
 
 
+async def due(served: Served, step: int, episodes: int) -> None:
+    """Play up to a step after which so many episodes are awaited."""
+    await served.play_to(step)
+    await served.until(awaited_evaluations=episodes, state="ROLLING")
+
+
 async def evaluated_at(served: Served, step: int, *outcomes: bool) -> None:
     """Play up to a step whose evaluation is due, and evaluate it."""
-    await served.play_to(step)
-    await served.until(awaited_evaluations=len(outcomes), state="ROLLING")
+    await due(served, step, len(outcomes))
     await served.evaluate(*outcomes)
     await eventually(served.status, lambda status: (status["evaluation"] or {}).get("step") == step)
 
@@ -49,8 +54,7 @@ async def checkpoints(served: Served) -> dict[str, Any]:
 async def test_training_waits_every_k_steps_the_last_one_too_and_then_it_is_finished(tmp_path: Path) -> None:
     wanted = job(steps=4, eval_every=2, evaluation_episodes=2)
     async with serving(tmp_path, wanted) as served:
-        await served.play_step()
-        await served.until(step=1, state="ROLLING", awaited_evaluations=0)
+        await due(served, 1, 0)
         await evaluated_at(served, 2, True, False)
         await served.play_step()
         await served.play_step()
@@ -108,8 +112,7 @@ async def test_an_evaluation_that_the_server_s_death_cut_short_is_played_again_w
     """Its checkpoint was saved before, and what was played of it counts for nothing."""
     wanted = job(steps=4, eval_every=1, evaluation_episodes=2, checkpoint_every=100)
     async with serving(tmp_path, wanted) as served:
-        await served.play_step()
-        await served.until(step=1, state="ROLLING", awaited_evaluations=2)
+        await due(served, 1, 2)
         await served.evaluate(True)
         assert saved(tmp_path) == {"step-000001"}
     async with serving(tmp_path, wanted) as served:
@@ -150,8 +153,7 @@ async def test_evaluations_at_named_steps_keep_no_best_and_tell_nobody_what_they
     """A study's evaluator plays hidden tasks then, and who trains may read the status."""
     wanted = job(steps=3, evaluate_after=(1,), evaluation_episodes=1)
     async with serving(tmp_path, wanted) as served:
-        await served.play_step()
-        await served.until(step=1, state="ROLLING", awaited_evaluations=1)
+        await due(served, 1, 1)
         await served.evaluate(True)
         await served.play_step()
         status = await served.until(step=2, state="ROLLING")
@@ -196,8 +198,7 @@ async def test_after_its_step_training_waits_for_the_evaluation_and_then_goes_on
     wanted = job(steps=3, evaluate_after=(1, 2), evaluation_episodes=3, max_staleness=max_staleness)
     async with serving(tmp_path, wanted) as served:
         for step in (1, 2):
-            await served.play_step()
-            await served.until(state="ROLLING", step=step, awaited_evaluations=3)
+            await due(served, step, 3)
             assert await begun(served) == 429
             await served.evaluate(True, True)
             assert (await served.status())["awaited_evaluations"] == 1
@@ -210,8 +211,7 @@ async def test_after_its_step_training_waits_for_the_evaluation_and_then_goes_on
 
 async def test_who_finds_no_place_and_who_looks_are_told_that_an_evaluation_is_waited_for(tmp_path: Path) -> None:
     async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=2)) as served:
-        await served.play_step()
-        await served.until(state="ROLLING", step=1, awaited_evaluations=2)
+        await due(served, 1, 2)
         refused = await served.post("/episodes", served.admin, {"task_id": "a", "wait_s": 0})
         assert_golden(refused.message)
         status = await eventually(served.status, lambda status: status["waiting"] is not None)
@@ -243,8 +243,7 @@ async def test_who_evaluates_ends_with_a_server_that_failed_and_after_a_while_wi
 async def test_an_evaluation_that_began_with_other_weights_is_none_of_the_awaited(tmp_path: Path) -> None:
     async with serving(tmp_path, job(evaluate_after=(1,), evaluation_episodes=1)) as served:
         early = await served.begin("t", kind="eval")
-        await served.play_step()
-        await served.until(state="ROLLING", step=1, awaited_evaluations=1)
+        await due(served, 1, 1)
         await served.end(early)
         assert (await served.status())["awaited_evaluations"] == 1
 
@@ -269,16 +268,14 @@ async def test_a_client_that_evaluates_too_is_noticed_by_who_was_to_evaluate(tmp
     async with serving(tmp_path, wanted) as served:
         client = AsyncSwarmClient(served.url, served.server.keys.role("client"))
         async with client:
-            await served.play_step()
-            await served.until(state="ROLLING", step=1, awaited_evaluations=2)
+            await due(served, 1, 2)
             evaluations = awaited(client, 2)
             await served.evaluate(True)
             with pytest.raises(InvalidRequest, match=r"that waits for 1"):
                 await anext(evaluations)
             first = await client.evaluate(said, [task])
             await served.until(awaited_evaluations=0)
-            await served.play_step()
-            await served.until(state="ROLLING", step=2, awaited_evaluations=2)
+            await due(served, 2, 2)
             second = await client.evaluate(said, [task])
     with pytest.raises(InvalidRequest, match=r"found 1 that.*version 2"):
         require_of([*first, *second], 1)

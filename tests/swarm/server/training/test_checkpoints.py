@@ -26,6 +26,19 @@ def test_an_older_checkpoint_stays_until_the_newer_one_is_counted_on(tmp_path: P
     assert folders(tmp_path / "c") == {"step-000002"}
 
 
+def test_the_newest_one_that_loads_is_loaded(tmp_path: Path) -> None:
+    learner = FakeBackend(job()).learner
+    checkpoints = Checkpoints(tmp_path, 3, [])
+    for step in (1, 2, 3):
+        learner.update(Batch(step, ()))
+        checkpoints.count_on(step, checkpoints.save(learner, step))
+    (tmp_path / "step-000003" / "fake.json").unlink()
+    fresh = FakeBackend(job()).learner
+    known = [(3, "step-000003"), (2, "step-000002"), (1, "step-000001")]
+    assert Checkpoints(tmp_path, 3, known).load(fresh) == 2
+    assert fresh.version == 2
+
+
 def test_a_checkpoint_the_store_does_not_know_is_not_loaded_and_goes(tmp_path: Path) -> None:
     learner = FakeBackend(job()).learner
     learner.update(Batch(1, ()))

@@ -1,8 +1,4 @@
-"""Evaluations during training feed nothing: token by token what is learned is what is learned without a schedule.
-
-Bit for bit weights may differ: what an evaluation leaves in the engine's cache, a prompt of the training that begins
-alike goes on from, and a prefix that was computed in other pieces is rounded otherwise in the last place.
-"""
+"""Evaluations during training feed nothing: token by token what is learned is what is learned without a schedule."""
 
 from __future__ import annotations
 

@@ -13,25 +13,9 @@ import pytest
 from swarm.backends.fake.backend import FakeBackend
 from swarm.backends.protocols import BackendError, Batch, NotFinite
 from swarm.job import Job
-from tests.swarm.server.support import Clock, eventually, job, serving
+from tests.swarm.server.support import Clock, RecordingTracker, eventually, job, serving
 
 pytestmark = pytest.mark.slow
-
-
-class RecordingTracker:
-    """Keeps what is logged, and by which thread."""
-
-    def __init__(self) -> None:
-        self.logged: list[tuple[int, dict[str, float]]] = []
-        self.threads: set[str] = set()
-        self.finished = 0
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.threads.add(threading.current_thread().name)
-        self.logged.append((step, dict(metrics)))
-
-    def finish(self) -> None:
-        self.finished += 1
 
 
 async def test_a_whole_training_trains_what_was_sampled_and_ends(tmp_path: Path) -> None:
@@ -120,9 +104,7 @@ async def test_a_finished_training_with_a_learning_rate_of_0_says_what_became_of
 async def test_an_evaluation_in_flight_is_waited_for_and_later_ones_wait_for_the_update(tmp_path: Path) -> None:
     async with serving(tmp_path) as served:
         evaluation = await served.begin("e", kind="eval")
-        leases = [await served.begin(task) for task in "aabb"]
-        for lease in leases:
-            await served.chat(lease, "hi")
+        leases = await served.begin_batch()
         served.backend.engine.hold()
         early = asyncio.create_task(served.chat(evaluation, "early"))
         await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
@@ -140,42 +122,23 @@ async def test_an_evaluation_in_flight_is_waited_for_and_later_ones_wait_for_the
         )
 
 
-async def test_a_generation_that_never_ends_is_fenced_and_the_step_goes_on(tmp_path: Path) -> None:
+async def test_a_generation_that_never_ends_is_fenced_and_one_that_waits_for_the_update_is_not(
+    tmp_path: Path,
+) -> None:
     clock = Clock()
     async with serving(tmp_path, job(drain_timeout_s=10), clock=clock) as served:
-        evaluation = await served.begin("e", kind="eval")
-        leases = [await served.begin(task) for task in "aabb"]
-        for lease in leases:
-            await served.chat(lease, "hi")
-        served.backend.engine.hold()
-        stuck = asyncio.create_task(served.chat(evaluation, "x"))
-        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
-        ended = await asyncio.gather(*(served.end(lease) for lease in leases))
-        assert [answer.status for answer in ended] == [200] * 4
-        await served.until(state="ROLLING_POST")
-        clock.now += 11
-        answer = await stuck
-        assert (answer.status, answer.code) == (409, "lease_lost")
-        await served.until(step=1)
-
-
-async def test_a_call_that_waits_for_the_update_is_not_fenced_for_one_that_holds_it_up(tmp_path: Path) -> None:
-    clock = Clock()
-    async with serving(tmp_path, job(drain_timeout_s=10), clock=clock) as served:
-        leases = [await served.begin(task) for task in "aabb"]
-        for lease in leases:
-            await served.chat(lease, "hi")
+        leases = await served.begin_batch()
         endless, patient = await served.begin("e", kind="eval"), await served.begin("e", kind="eval")
         served.backend.engine.hold()
         stuck = asyncio.create_task(served.chat(endless, "x"))
         await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
-        for lease in leases:
-            await served.end(lease)
+        ended = await asyncio.gather(*(served.end(lease) for lease in leases))
+        assert [answer.status for answer in ended] == [200] * 4
         await served.until(state="ROLLING_POST")
         late = asyncio.create_task(served.chat(patient, "x"))
         await eventually(lambda: served.rollout.counts["calls"], lambda calls: calls == 6)
         clock.now += 11
-        assert (await stuck).code == "lease_lost"
+        assert ((await stuck).status, (await stuck).code) == (409, "lease_lost")
         served.backend.engine.release()
         assert (await late).body["system_fingerprint"] == "policy-1"
 
@@ -341,16 +304,3 @@ class Slow(FakeBackend):
             return update(batch)
 
         self.learner.update = slow  # type: ignore[method-assign]
-
-
-async def test_a_begin_during_the_update_is_served_after_it(tmp_path: Path) -> None:
-    slow = Slow(job())
-    async with serving(tmp_path, backend=lambda _: slow) as served:
-        await served.play_step()
-        await served.until(state="WEIGHT_SYNCING")
-        begun = asyncio.create_task(served.begin("a"))
-        evaluated = asyncio.create_task(served.begin("a", kind="eval"))
-        refused = await served.post("/episodes", served.admin, {"task_id": "a"})
-        assert (refused.status, refused.code) == (429, "throttled")
-        slow.go.set()
-        assert [(await begun)["policy_version"], (await evaluated)["policy_version"]] == [1, 1]

@@ -19,20 +19,7 @@ from swarm.server.watching.history import HistoryQuery
 from swarm.server.watching.snapshots import MOST_DROPS, MOST_OWNERS, MOST_STREAMS, model_in_words
 from swarm.snapshot import Snapshot
 from tests.golden import assert_golden
-from tests.swarm.server.support import Clock, Served, eventually, job, serving
-
-
-class Told:
-    """A tracker that merges what it is told of a step, as W&B does."""
-
-    def __init__(self) -> None:
-        self.steps: dict[int, dict[str, float]] = {}
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        self.steps[step] = {**self.steps.get(step, {}), **metrics}
-
-    def finish(self) -> None:
-        """Nothing to do."""
+from tests.swarm.server.support import Clock, RecordingTracker, Served, eventually, job, serving
 
 
 async def known(served: Served, step: int) -> dict[str, Any]:
@@ -46,7 +33,7 @@ def steps(page: Mapping[str, Any]) -> list[int]:
 
 async def test_it_says_what_the_tracker_was_told_evaluations_too_before_and_after_a_restart(tmp_path: Path) -> None:
     wanted = job(steps=5, eval_every=2, evaluation_episodes=1, tracking=Tracking(), checkpoint_every=3)
-    first, second = Told(), Told()
+    first, second = RecordingTracker(), RecordingTracker()
     async with serving(tmp_path, wanted, tracker=lambda _: first) as served:
         await served.play_to(2)
         lease = await served.begin("t", kind="eval")
@@ -104,7 +91,7 @@ async def test_numbers_that_are_none_are_left_out(tmp_path: Path) -> None:
         made.learner.update = updated  # type: ignore[method-assign]
         return made
 
-    tracker = Told()
+    tracker = RecordingTracker()
     async with serving(tmp_path, job(steps=2), backend=backend, tracker=lambda _: tracker) as served:
         await served.play_to(1)
         (record,) = (await known(served, 1))["steps"]
