@@ -23,6 +23,10 @@ from tests.studies.synthetic import Synthetic
 PATIENCE_S = 600.0
 """How long a test waits for what must come; none is judged by it."""
 
+CANCELLED = "cancelled in the Prefect UI"
+PAUSED = "paused in the Prefect UI"
+"""Reasons of a study that somebody stopped or paused on a page."""
+
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State

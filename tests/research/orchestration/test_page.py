@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from research.orchestration.server import PrefectServer
-from tests.research.orchestration.shown import PATIENCE_S, Asking, Told, Watched, artifacts_of
+from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, PAUSED, Asking, Told, Watched, artifacts_of
 from tests.studies.synthetic import STUDY as SYNTHETIC
 
 if TYPE_CHECKING:
@@ -29,13 +29,13 @@ def click(page: Page, server: PrefectServer, watched: Watched, button: str, conf
 def test_the_buttons_are_there_and_are_obeyed(page: Page, server: PrefectServer, watched: Watched) -> None:
     click(page, server, watched, "Pause", "Pause Flow Run")
     watched.refresh()
-    assert watched.tick().paused_reason == "paused in the Prefect UI"
+    assert watched.tick().paused_reason == PAUSED
     click(page, server, watched, "Resume", "Resume")
     watched.refresh()
     assert watched.tick().paused_reason is None
     click(page, server, watched, "Cancel", "Cancel Flow Run")
     watched.refresh()
-    assert watched.tick().stopped_reason == "cancelled in the Prefect UI"
+    assert watched.tick().stopped_reason == CANCELLED
 
 
 def test_a_question_is_answered_in_its_form(page: Page, server: PrefectServer, asking: Asking) -> None:

@@ -95,15 +95,15 @@ def test_a_lost_attempt_keeps_its_row_and_the_next_try_waits_in_its_own(syntheti
     first, second, *_ = synthetic.plan()
     launched = synthetic.launch(first)
     assert said(begun(synthetic.state(), since)[name(first)]) == ["Planned", "Running"]
-    lost = synthetic.end(first, status="lost", code="lost", reason="its process is gone")
+    lost = synthetic.end(first, status="lost", code="lost", reason="gone")
     found = begun(synthetic.state(), since)
     ended, waiting = found[name(first)], found[name(first, ", try 2")]
     assert [(one.kind, one.at) for one in ended.states[1:]] == [("RUNNING", time(launched)), ("CRASHED", time(lost))]
-    assert ended.states[-1].message == "its process is gone"
+    assert ended.states[-1].message == "gone"
     assert said(waiting) == ["AwaitingRetry"]
     assert waiting.tags[0] == "try:2"
     assert (waiting.states[0].kind, waiting.states[0].at) == ("SCHEDULED", time(lost))
-    assert waiting.states[0].message == "try 1 lost: its process is gone"
+    assert waiting.states[0].message == "try 1 lost: gone"
     synthetic.launch(first, 2)
     assert said(begun(synthetic.state(), since)[name(first, ", try 2")]) == ["AwaitingRetry", "Retrying"]
     synthetic.end(first, 2)
@@ -127,10 +127,10 @@ def test_a_run_that_was_given_up_before_it_began_is_not_needed(synthetic: Synthe
     synthetic.lock()
     since = synthetic.state()
     spec, *_ = synthetic.plan()
-    synthetic.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="vetoed", reason="nothing needs it")
+    synthetic.append(EventType.RUN_INVALIDATED, run_id=spec.run_id, code="vetoed", reason="needless")
     row = begun(synthetic.state(), since)[name(spec)]
     assert [(state.kind, state.name) for state in row.states] == [("PENDING", "Planned"), ("CANCELLED", "Not needed")]
-    assert row.states[-1].message == "vetoed: nothing needs it"
+    assert row.states[-1].message == "vetoed: needless"
 
 
 def test_a_resumed_study_shows_what_was_open_as_of_its_own_begin(synthetic: Synthetic) -> None:

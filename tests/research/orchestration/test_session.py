@@ -14,7 +14,16 @@ from research.installation.home import Home
 from research.scheduling.steps import BUDGET_RULE
 from studies import EventLog, EventType, StudyState
 from tests.research.bench import STUDY
-from tests.research.orchestration.shown import Asking, Told, Watched, artifacts_of, state_of, task_runs
+from tests.research.orchestration.shown import (
+    CANCELLED,
+    PAUSED,
+    Asking,
+    Told,
+    Watched,
+    artifacts_of,
+    state_of,
+    task_runs,
+)
 from tests.studies.synthetic import STUDY as SYNTHETIC
 
 if TYPE_CHECKING:
@@ -38,12 +47,12 @@ def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watc
     assert watched.shown() == "Cancelling"
     watched.refresh()
     state = watched.tick()
-    assert state.stopped_reason == "cancelled in the Prefect UI"
+    assert state.stopped_reason == CANCELLED
     assert running(state) == 0
     identity = watched.flow_run.id
     watched.session.close(None)
     ended = watched.client.read_flow_run(identity)
-    assert (state_of(ended).name, state_of(ended).message) == ("Cancelled", "cancelled in the Prefect UI")
+    assert (state_of(ended).name, state_of(ended).message) == ("Cancelled", CANCELLED)
     watched.bench.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"], worked_s=0.0)
     assert running(watched.tick()) == 2, "`ajet study resume` goes on"
 
@@ -69,14 +78,14 @@ def test_pause_begins_nothing_lets_runs_finish_and_lasts_until_cancel(watched: W
     for handle in watched.bench.sandbox.handles.values():
         handle.ended = handle._end("ok")
     after = watched.tick()
-    assert after.paused_reason == "paused in the Prefect UI"
+    assert after.paused_reason == PAUSED
     assert [run.status for run in after.runs.values()].count("collected") == 2
     assert running(after) == 0
     watched.refresh()
     assert watched.shown() == "Paused", "looks go on while it is paused"
     watched.click("cancel")
     watched.refresh()
-    assert watched.tick().stopped_reason == "cancelled in the Prefect UI"
+    assert watched.tick().stopped_reason == CANCELLED
 
 
 @pytest.mark.parametrize("paused_by", ["page", "terminal"])

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.research.orchestration.shown import wait_for
+from tests.research.orchestration.shown import CANCELLED, wait_for
 from tests.research.serving.conftest import Pages, stop, trainings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -48,7 +48,7 @@ def test_a_study_that_trains_is_shown_again_and_one_that_waits_is_handed_over_ag
 
     pages.press(shown.id, "cancel")  # which the new flow run can do too, and makes room for the one that waits
     pages.until(shown.id, "Cancelled")
-    assert pages.study(training).stopped_reason == "cancelled in the Prefect UI"
+    assert pages.study(training).stopped_reason == CANCELLED
     pages.until(again.id, "Running")
     wait_for(lambda: bool(trainings(pages.study(waiting))))
     assert [one.id for one in pages.runs_of(waiting)] == [again.id]

@@ -24,7 +24,7 @@ from research.study.stop import request_pause, request_stop
 from studies import EventLog, EventType, StudyLog, fold
 from studies.log.fold import SERVED
 from studies.log.leases import Holder
-from tests.research.orchestration.shown import state_of
+from tests.research.orchestration.shown import CANCELLED, state_of
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -317,7 +317,7 @@ def test_a_cancel_that_no_controller_lived_to_see_stops_the_study(
         home.study("s-6").mkdir(parents=True)
         (left,) = Orphans(log, home, Holder.here(home.path)).found()
         looks._hand_over(client, left)
-        assert fold(log.read("s-6")).stopped_reason == "cancelled in the Prefect UI"
+        assert fold(log.read("s-6")).stopped_reason == CANCELLED
     assert state_of(client.read_flow_run(first)).is_cancelled()
 
 

@@ -106,7 +106,8 @@ def test_what_lasts_is_said_once_and_its_end_once(looking: StudyWorker, monkeypa
     assert said == ["the worker waits (SandboxError: no room)"]
     looking._try(looking._look)
     looking._try(looking._look)
-    assert said[1:] == ["the worker goes on"]
+    (line,) = said[1:]
+    assert "goes on" in line
 
 
 def test_a_line_that_a_full_disk_does_not_take_ends_no_worker(looking: StudyWorker) -> None:

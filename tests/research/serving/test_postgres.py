@@ -9,7 +9,7 @@ import pytest
 import sqlalchemy as sa
 
 from research.orchestration.named import DATABASE
-from tests.research.orchestration.shown import wait_for
+from tests.research.orchestration.shown import CANCELLED, wait_for
 from tests.research.serving.conftest import Pages, served_in, trainings
 from tests.studies.conftest import postgres_url  # noqa: F401 - a fixture
 
@@ -43,7 +43,7 @@ def test_what_a_server_on_postgresql_knew_is_there_after_it_was_killed(pages: Pa
 
     pages.press(run, "cancel")
     pages.until(run, "Cancelled")
-    assert pages.study().stopped_reason == "cancelled in the Prefect UI"
+    assert pages.study().stopped_reason == CANCELLED
     assert [each.id for each in pages.runs_of(pages.study().id)] == [run]
     shown = pages.ajet("up", "--json")
     assert PASSWORD not in shown.stdout + shown.stderr

@@ -118,9 +118,8 @@ def test_what_waits_undoes_nothing_that_came_after_it_and_a_later_wish_does(
     assert request_stop(home, log, STUDY) if halt == "stop" else request_pause(log, STUDY, "lunch")
     assert sits(key).how == ("cancelled" if halt == "stop" else DROVE.how), "what runs is looked after"
     found = state(log)
-    assert (found.stopped_reason, found.paused_reason) == (
-        ("stopped by the user", None) if halt == "stop" else (None, "lunch")
-    )
+    assert found.paused_reason == (None if halt == "stop" else "lunch")
+    assert ("user" in (found.stopped_reason or "")) == (halt == "stop")
     assert sits(asking()) == DROVE
     assert (state(log).stopped_reason, state(log).paused_reason) == (None, None)
 
@@ -190,12 +189,12 @@ def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
     from research.orchestration.flow_run import FlowRun
     from research.serving import sitting
 
-    opened = list[str]()
+    opened, why = list[str](), "the database starts again"
 
     def away_at_first(url: str) -> EventLog:
         opened.append(url)
         if len(opened) == 1:
-            raise StoreError("the database starts again")
+            raise StoreError(why)
         return EventLog(url)
 
     monkeypatch.setattr(sitting, "PAUSE_S", 0.0)
@@ -204,7 +203,7 @@ def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
     assert sitting._worked(home, flow_run) == DROVE
     monkeypatch.setattr(sitting, "PATIENCE_S", -1.0)
     opened.clear()
-    assert sitting._worked(home, flow_run) == SessionEnd("failed", "the database starts again")
+    assert sitting._worked(home, flow_run) == SessionEnd("failed", why)
 
 
 RUN = UUID("051ddaab-9b8d-41c4-8083-782f3c17c0b3")
@@ -252,7 +251,7 @@ def test_a_stop_that_takes_too_long_is_said(
         request_stop(home, log, STUDY)
         with pytest.raises(StudyBusy, match="drives it"):
             sits(asking())
-    assert state(log).stopped_reason == "stopped by the user"
+    assert "user" in (state(log).stopped_reason or "")
 
 
 @pytest.mark.slow

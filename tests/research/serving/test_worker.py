@@ -12,7 +12,7 @@ import pytest
 from research.orchestration.reconcile import SessionEnd
 from research.orchestration.server import recorded
 from research.serving.supervision import WORKER
-from tests.research.orchestration.shown import PATIENCE_S, artifacts_of, wait_for
+from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, PAUSED, artifacts_of, wait_for
 from tests.research.serving.conftest import TOPIC, Pages, stop, trainings
 
 if TYPE_CHECKING:
@@ -38,14 +38,14 @@ def test_a_study_lives_in_the_pages_from_its_beginning_over_every_button_and_eve
 
     pages.press(first, "cancel")
     pages.until(first, "Cancelled")
-    assert pages.study().stopped_reason == "cancelled in the Prefect UI"
+    assert pages.study().stopped_reason == CANCELLED
     assert not trainings(pages.study())
 
     second = pages.begin("ajet-resume", study=study)
     pages.until(second, "Running")
     wait_for(lambda: bool(trainings(pages.study())))
     pages.press(second, "pause")
-    wait_for(lambda: pages.study().paused_reason == "paused in the Prefect UI")
+    wait_for(lambda: pages.study().paused_reason == PAUSED)
     assert pages.ajet("study", "resume", study).returncode == 0
     pages.until(second, "Running")
 

@@ -17,7 +17,7 @@ from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
 from studies import EventLog
 from studies.log.leases import ControllerLeases
-from tests.research.orchestration.shown import PATIENCE_S, wait_for
+from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, wait_for
 from tests.research.serving.conftest import Pages, stop, trainings
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -78,7 +78,7 @@ def test_a_study_is_cancelled_left_and_taken_up_by_a_worker_of_processes(pages: 
     wait_for(lambda: bool(trainings(pages.study())))
     pages.press(first, "cancel")
     pages.until(first, "Cancelled")
-    assert pages.study().stopped_reason == "cancelled in the Prefect UI"
+    assert pages.study().stopped_reason == CANCELLED
     wait_for(lambda: not containers(engine, pages))
 
     second = pages.begin("ajet-resume", study=study)

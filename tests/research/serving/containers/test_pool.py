@@ -114,7 +114,7 @@ def test_what_a_container_sees_otherwise_is_named(tmp_path: Path) -> None:
 
 
 def test_who_hands_a_study_over_knows_that_its_sittings_are_containers(installation: Home) -> None:
-    with working(installation, contained=True), pytest.raises(NoEngine, match="in a container itself"):
+    with working(installation, contained=True), pytest.raises(NoEngine, match="container itself"):
         choose("docker", environment_of_sittings(installation, {}), installation, print)
     assert environment_of_sittings(installation, {}) == {}
     with working(installation):
