@@ -66,17 +66,7 @@ class Watched:
         return self.client.read_flow_run(shown_in(self.bench.home.study(STUDY) / "prefect.json"))
 
     def click(self, button: str) -> None:
-        """Send what the web page sends."""
-        from prefect.client.schemas.objects import State, StateType
-        from prefect.states import Suspended
-
-        run = self.flow_run.id
-        if button == "resume":
-            self.client.resume_flow_run(run)
-            return
-        state: State[Any] = Suspended(timeout_seconds=300) if button == "pause" else State(type=StateType.CANCELLING)
-        result = self.client.set_flow_run_state(run, state)
-        assert str(result.status.value) in ("ACCEPT", "REJECT"), result
+        assert press(self.client, self.flow_run.id, button) in ("ACCEPT", "REJECT")
 
     def shown(self) -> str:
         return str(state_of(self.flow_run).name)
@@ -151,6 +141,26 @@ class Told:
         payload = {kind: {"path": path.name, "sha256": "0" * 64} for kind, path in paths.items()}
         self.synthetic.append(EventType.REPORT_BUILT, **payload)
         return report.markdown.read_text()
+
+
+def press(client: SyncPrefectClient, run: UUID, button: str) -> str:
+    """Send what the web page sends for "cancel", "pause" or "resume"; return what the server makes of it."""
+    from prefect.client.schemas.objects import State, StateType
+    from prefect.states import Suspended
+
+    if button == "resume":
+        client.resume_flow_run(run)
+        return "ACCEPT"
+    state: State[Any] = Suspended(timeout_seconds=300) if button == "pause" else State(type=StateType.CANCELLING)
+    return str(client.set_flow_run_state(run, state).status.value)
+
+
+def runs_of(client: SyncPrefectClient, study: str) -> list[FlowRun]:
+    """Return the flow runs of a study, the oldest first."""
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
+
+    runs = client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[study])))
+    return sorted(runs, key=lambda run: str(run.created))
 
 
 def shown_in(note: Path) -> UUID:

@@ -21,7 +21,7 @@ from research.serving.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
 from tests.furnished import furnish
 from tests.research.orchestration.conftest import client, page, server  # noqa: F401 - fixtures
-from tests.research.orchestration.shown import PATIENCE_S, wait_for
+from tests.research.orchestration.shown import PATIENCE_S, press, runs_of, wait_for
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -129,14 +129,7 @@ class Pages:
         return self.client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
 
     def press(self, run: UUID, button: str) -> None:
-        from prefect.client.schemas.objects import State, StateType
-        from prefect.states import Suspended
-
-        if button == "resume":
-            self.client.resume_flow_run(run)
-            return
-        state: State[Any] = Suspended(timeout_seconds=300) if button == "pause" else State(type=StateType.CANCELLING)
-        status = str(self.client.set_flow_run_state(run, state).status.value)
+        status = press(self.client, run, button)
         # What waits, and has no process to be ended, is Cancelled at once, which the server calls a rejection.
         assert status == "ACCEPT" or (button == "cancel" and self.shown(run) == "Cancelled")
 
@@ -153,10 +146,7 @@ class Pages:
 
     def runs_of(self, study: str) -> list[FlowRun]:
         """Return the flow runs of a study, the oldest first."""
-        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
-
-        runs = self.client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[study])))
-        return sorted(runs, key=lambda run: str(run.created))
+        return runs_of(self.client, study)
 
     def study(self, name: str | None = None) -> StudyState:
         """Return a study, the newest by default."""

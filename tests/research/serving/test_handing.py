@@ -24,7 +24,7 @@ from research.study.stop import request_pause, request_stop
 from studies import EventLog, EventType, StudyLog, fold
 from studies.log.fold import SERVED
 from studies.log.leases import Holder
-from tests.research.orchestration.shown import CANCELLED, state_of
+from tests.research.orchestration.shown import CANCELLED, runs_of, state_of
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
@@ -172,10 +172,7 @@ class Left:
 
     def runs(self) -> list[UUID]:
         """Return the flow runs that were asked for, the oldest first."""
-        from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterTags
-
-        runs = self.client.read_flow_runs(flow_run_filter=FlowRunFilter(tags=FlowRunFilterTags(all_=[self.study])))
-        return [run.id for run in sorted(runs, key=lambda run: str(run.created))]
+        return [run.id for run in runs_of(self.client, self.study)]
 
     def state(self, run: UUID) -> State[Any]:
         return state_of(self.client.read_flow_run(run))
