@@ -67,6 +67,7 @@ def launches(benches: Sequence[Bench]) -> list[str]:
     return [event.study for event in sorted(launched, key=lambda event: event.ts)]
 
 
+@pytest.mark.slow
 def test_both_come_to_the_verdicts_that_they_come_to_alone(fast_path: Path) -> None:
     alone = Bench(fast_path / "alone", design=design(16), budget_s=6000.0)
     alone.drive(alone.loop())
@@ -80,6 +81,7 @@ def test_both_come_to_the_verdicts_that_they_come_to_alone(fast_path: Path) -> N
     assert set(benches[0].sandbox.starts.values()) == {1}
 
 
+@pytest.mark.slow
 def test_they_take_turns_from_the_moment_the_second_begins(fast_path: Path) -> None:
     benches = two(fast_path)
     with driven(benches) as loops:
@@ -94,6 +96,7 @@ def test_they_take_turns_from_the_moment_the_second_begins(fast_path: Path) -> N
     assert all(0.25 <= share <= 0.75 for share in shares), order
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "second"), [(1, 2), (2, 3), (1, 1), (3, 1)])
 def test_runs_of_different_sizes_never_take_more_than_the_machine_and_all_get_there(
     fast_path: Path, first: int, second: int
@@ -133,6 +136,7 @@ def test_a_study_that_is_stopped_or_paused_leaves_the_machine_to_the_other(fast_
     assert state_of(benches[1]).status == "concluded"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [False, True])
 def test_a_controller_that_is_killed_at_any_event_leaves_no_slot_and_overloads_nothing(
     fast_path: Path, written: bool
@@ -159,6 +163,7 @@ def test_a_controller_that_is_killed_at_any_event_leaves_no_slot_and_overloads_n
     assert set(first.sandbox.starts.values()) == {1}
 
 
+@pytest.mark.slow
 def test_what_a_killed_controller_left_running_keeps_its_slots_and_no_more(fast_path: Path) -> None:
     benches = two(fast_path)
     with driven(benches[:1]) as (loop,):
@@ -176,6 +181,7 @@ def test_what_a_killed_controller_left_running_keeps_its_slots_and_no_more(fast_
     assert set(benches[0].sandbox.starts.values()) == {1}
 
 
+@pytest.mark.slow
 def test_runs_of_the_other_study_are_neighbours(fast_path: Path) -> None:
     benches = two(fast_path)
     with driven(benches) as loops:
