@@ -72,8 +72,8 @@ def test_where_nothing_was_measured_no_model_is_read_to_be_looked_up(monkeypatch
 def test_a_larger_model_is_dearer_and_its_parameters_are_counted_without_loading_it(brought: Job) -> None:
     assert parameters(brought) == 135_000_000
     assert Estimates().run(brought) > 10 * Estimates().run(Job())
-    assert is_guess(brought)
-    assert not is_guess(Job())
+    assert (is_guess(brought), is_guess(Job())) == (True, False)
+    assert parameters(Job(model=TinyModel(hidden_size=1024, layers=24))) > 1000 * parameters(Job()), "by its shape"
 
 
 def test_a_run_whose_backend_boots_for_minutes_is_priced_with_its_boot() -> None:
@@ -82,12 +82,9 @@ def test_a_run_whose_backend_boots_for_minutes_is_priced_with_its_boot() -> None
     assert dearer == pytest.approx(BOOTS_S["verl"] - STARTUP_S)
 
 
-def test_a_small_model_of_a_folder_costs_what_the_tiny_one_does(tmp_path: Path) -> None:
+def test_a_small_model_costs_what_the_tiny_one_does_and_one_whose_folder_is_gone_something(tmp_path: Path) -> None:
     small = Job(model=model_folder(str(model_at(tmp_path / "small"))))
     assert Estimates().run(small) == Estimates().run(Job())
-
-
-def test_a_model_whose_folder_is_gone_is_estimated_all_the_same(tmp_path: Path) -> None:
     assert Estimates().run(Job(model=PathModel(path=str(tmp_path / "gone")))) > 0
 
 
@@ -219,7 +216,7 @@ def test_a_check_of_the_model_prices_what_nobody_measured_in_the_environment(bro
 
 
 def test_what_was_measured_in_the_environment_goes_before_a_check_of_the_model(brought: Job) -> None:
-    found = Estimates((known(brought, seconds_per_episode=0.5),), lambda job: checked(job))
+    found = Estimates((known(brought, seconds_per_episode=0.5),), checked)
     assert found.evaluations(brought, 10) == pytest.approx(10.0)
     assert "model check" not in found.said_of(brought)
 
@@ -239,7 +236,3 @@ def test_a_server_may_be_silent_for_two_steps_and_never_for_less_than_the_usual(
     assert watchdog_of(1.0) == DEFAULT_WATCHDOG
     assert watchdog_of(600.0).heartbeat_s == longest_silence(600.0) == 1200.0
     assert watchdog_of(600.0).model_copy(update={"heartbeat_s": 120.0}) == DEFAULT_WATCHDOG
-
-
-def test_a_tiny_model_of_another_size_is_counted_by_its_shape() -> None:
-    assert parameters(Job(model=TinyModel(hidden_size=1024, layers=24))) > 1000 * parameters(Job())

@@ -21,27 +21,20 @@ from tests.research.fakes import FakeContainers
 first_estimate = Estimates().run
 
 
-@pytest.mark.parametrize("change", [{"steps": 80}, {"episodes_per_step": 256}, {"epochs": 4}])
-def test_more_work_costs_more(change: dict[str, int]) -> None:
-    assert first_estimate(Job(**change)) > first_estimate(Job())  # type: ignore[arg-type]
-
-
-def test_more_calls_an_episode_cost_more() -> None:
-    assert first_estimate(Job(environment="guess")) > first_estimate(Job(environment="arith"))
-
-
-def test_a_run_of_no_steps_still_pays_for_evaluations_and_start() -> None:
-    assert first_estimate(Job(steps=1)) > 12
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [({}, {"steps": 80}), ({}, {"episodes_per_step": 256}), ({}, {"epochs": 4}),
+     ({"environment": "arith"}, {"environment": "guess"})],
+)  # fmt: skip
+def test_more_work_costs_more_and_a_start_and_evaluations_are_paid_for(less: Any, more: Any) -> None:
+    assert first_estimate(Job(**more)) > first_estimate(Job(**less)) > first_estimate(Job(steps=1)) > 12
 
 
 def test_an_observed_job_costs_what_it_took_whatever_its_seed() -> None:
     pricing = make_pricing(2, {price_key(Job(seed=5)): 33.0})
     assert pricing.seconds_per_run(Job(seed=9)) == 33.0
     assert pricing.seconds_per_run(Job(steps=20)) == first_estimate(Job(steps=20))
-
-
-def test_the_basis_says_whether_anything_was_observed() -> None:
-    assert make_pricing(2).basis != make_pricing(2, {price_key(Job()): 1.0}).basis
+    assert make_pricing(2).basis != pricing.basis
 
 
 def test_a_larger_evaluation_costs_its_plays_and_the_usual_one_nothing_more() -> None:
@@ -111,21 +104,15 @@ def test_attempts_in_containers_have_prices_of_their_own(tmp_path: Path) -> None
     assert found.keys() == {price_key(Job.model_validate(run.spec.job), "docker") for run in state.runs.values()}
 
 
-def test_a_studys_own_runs_are_no_observation_for_itself(tmp_path: Path) -> None:
-    """It follows them by `price_of`, from the first one on; taken from the log too, a restart would change prices."""
-    bench = Bench(tmp_path)
-    bench.drive(bench.loop())
-    with closing(EventLog(bench.home.database)) as log:
-        assert observed_seconds(log)
-        assert observed_seconds(log, besides=STUDY) == {}
-
-
-def test_a_corrupt_study_is_left_out(tmp_path: Path) -> None:
+def test_a_studys_own_runs_are_no_observation_for_itself_nor_a_corrupt_study_for_others(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.drive(bench.loop())
     engine = sa.create_engine(bench.home.database)
-    with engine.begin() as connection:
-        connection.execute(sa.text("update events set payload = '{}' where seq = 3"))
+    with closing(EventLog(bench.home.database)) as log:
+        assert observed_seconds(log)
+        assert observed_seconds(log, besides=STUDY) == {}
+        with engine.begin() as connection:
+            connection.execute(sa.text("update events set payload = '{}' where seq = 3"))
     engine.dispose()
     with closing(EventLog(bench.home.database)) as log:
         assert observed_seconds(log) == {}
