@@ -38,8 +38,6 @@ from tests.research.bench import STUDY, Bench, Cut, check_whole, examples, scrat
 from tests.research.designs import design, every_stage, noise_plan
 from tests.research.fakes import ScriptedPlanner
 
-pytestmark = pytest.mark.slow
-
 BUDGET_S = 4 * 3600.0
 ENDINGS = st.lists(
     st.sampled_from(["ok", "ok", "ok", "ok", "failed", "died", "lost", "timeout", "foreign"]), min_size=1, max_size=9
@@ -65,6 +63,7 @@ class Thoughtful(ScriptedPlanner):
         return replace(super().act(digest, check), asides=asides)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("written", [True, False])
 @pytest.mark.parametrize("staged", [False, True])
 def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(staged: bool, written: bool) -> None:
@@ -87,6 +86,7 @@ def test_a_fresh_controller_appends_the_next_event_wherever_the_last_was_killed(
         assert [note.text for note in state.notebook] == ([] if staged else ["An idea.", "Which?"])
 
 
+@pytest.mark.slow
 @settings(max_examples=examples(3))
 @given(
     kind=st.sampled_from(["plain", "looks", "stages"]),

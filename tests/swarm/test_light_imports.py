@@ -6,10 +6,7 @@ import subprocess
 import sys
 from importlib import metadata
 
-import pytest
 from packaging.requirements import Requirement
-
-pytestmark = pytest.mark.slow
 
 LIGHT = "swarm.errors swarm.wire swarm.job swarm.job_schema swarm.client swarm.environments swarm.models"
 

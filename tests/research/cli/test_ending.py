@@ -20,8 +20,6 @@ from tests.research.cli.conftest import Ajet, every_command
 from tests.research.designs import design
 from tests.research.fakes import ScriptedPlanner
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
     ("how", "code"), [("concluded", 0), ("budget", 3), ("person", 130), ("person after the budget", 130)]

@@ -16,8 +16,6 @@ from tests.research.factories import make_study
 from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import STUDY
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def asked_on(home: Path) -> Iterator[InRounds]:

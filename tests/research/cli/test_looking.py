@@ -24,8 +24,6 @@ from tests.research.fakes import create_study
 from tests.studies.raw import append
 from tests.studies.synthetic import SOURCE, STUDY, TOPIC, Synthetic, coded_design
 
-pytestmark = pytest.mark.slow
-
 
 def test_every_command_has_help_and_every_leaf_has_an_example(ajet: Ajet) -> None:
     commands = every_command()
@@ -55,6 +53,7 @@ WRITING = [["study", "amend", STUDY, "--note", "x"], ["study", "stop", STUDY], [
            ["research", "group size 4 vs 8"]]  # fmt: skip
 
 
+@pytest.mark.slow
 @needs_mounts
 @pytest.mark.parametrize("closed", [True, False])
 def test_a_home_on_a_read_only_disk_is_shown_as_it_is_and_nothing_else_is_done(
@@ -91,6 +90,7 @@ CORRUPTIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CORRUPTIONS)
 def test_a_study_whose_log_is_corrupt_is_listed_with_the_reason_and_stops_no_command_but_those_on_itself(
     ajet: Ajet, finished: Synthetic, how: str
@@ -173,6 +173,7 @@ def test_a_study_killed_before_its_report_gets_it_when_it_is_resumed_engine_or_n
     assert Path(ajet("study", "resume", "--no-prefect", "--json").data["report"]["html"]).exists()
 
 
+@pytest.mark.slow
 def test_logged_metrics_are_drawn_on_demand_and_no_other(ajet: Ajet, finished: Synthetic) -> None:
     names = ("critic/rewards/mean", "critic/success/mean")
     plots = json.loads(ajet("study", "report", "--plot", names[0], "--plot", names[1], "--json").out)["plots"]

@@ -12,8 +12,6 @@ from studies.metrics import registry
 from tests.outside import install
 from tests.research.cli.conftest import Ajet
 
-pytestmark = pytest.mark.slow
-
 VARY = ("--vary", "learning_rate=0.001,0.003", "--env", "guess")
 METRIC = '''
 from studies.metrics import Asked, MetricKind, Results, Value
@@ -70,6 +68,7 @@ def test_a_package_from_outside_brings_a_metric_that_a_plan_asks_for(ajet: Ajet,
     assert "an installed package" in ajet("metric", "explain", "lost").out
 
 
+@pytest.mark.slow
 def test_a_broken_package_is_told_where_metrics_are_listed_and_stops_no_other_plan(
     ajet: Ajet, outside: Callable[..., Path]
 ) -> None:

@@ -21,8 +21,6 @@ from tests.golden import assert_golden
 from tests.studies.asked_on import STUDY, Inquiry
 from tests.studies.proof.forging import Row, payload_of, rehashed, rehashed_with_report, with_other_byte, with_payload
 
-pytestmark = pytest.mark.slow
-
 Change = Callable[[Any], Any]
 
 
@@ -70,6 +68,7 @@ def test_an_inquiry_holds_in_every_round(told: Inquiry) -> None:
     assert proof.held["rebuilt file"] == proof.held["figure"] + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["design.lock", "design-2.lock", "design-3.lock"])
 def test_the_lock_of_any_round_that_was_edited_or_is_gone_is_named(copied: Inquiry, name: str) -> None:
     path = copied.folder / name
@@ -95,6 +94,7 @@ def test_a_figure_of_a_round_that_was_edited_is_named(copied: Inquiry) -> None:
     assert "figures/round-2-before-after.svg: expected the sha256" in places(copied)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"verdict": "inconclusive"}, {"level": 0.95}, {"estimate": 0.3}])
 def test_a_verdict_of_an_earlier_round_that_was_changed_is_named_with_all_brought_into_line(
     copied: Inquiry, changes: dict[str, Any]
@@ -105,6 +105,7 @@ def test_a_verdict_of_an_earlier_round_that_was_changed_is_named_with_all_brough
     assert f"verdict on h1 (event {place + 1}): " in found
 
 
+@pytest.mark.slow
 def test_an_edited_sentence_about_an_earlier_round_is_quoted_even_with_its_hash_in_the_log(copied: Inquiry) -> None:
     page = copied.folder / "report.md"
     text = page.read_text()
@@ -113,29 +114,20 @@ def test_an_edited_sentence_about_an_earlier_round_is_quoted_even_with_its_hash_
     assert "n = 9 + 9" in places(copied, rehashed_with_report(copied.rows, copied.folder))
 
 
-def test_a_round_that_takes_more_than_the_ledgers_give_it_is_named(copied: Inquiry) -> None:
-    def more(design: Any) -> Any:
-        return design | {"alpha": 0.05, "inquiry": design["inquiry"] | {"difference": 0.05}}
-
-    found = relocked(copied, 2, more)
-    assert_golden(found)
-
-
-def test_a_lock_that_names_another_one_before_it_is_named(copied: Inquiry) -> None:
-    found = relocked(copied, 3, lambda design: design | {"inquiry": design["inquiry"] | {"previous": "0" * 64}})
-    assert_golden(found)
-
-
-def test_looks_that_together_spend_more_than_the_rounds_level_are_named(copied: Inquiry) -> None:
-    def generous(design: Any) -> Any:
-        looks = [look | {"alpha": design["inquiry"]["difference"]} for look in design["looks"]]
-        assert len(looks) > 1
-        return design | {"looks": looks}
-
-    found = relocked(copied, 2, generous)
-    assert_golden(found)
+@pytest.mark.parametrize(
+    ("number", "change"),
+    [
+        (2, lambda old: old | {"alpha": 0.05, "inquiry": old["inquiry"] | {"difference": 0.05}}),
+        (3, lambda old: old | {"inquiry": old["inquiry"] | {"previous": "0" * 64}}),
+        (2, lambda old: old | {"looks": [look | {"alpha": old["inquiry"]["difference"]} for look in old["looks"]]}),
+    ],
+    ids=["more than the ledgers give", "another lock before it", "looks that spend more than the level"],
+)
+def test_a_lock_that_the_rounds_before_do_not_lead_to_is_named(copied: Inquiry, number: int, change: Change) -> None:
+    assert_golden(relocked(copied, number, change))
 
 
+@pytest.mark.slow
 def test_a_reason_for_a_round_that_its_planner_did_not_give_is_named(copied: Inquiry) -> None:
     rows = copied.rows
     forged = with_change(rows, numbered(rows, EventType.ROUND_BEGUN), lambda old: old | {"why": "It was obvious."})
@@ -160,6 +152,7 @@ def test_levels_and_links_are_computed_once_more_whatever_the_fold_let_pass(inqu
     assert_golden(f"{level}\n{spending}\n{link}")
 
 
+@pytest.mark.slow
 def test_an_export_takes_every_round_along_and_verifies_elsewhere(told: Inquiry, tmp_path: Path) -> None:
     away = tmp_path / "away"
     names = export(STUDY, told.rows, told.folder, away)

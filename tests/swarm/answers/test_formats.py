@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from swarm.answers import AnswerFormat, Reasoning, ToolCall, Words
 from tests.swarm.answers.support import FORMATS, HARMONY, HERMES, TOOLS, read, read_parts
 
-pytestmark = pytest.mark.slow
-
 BITS = [
     "<think>", "</think>", "[THINK]", "[/THINK]", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]",
     "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>", "<function=f>", "<parameter=k>", "</parameter>",

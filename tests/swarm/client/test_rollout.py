@@ -23,8 +23,6 @@ from swarm.wire import Ack, ServerState
 from tests.swarm.factories import HI, good
 from tests.swarm.server.support import Served, job, serving
 
-pytestmark = pytest.mark.slow
-
 TASKS = [NamedTask("a"), NamedTask("b")]
 
 
@@ -111,6 +109,7 @@ async def test_an_agent_with_a_good_play_may_err_as_any_other(client: AsyncSwarm
     assert summary.dropped == {"agent: WrongResult": 1, "no_calls": 1, "agent: InvalidRequest": 1}
 
 
+@pytest.mark.slow
 async def test_a_rate_limited_play_is_played_again_after_a_pause_and_the_others_go_on(
     served: Served, client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,8 +16,6 @@ from tests.golden import assert_golden
 from tests.swarm.factories import HI, good
 from tests.swarm.server.support import Served, eventually, job, serving
 
-pytestmark = pytest.mark.slow
-
 TASKS = [NamedTask(name) for name in "abcde"]
 
 
@@ -52,6 +50,7 @@ async def test_a_restarted_client_goes_on_from_the_breakpoint(
     assert summary.episodes == len(goes_on_with)
 
 
+@pytest.mark.slow
 async def test_any_number_of_clients_share_one_pass_over_the_tasks_through_a_restart_of_the_server(
     tmp_path: Path,
 ) -> None:

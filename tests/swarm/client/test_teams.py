@@ -26,8 +26,6 @@ from tests.golden import refused
 from tests.swarm.factories import HI
 from tests.swarm.server.support import Served, eventually, job, serving
 
-pytestmark = pytest.mark.slow
-
 TASKS = [NamedTask(name) for name in "abcdef"]
 CONCURRENCY = 6
 REWARDS = {"speaker": 1.0, "listener": 0.5}
@@ -294,6 +292,7 @@ async def test_an_agent_sees_address_key_and_model_of_each_member(both: Pair) ->
     assert summary.trained == {"speaker": 8, "listener": 8}  # calls by other ways than `chat` are calls too
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("speaker", "listener"), [(2, 8), (8, 2), (4, 6)])
 async def test_members_take_batches_of_their_own_size_by_their_own_step_clock(
     tmp_path: Path, speaker: int, listener: int
@@ -308,6 +307,7 @@ async def test_members_take_batches_of_their_own_size_by_their_own_step_clock(
         assert steps == {role: fields["steps"] for role, fields in jobs.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["speaker", "listener"])
 async def test_a_member_whose_job_is_finished_plays_on_untrained_until_the_others_are(
     tmp_path: Path, first: str
@@ -396,6 +396,7 @@ async def test_leases_of_a_slow_play_are_kept_at_every_member(tmp_path: Path) ->
         assert (summary.plays, summary.dropped) == (4, {})
 
 
+@pytest.mark.slow
 async def test_a_rollout_that_was_cancelled_gives_its_episodes_up_and_goes_on_where_it_was(tmp_path: Path) -> None:
     async with pair(tmp_path, **{role: {"steps": 3} for role in REWARDS}) as both:
         plays, reached = iter(range(100)), asyncio.Event()
@@ -422,6 +423,7 @@ async def test_a_rollout_that_was_cancelled_gives_its_episodes_up_and_goes_on_wh
         assert await both.trained() == dict.fromkeys("abcdef", 2)
 
 
+@pytest.mark.slow
 async def test_one_server_may_restart_while_teams_play(tmp_path: Path) -> None:
     async with contextlib.AsyncExitStack() as stack:
         speaker = await stack.enter_async_context(serving(tmp_path / "speaker", job(steps=3)))
@@ -477,6 +479,7 @@ async def broken(_: Team) -> Mapping[str, float]:
     raise RuntimeError("tool broke")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("agent", "why"), [(alone, "call of 'listener'"), (broken, "tool broke")])
 async def test_an_agent_that_never_calls_a_member_or_always_fails_ends_the_rollout(
     both: Pair, agent: Any, why: str

@@ -21,8 +21,6 @@ from swarm.server.http.operations import OPERATIONS
 from tests.swarm.server.http.test_control import routes
 from tests.swarm.server.support import Served, serving
 
-pytestmark = pytest.mark.slow
-
 
 def forged(keys: Keys) -> dict[str, str | None]:
     """Every kind of key that must open nothing."""

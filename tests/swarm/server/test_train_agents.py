@@ -22,8 +22,6 @@ from swarm.server.training.metrics import make_batch
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import Served, job, serving
 
-pytestmark = pytest.mark.slow
-
 HEADER, KEY, BOTH = "header", "key", "both"
 SAYS = ("first", "second", "third", "fourth")
 TRAINS_SOLVER = job(max_tokens=50, train_agents=["solver"])
@@ -71,6 +69,7 @@ async def test_only_the_named_agents_calls_are_trained_however_it_is_named(serve
     assert served.rollout.counts["calls_untrained"] == 8
 
 
+@pytest.mark.slow
 @settings(max_examples=4, deadline=None, phases=[Phase.generate])  # a server each: too slow to shrink
 @given(
     st.lists(

@@ -12,8 +12,6 @@ from swarm.backends.protocols import TrainRow
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import MODEL, Answer, Served, job, serving
 
-pytestmark = pytest.mark.slow
-
 SAYS = ("first", "second", "third", "fourth")
 ASKED = {
     "chat": ("/v1/chat/completions", {}),

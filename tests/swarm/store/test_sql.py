@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -27,8 +28,6 @@ from swarm.store import (
     Withdrawn,
 )
 from tests.swarm.store.support import began, ended, facts, job, node, opened, played, reopened
-
-pytestmark = pytest.mark.slow
 
 
 async def test_a_new_store_has_nothing_to_go_on_from(url: str) -> None:
@@ -253,7 +252,6 @@ async def test_nothing_is_written_after_the_close(url: str) -> None:
 
 
 def histories() -> st.SearchStrategy[list[list[Change]]]:
-    """Return histories of several episodes, each a list of changes in its order."""
     ends: list[Any] = [
         [], [ended("?")], [ended("?"), Closed("?", "dropped", 1, reason="pool_bytes")],
         [Closed("?", "aborted", 1, reason="because")], [Closed("?", "fenced", 2, reason="lease_expired")],
@@ -270,12 +268,7 @@ def _history(name: str, calls: int, end: list[Any], kind: str, withdrawn: bool) 
     if withdrawn and calls:
         changes.append(Withdrawn(name, changes[-1].node))  # type: ignore[union-attr]
         changes.append(Captured(name, changes[-2].node))  # type: ignore[union-attr]
-    return [*changes, *(_renamed(change, name) for change in end)]
-
-
-def _renamed(change: Any, name: str) -> Change:
-    fields = {field: getattr(change, field) for field in change.__dataclass_fields__}
-    return type(change)(**{**fields, "episode": name})  # type: ignore[no-any-return]
+    return [*changes, *(dataclasses.replace(change, episode=name) for change in end)]
 
 
 def gist(found: Recovered) -> Any:
@@ -286,10 +279,7 @@ def gist(found: Recovered) -> Any:
     )  # fmt: skip
 
 
-def one_by_one(histories: list[list[Change]]) -> list[list[Change]]:
-    return [[change] for change in itertools.chain(*histories)]
-
-
+@pytest.mark.slow
 @given(histories(), st.randoms(use_true_random=False))
 def test_the_grouping_of_changes_means_nothing(
     database: tuple[str, Iterator[int]], histories: list[list[Change]], random: Any
@@ -303,7 +293,8 @@ def test_the_grouping_of_changes_means_nothing(
             groups.append([])
     url, seeds = database
     grouped = asyncio.run(written(url, job(seed=next(seeds)), groups))
-    assert gist(grouped) == gist(asyncio.run(written(url, job(seed=next(seeds)), one_by_one(histories))))
+    one_by_one = [[change] for change in itertools.chain(*histories)]
+    assert gist(grouped) == gist(asyncio.run(written(url, job(seed=next(seeds)), one_by_one)))
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,6 @@ from swarm.store.databases import database
 from tests.swarm.server.support import eventually
 from tests.swarm.store.support import began, ended, node, opened, played, reopened
 
-pytestmark = pytest.mark.slow
-
 CUT = sa.text(
     "select pg_terminate_backend(pid) from pg_stat_activity "
     "where pid <> pg_backend_pid() and datname = current_database()"
@@ -125,6 +123,7 @@ async def test_kept_notes_are_tried_again_without_another_write(
         await eventually(noted, bool)
 
 
+@pytest.mark.slow
 async def test_where_notes_are_lost_nothing_that_came_after_them_is_written(
     sqlite_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -358,6 +357,7 @@ def acknowledged_before_a_kill(url: str, after: int) -> list[tuple[str, str]]:
     return [(name, what) for name, _, what in (line.strip().partition(" ") for line in lines)]
 
 
+@pytest.mark.slow
 async def test_what_was_acknowledged_survives_a_kill(url: str) -> None:
     acknowledged = await asyncio.to_thread(acknowledged_before_a_kill, url, 45)
     found = await reopened(url)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,8 +12,6 @@ from swarm.timelines import linear_rows, token_counts, tree_tokens, unmerged_row
 from tests.swarm.timelines.agents import FAKE, FAKES, REAL, Agent
 from tests.swarm.timelines.checks import check_packed, check_rows, distinct_prefixes
 from tests.swarm.timelines.families import FAMILIES, make_renderer
-
-pytestmark = pytest.mark.slow
 
 NUMBERS = st.lists(st.integers(0, 7 * 13 * 5 * 11 * 3 * 3 * 6 * 3 - 1), min_size=1, max_size=8)
 GROUPS = st.lists(NUMBERS, min_size=1, max_size=2)

@@ -14,8 +14,6 @@ from tests.research.banks import bank
 from tests.research.cli.conftest import Ajet
 from tests.research.model_folders import model_at
 
-pytestmark = pytest.mark.slow
-
 TOPIC = "group size 4 vs 16 on guess"
 VARY = ("--vary", "learning_rate=0.001,0.003")
 
@@ -56,6 +54,7 @@ def test_a_person_sees_hypotheses_arms_seeds_looks_test_noise_power_and_price(aj
         assert part in ended.out, part
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_noise")
 def test_nothing_is_run_and_the_curve_is_drawn_into_the_home(ajet: Ajet, home: Path) -> None:
     found = planned(ajet, TOPIC)
@@ -67,6 +66,7 @@ def test_nothing_is_run_and_the_curve_is_drawn_into_the_home(ajet: Ajet, home: P
     assert f"curve  {home / 'plans'}" in ajet("study", "plan", TOPIC).out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_noise")
 def test_power_grows_with_seeds_and_the_design_keeps_its_promise(ajet: Ajet) -> None:
     for topic in ("How many seeds do I need to compare lr 1e-3 and 3e-3?", "how many runs for larger groups"):
@@ -80,6 +80,7 @@ def test_power_grows_with_seeds_and_the_design_keeps_its_promise(ajet: Ajet) -> 
     assert found["expected"][1]["runs"] < found["expected"][0]["runs"] <= chosen["runs"]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_noise")
 def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(ajet: Ajet) -> None:
     asked = (TOPIC, "--effect", "0.03", "--budget", "5m")
@@ -90,6 +91,7 @@ def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(a
     assert (found["design"], bool(found["power_curve"])) == (None, True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("environment", ["guess", "arith", None])
 def test_a_refusal_quotes_the_noise_of_the_environment_asked_for(ajet: Ajet, environment: str | None) -> None:
     topic = "group size 4 vs 8" + (f" on {environment}" if environment else "")
@@ -98,6 +100,7 @@ def test_a_refusal_quotes_the_noise_of_the_environment_asked_for(ajet: Ajet, env
         assert (ended.code, f"between seeds in {environment or 'guess'} is" in ended.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own(
     ajet: Ajet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -125,6 +128,7 @@ def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(
     assert planned(ajet, TOPIC)["noise"] is None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("known_noise")
 def test_a_search_is_planned_with_its_screen(ajet: Ajet) -> None:
     asked = ("What is the best learning rate and group size in guess?", "--budget", "30m")
@@ -138,6 +142,7 @@ def test_a_search_is_planned_with_its_screen(ajet: Ajet) -> None:
     assert all(entry["seconds"] <= found["total_s"] + 1e-6 for entry in found["expected"])
 
 
+@pytest.mark.slow
 def test_a_plan_begins_with_what_is_asked_and_what_is_tested(ajet: Ajet) -> None:
     flags = ("--vary", "group_size=4,16", "--set", "steps=80", "--env", "guess", "--budget", "30m")
     found = planned(ajet, *flags)
@@ -150,6 +155,7 @@ def test_a_plan_begins_with_what_is_asked_and_what_is_tested(ajet: Ajet) -> None
     assert (first[:36], second[:31]) == ("asked  --vary group_size=4,16 --set ", "tested  Whether group_size = 16")
 
 
+@pytest.mark.slow
 def test_a_plan_says_what_of_a_topic_is_not_tested_and_what_the_arms_do_not_share(ajet: Ajet) -> None:
     asked = ("is a batch of 256 faster than 64 on guess?", "--metric", "success", "--budget", "1h")
     found = planned(ajet, *asked)
@@ -160,6 +166,7 @@ def test_a_plan_says_what_of_a_topic_is_not_tested_and_what_the_arms_do_not_shar
     assert planned(ajet, "batch 64 vs 256 on guess with equal episodes", "--budget", "1h")["unequal"] == []
 
 
+@pytest.mark.slow
 def test_a_plan_says_by_what_its_runs_are_judged_and_what_comes_first(ajet: Ajet) -> None:
     asked = (*VARY, "--env", "guess", "--metric", "episodes:0.8")
     said = " ".join(ajet("study", "plan", *asked).out.split())
@@ -175,6 +182,7 @@ def test_a_plan_says_by_what_its_runs_are_judged_and_what_comes_first(ajet: Ajet
     assert of_a_run[1] == pytest.approx(of_a_run[0] + 9 * 64 * 3.1 * 0.0014), "evaluations while it trains are priced"
 
 
+@pytest.mark.slow
 def test_a_topic_that_says_faster_asks_for_speed_and_the_plan_says_so(ajet: Ajet) -> None:
     asked = ("Does a larger group size make GRPO learn the guessing game faster?", "--budget", "40m")
     found = planned(ajet, *asked)
@@ -186,6 +194,7 @@ def test_a_topic_that_says_faster_asks_for_speed_and_the_plan_says_so(ajet: Ajet
     assert (other["metric"]["key"], "'faster'" in other["not_tested"][0]) == ("hidden/success", True)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("place")
 def test_the_job_lies_under_all_arms_and_a_topic_compares_with_what_it_has(ajet: Ajet) -> None:
     def with_job(*asked: str, **fields: Any) -> dict[str, Any]:

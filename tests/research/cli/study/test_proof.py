@@ -21,8 +21,6 @@ from tests.research.cli.conftest import Ajet
 from tests.studies.proof.forging import payload_of, rehashed, with_payload
 from tests.studies.synthetic import STUDY, Synthetic
 
-pytestmark = pytest.mark.slow
-
 
 def store(rows: list[dict[str, object]]) -> None:
     with closing(sqlite3.connect(Home.locate().path / "ajet.db")) as database, database:

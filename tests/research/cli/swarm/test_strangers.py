@@ -17,8 +17,6 @@ from swarm.job import Job
 from swarm.wire import ServerState, Status
 from tests.research.cli.conftest import Ajet
 
-pytestmark = pytest.mark.slow
-
 SERVING = Status(state=ServerState.ROLLING, group_size=2, steps=3).model_dump(mode="json")
 NEWER_JOB = {**Job(environment="arith").value(), "schema": 10_000, "later": {"a": 1}}
 COMMANDS: dict[str, tuple[str, ...]] = {

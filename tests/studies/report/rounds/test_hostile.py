@@ -14,7 +14,7 @@ from tests.golden import assert_golden
 from tests.studies.asked_on import STUDY, Inquiry
 from tests.studies.report.pages import section
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("undrawn")]
+pytestmark = pytest.mark.usefixtures("undrawn")
 WHY = {"rule": "stop when the wall-clock budget is used up", "action": "stop", "reason": "600 s of work are used up"}
 
 
@@ -106,6 +106,7 @@ def test_the_rule_by_which_nothing_more_is_asked_is_the_loops() -> None:
     assert steps.ASK_RULE == ASK_RULE
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("standing", ["differs", "same"])
 def test_a_copy_of_an_earlier_rounds_log_that_is_looked_at_later_is_told_in_its_round(
     inquiry: Inquiry, tmp_path: Path, standing: str

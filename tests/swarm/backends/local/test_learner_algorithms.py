@@ -17,8 +17,6 @@ from swarm.backends.protocols import BackendError, Batch, TrainEpisode, TrainRow
 from swarm.job import Job
 from tests.swarm.backends.local.models import VOCABULARY, make_batch, make_model, same_weights, weights_of
 
-pytestmark = pytest.mark.slow
-
 _PROMPT = (1, 2, 3)
 _WAYS: tuple[Mapping[str, Any], ...] = (
     {"lora_rank": 4, "learning_rate": 2e-2},

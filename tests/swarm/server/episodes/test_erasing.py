@@ -11,8 +11,6 @@ from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.wire import ServerState, fingerprint
 from tests.swarm.server.support import Served, eventually, job, serving
 
-pytestmark = pytest.mark.slow
-
 SECRET, OTHER = "a" * 64, "b" * 64
 OWNER = f"front:{fingerprint(SECRET)}:x"
 

@@ -12,8 +12,6 @@ from starlette.routing import Route
 from swarm.server import make_app
 from tests.swarm.server.support import Answer, Served, eventually, job, serving
 
-pytestmark = pytest.mark.slow
-
 
 def routes(served: Served) -> list[tuple[str, str]]:
     """Every method and path of the application, as it was built."""

@@ -24,8 +24,6 @@ from tests.lazily import lazy
 from tests.swarm.server.agents import ADD, GuidedBackend, called
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
 
-pytestmark = pytest.mark.slow
-
 openai = lazy("openai")
 
 
@@ -93,6 +91,7 @@ async def test_no_system_prompt_is_inserted(served: Served) -> None:
     assert served.backend.renderer.decode(prompt) == "<|user|>hi<|assistant|>"
 
 
+@pytest.mark.slow
 async def test_a_stream_that_nobody_reads_does_not_hold_a_step_for_ever(tmp_path: Path) -> None:
     wanted = job(max_tokens=400_000, max_context=1_000_000, lease_ttl_s=0.5, drain_timeout_s=0.5, steps=1)
     async with serving(tmp_path, wanted, script=lambda *_: "x" * 300_000, chunk_size=16) as served:

@@ -25,8 +25,6 @@ from tests.swarm.server.http.test_control import routes
 from tests.swarm.server.support import job
 from tests.swarm.server.threads import Threaded, threaded
 
-pytestmark = pytest.mark.slow
-
 EXAMPLES = 12
 LAST = ("load_job", "start_engine", "stop_engine")
 CONFORMS = [status_code_conformance, content_type_conformance, response_schema_conformance]
@@ -55,6 +53,7 @@ def test_the_document_is_whole(server: Threaded) -> None:
     assert answer.json() == document
 
 
+@pytest.mark.slow
 def test_only_the_keys_the_document_names_open_a_door(server: Threaded) -> None:
     served = server.served
     for operation in OPERATIONS:
@@ -83,6 +82,7 @@ def sendings() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("operation", "mode"), sendings())
 def test_whatever_is_sent_is_answered_as_the_document_says(
     server: Threaded, operation: Operation, mode: GenerationMode

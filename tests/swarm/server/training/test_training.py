@@ -15,8 +15,6 @@ from swarm.backends.protocols import BackendError, Batch, NotFinite
 from swarm.job import Job
 from tests.swarm.server.support import Clock, RecordingTracker, eventually, job, serving
 
-pytestmark = pytest.mark.slow
-
 
 async def test_a_whole_training_trains_what_was_sampled_and_ends(tmp_path: Path) -> None:
     tracker = RecordingTracker()

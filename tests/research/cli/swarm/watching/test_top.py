@@ -21,8 +21,6 @@ from swarm.client import NamedTask, SwarmClient
 from swarm.errors import NotFound, Unreachable
 from tests.research.cli.conftest import Ajet, client_of, own_server, server_of, small_job
 
-pytestmark = pytest.mark.slow
-
 DEADLINE_S = 180.0
 
 
@@ -72,6 +70,7 @@ def test_status_is_twelve_lines_for_people_and_all_it_had_for_scripts(ajet: Ajet
     assert found["metrics"]["critic/rewards/mean"] == 1.0
 
 
+@pytest.mark.slow
 def test_the_live_screen_is_drawn_again_and_q_ends_it(server: SwarmProcess) -> None:
     master, slave = pty.openpty()
     own = {"AJET_SERVER": server.url, "AJET_TOKEN": server.admin_token}
