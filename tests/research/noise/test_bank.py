@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from contextlib import closing
 from itertools import permutations
 from pathlib import Path
@@ -50,14 +51,10 @@ def why_not(known: NoiseBank, episodes: int = 512, **about: Any) -> str:
     return known.why_not("guess", about.get("job") or Job(), metric(episodes)) or ""
 
 
-def test_the_spread_is_that_within_groups_and_not_between_them() -> None:
+def test_the_spread_is_that_within_groups_pooled_by_their_degrees_of_freedom_and_not_between_them() -> None:
     apart = [entry.model_copy(update={"value": entry.value + 0.3}) for entry in group(0.02, 10, name="other")]
     noise = said(NoiseBank(frozenset([*group(0.02, 10), *apart])))
-    assert noise.sd == pytest.approx(0.02)
-    assert noise.df == 18
-
-
-def test_groups_are_pooled_by_their_degrees_of_freedom() -> None:
+    assert (noise.sd, noise.df) == (pytest.approx(0.02), 18)
     noise = said(NoiseBank(frozenset([*group(0.02, 6), *group(0.05, 12, name="other")])))
     assert noise.sd == pytest.approx(math.sqrt((5 * 0.02**2 + 11 * 0.05**2) / 16))
 
@@ -104,13 +101,9 @@ def test_groups_with_other_evaluations_join_through_the_evaluation_part() -> Non
 @pytest.mark.parametrize("other", [Job(algorithm="rloo"), Job(backend="fake"), Job(model=TinyModel(hidden_size=32))])
 def test_each_environment_model_backend_and_algorithm_has_a_word_of_its_own(other: Job) -> None:
     known = bank(environments=("guess",))
-    assert said(known)
+    assert said(known).sd == said(known, job=Job(group_size=16, steps=80)).sd, "whatever the other fields are"
     assert find(known, environment="arith") is None
     assert "no two runs" in why_not(known, job=other)
-
-
-def test_other_fields_share_a_word() -> None:
-    assert said(bank(), job=Job(group_size=16, steps=80))
 
 
 @pytest.mark.parametrize("known", [
@@ -121,7 +114,6 @@ def test_what_says_nothing_of_a_spread_says_why(known: NoiseBank) -> None:
 
 
 def paired(pairs: int, together: float) -> NoiseBank:
-    """Return two groups of runs with the same seeds; `together` of the second's residuals are the first's."""
     first = [entry.model_copy(update={"pairing": "p"}) for entry in group(0.02, pairs, name="a")]
     second = [
         entry.model_copy(
@@ -135,21 +127,13 @@ def paired(pairs: int, together: float) -> NoiseBank:
     return NoiseBank(frozenset([*first, *second]))
 
 
-def test_runs_that_share_a_seed_across_arms_give_a_correlation() -> None:
-    alike, apart = said(paired(20, 1.0)), said(paired(20, 0.0))
-    assert alike.correlation == pytest.approx(1.0)
+def test_runs_that_share_a_seed_across_arms_give_a_correlation_where_there_are_enough_pairs() -> None:
+    alike, apart, few = said(paired(20, 1.0)), said(paired(20, 0.0)), said(paired(LEAST_PAIRS - 2, 1.0))
+    assert (alike.correlation, alike.pairs) == (pytest.approx(1.0), 20)
     assert apart.correlation == pytest.approx(0.0, abs=0.01)
-    assert alike.pairs == 20
-
-
-def test_few_pairs_give_no_correlation() -> None:
-    noise = said(paired(LEAST_PAIRS - 2, 1.0))
-    assert (noise.correlation, noise.pairs) == (None, 0)
-
-
-def test_runs_of_different_comparisons_are_no_pairs() -> None:
-    noise = said(NoiseBank(frozenset([*group(0.02, 20), *group(0.02, 20, name="other")])))
-    assert noise.correlation is None
+    assert (few.correlation, few.pairs) == (None, 0)
+    unpaired = said(NoiseBank(frozenset([*group(0.02, 20), *group(0.02, 20, name="other")])))
+    assert unpaired.correlation is None, "runs of different comparisons"
 
 
 observations = st.builds(
@@ -195,7 +179,6 @@ FAKE = Job(backend="fake", steps=2)
 
 
 def write_study(log: EventLog, study: str, values: list[float], version: str | None = None) -> None:
-    """Write a study of A/A runs that came to these values."""
     plan = NoisePlan(
         environment="guess", job=FAKE.model_dump(mode="json", exclude={"seed", "tracking"}),
         seeds=tuple(range(1, len(values) + 1)), metric_key="hidden/success", episodes=512,
@@ -230,29 +213,26 @@ VALUES = [0.50, 0.52, 0.54, 0.56, 0.58]
 
 
 @pytest.fixture
-def log(tmp_path: Path) -> EventLog:
-    return EventLog(f"sqlite:///{tmp_path / 'ajet.db'}")
-
-
-def of(log: EventLog) -> NoiseBank:
-    with closing(log):
-        return NoiseBank.of(log, shipped=NoiseBank())
+def log(tmp_path: Path) -> Iterator[EventLog]:
+    with closing(EventLog(f"sqlite:///{tmp_path / 'ajet.db'}")) as log:
+        yield log
 
 
 def test_a_home_learns_from_all_its_studies(log: EventLog) -> None:
     write_study(log, "one", VALUES)
     write_study(log, "two", [value + 0.2 for value in VALUES], version=str(RESULTS_VERSION))
-    noise = said(of(log), job=FAKE)
+    noise = said(NoiseBank.of(log, shipped=NoiseBank()), job=FAKE)
     assert noise.df == 8
     assert noise.sd == pytest.approx(0.0316, abs=1e-4)
     assert_golden(noise.basis)
+    home, learned = NoiseBank.of(log).observations, NoiseBank.of(log, shipped=NoiseBank()).observations
+    assert home == shipped_bank().observations | learned, "the shipped runs too"
 
 
 def test_a_study_of_another_results_version_is_left_out_and_counted(log: EventLog) -> None:
     write_study(log, "one", VALUES)
     write_study(log, "two", VALUES, version="0")
-    known = of(log)
-    noise = said(known, job=FAKE)
+    noise = said(NoiseBank.of(log, shipped=NoiseBank()), job=FAKE)
     assert noise.df == 4
     assert "left out: 5 of runs" in noise.basis
 
@@ -264,19 +244,12 @@ def test_a_corrupt_log_is_left_out_and_counted(log: EventLog, tmp_path: Path) ->
     with engine.begin() as connection:
         connection.execute(sa.text("update events set payload = '{}' where study = 'two' and seq = 3"))
     engine.dispose()
-    known = of(log)
+    known = NoiseBank.of(log, shipped=NoiseBank())
     assert known.left_out == {"a corrupt log": 1}
-    noise = said(known, job=FAKE)
-    assert noise.df == 4
-
-
-def test_the_bank_of_a_home_holds_the_shipped_runs_too(log: EventLog) -> None:
-    with closing(log):
-        assert NoiseBank.of(log).observations == shipped_bank().observations
+    assert said(known, job=FAKE).df == 4
 
 
 def test_the_rate_of_collapse_is_of_all_runs_that_are_known() -> None:
-    """A run that is left alone in its group says nothing of the spread, and did not collapse all the same."""
     kept = group(0.02, 6)
     alone = [entry for n in range(8) for entry in group(0.02, 2, name=f"pair-{n}")]
     fallen = [entry.model_copy(update={"collapsed": entry.seed == 1}) for entry in alone]

@@ -50,20 +50,13 @@ def test_values_a_field_cannot_take_are_refused(field: str, value: Any, told: st
         field_value(field, value)
 
 
-def test_one_variable_gives_a_control_arm_named_by_its_value() -> None:
-    found = compare("guess", [claim("group_size", 4, 16)], {})
-    assert [(arm.name, dict(arm.overrides)) for arm in found.arms] == [
-        ("group_size=4", {"group_size": 4}),
-        ("group_size=16", {"group_size": 16}),
-    ]
-    assert found.control_arm == "group_size=4"
-    assert found.base.group_size == 4
-
-
-def test_arms_of_words_are_named_by_their_words() -> None:
-    found = compare("guess", [claim("algorithm", "grpo", "rloo")], {"lr_schedule": "cosine"})
-    assert [arm.name for arm in found.arms] == ["algorithm=grpo", "algorithm=rloo"]
-    assert [(job.algorithm, job.lr_schedule) for job in found.jobs] == [("grpo", "cosine"), ("rloo", "cosine")]
+@pytest.mark.parametrize(("field", "values"), [("group_size", (4, 16)), ("algorithm", ("grpo", "rloo"))])
+def test_one_variable_gives_a_control_arm_named_by_its_value(field: str, values: tuple[Any, Any]) -> None:
+    found = compare("guess", [claim(field, *values)], {"lr_schedule": "cosine"})
+    assert [(arm.name, dict(arm.overrides)) for arm in found.arms] == [(f"{field}={v}", {field: v}) for v in values]
+    assert found.control_arm == f"{field}={values[0]}"
+    assert getattr(found.base, field) == values[0]
+    assert [(getattr(job, field), job.lr_schedule) for job in found.jobs] == [(value, "cosine") for value in values]
 
 
 def test_several_variables_share_one_control_arm() -> None:
@@ -90,31 +83,18 @@ def test_hypotheses_that_cannot_share_a_control_are_refused(claims: list[Hypothe
         common_controls(claims)
 
 
-@pytest.mark.parametrize(
-    ("environment", "constants", "told"),
-    [
-        ("chess", {}, "expected an environment among guess, arith, market; found 'chess'"),
-        ("guess", {"group_size": 2}, "cannot be held constant"),
-        ("guess", {"seed": 2}, "seeds are drawn by the harness"),
-        ("guess", {"episodes_per_step": 100}, "multiple of group_size"),
-    ],
-)
-def test_unsound_comparisons_are_refused(environment: str, constants: dict[str, Any], told: str) -> None:
-    with pytest.raises(DesignRefused, match=told):
-        compare(environment, [claim("group_size", 4, 16)], constants)
-
-
 def test_the_given_base_lies_under_all_arms() -> None:
     found = compare("guess", [claim("group_size", 4, 16)], {}, Job(backend="fake", checkpoint_every=3))
     assert {(job.backend, job.checkpoint_every) for job in found.jobs} == {("fake", 3)}
 
 
-def test_a_clean_pair_has_no_violation() -> None:
-    assert lint_arms(Job(), Job(group_size=16), "group_size") == []
-
-
-def test_tracking_is_not_a_confound() -> None:
-    assert lint_arms(Job(), Job(group_size=16, tracking=Tracking(name="x")), "group_size") == []
+@pytest.mark.parametrize(("other", "declared"), [
+    (Job(group_size=16), "group_size"), (Job(group_size=16, tracking=Tracking(name="x")), "group_size"),
+    (Job(group_size=16, learning_rate=3e-3), ("group_size", "learning_rate")),
+    (Job(epochs=4, temperature=0.7), ("epochs", "temperature")),
+], ids=["one", "tracking", "several", "what follows from one of several"])  # fmt: skip
+def test_what_is_declared_or_follows_from_it_is_no_confound(other: Job, declared: Any) -> None:
+    assert lint_arms(Job(), other, declared) == []
 
 
 def test_equal_arms_are_named() -> None:
@@ -164,11 +144,11 @@ def test_a_reward_is_an_arm_whose_job_is_the_controls() -> None:
     assert found.jobs[0] == found.jobs[1] == found.base
 
 
-def test_all_arms_beside_a_reward_keep_what_they_train_on_and_others_keep_what_they_kept() -> None:
-    assert {job.checkpoints_kept for job in compare("guess", [reward()], {}).jobs} == {1000}
-    assert {job.checkpoints_kept for job in compare("guess", [claim("group_size", 4, 16)], {}).jobs} == {
-        Job().checkpoints_kept
-    }
+@pytest.mark.parametrize(("hypothesis", "kept"), [
+    (reward(), 1000), (claim("group_size", 4, 16), Job().checkpoints_kept),
+], ids=["reward", "field"])  # fmt: skip
+def test_all_arms_beside_a_reward_keep_what_they_train_on(hypothesis: Hypothesis, kept: int) -> None:
+    assert {job.checkpoints_kept for job in compare("guess", [hypothesis], {}).jobs} == {kept}
 
 
 def test_a_reward_and_a_field_share_the_control_arm() -> None:
@@ -195,11 +175,6 @@ def test_a_reward_is_compared_with_the_environments_own_only(hypotheses: list[Hy
         compare("guess", hypotheses, {})
 
 
-def test_a_reward_is_no_constant() -> None:
-    with pytest.raises(DesignRefused, match="found 'reward'"):
-        compare("guess", [claim("group_size", 4, 16)], {"reward": "dense"})
-
-
 @pytest.mark.parametrize(
     ("changes", "declared", "rewards", "differs"),
     [
@@ -219,16 +194,9 @@ def test_a_reward_that_differs_beside_the_declared_variable_is_a_confound(
 
 
 def test_several_declared_variables_may_differ_and_nothing_else() -> None:
-    control, arm = Job(), Job(group_size=16, learning_rate=3e-3)
-    assert lint_arms(control, arm, ("group_size", "learning_rate")) == []
-    (line,) = lint_arms(control, arm, ("group_size", "temperature"))
-    assert_golden(line)
-    (same,) = lint_arms(control, control, ("group_size", "temperature"))
-    assert_golden(same)
-
-
-def test_what_follows_from_one_of_several_declared_variables_may_differ() -> None:
-    assert lint_arms(Job(), Job(epochs=4, temperature=0.7), ("epochs", "temperature")) == []
+    for arm in (Job(group_size=16, learning_rate=3e-3), Job()):
+        (line,) = lint_arms(Job(), arm, ("group_size", "temperature"))
+        assert_golden(line)
 
 
 @pytest.mark.parametrize(
@@ -242,10 +210,7 @@ def test_what_follows_from_one_of_several_declared_variables_may_differ() -> Non
 )
 def test_what_a_declared_variable_brings_with_it_is_feared_from_the_start(variable: str, fear: str) -> None:
     assert any(fear in line for line in feared({variable}))
-
-
-def test_a_variable_that_brings_nothing_with_it_is_not_feared() -> None:
-    assert feared({"clip_ratio", "entropy_coef"}) == ()
+    assert feared({"clip_ratio", "entropy_coef"}) == (), "they bring nothing with them"
 
 
 def test_a_combination_is_possible_when_it_is_a_job() -> None:
@@ -265,6 +230,8 @@ def test_any_job_field_may_be_held_constant_but_those_that_a_study_sets() -> Non
 @pytest.mark.parametrize(
     ("constants", "told"),
     [
+        ({"group_size": 2}, "cannot be held constant"), ({"seed": 2}, "seeds are drawn by the harness"),
+        ({"episodes_per_step": 100}, "multiple of group_size"), ({"reward": "dense"}, "found 'reward'"),
         ({"max_tokens": 0}, "max_tokens: "), ({"batch_rule": "some"}, "batch_rule: "),
         ({"lora_alpha": "x"}, "lora_alpha"), ({"model": "x"}, "the user names it"),
         ({"backend": "fake"}, "the user names it"),
@@ -274,6 +241,11 @@ def test_any_job_field_may_be_held_constant_but_those_that_a_study_sets() -> Non
 def test_a_constant_that_no_design_may_hold_is_refused(constants: dict[str, Any], told: str) -> None:
     with pytest.raises(DesignRefused, match=told):
         compare("guess", [claim("group_size", 4, 16)], constants)
+
+
+def test_an_environment_that_there_is_not_is_refused() -> None:
+    with pytest.raises(DesignRefused, match="guess, arith, market; found 'chess'"):
+        compare("chess", [claim("group_size", 4, 16)], {})
 
 
 def test_what_a_base_job_fixes_is_kept_and_not_replaced() -> None:

@@ -11,12 +11,12 @@ from research.design.compiler import accept_hypotheses
 from research.errors import BadModel, BadTopic, DesignRefused
 from research.installation.model_folder import model_folder
 from research.planner.digest import Digest, tunable_facts
-from research.proposals.actions import Propose, ProposedHypothesis
+from research.proposals.actions import Propose
 from research.proposals.arms import compare
 from research.proposals.flags import RequestedComparison, folders_varied
 from research.proposals.models import NO_MODELS, ComparedModels, folders_in
 from research.rule_planner.planner import RulesPlanner, require_readable
-from studies.records.design import MODEL
+from studies.records.design import MODEL, Hypothesis
 from swarm.job import Job, PathModel
 from tests.golden import assert_golden
 from tests.research.factories import make_claim
@@ -38,8 +38,8 @@ def found(*folders: str) -> ComparedModels:
 BOTH = ("models/SmolLM2-135M", "models/qwen.v2")
 
 
-def hypothesis(control: str, treatment: str, variable: str = MODEL) -> ProposedHypothesis:
-    return make_claim(variable, control, treatment)
+def of_models(control: str, treatment: str, models: ComparedModels) -> tuple[Hypothesis, ...]:
+    return accept_hypotheses(Propose(hypotheses=(make_claim(MODEL, control, treatment),)), models)
 
 
 def test_models_go_by_short_names_and_survive_settings(place: Path) -> None:
@@ -51,7 +51,7 @@ def test_models_go_by_short_names_and_survive_settings(place: Path) -> None:
 
 def test_arms_hold_the_model_as_the_job_does(place: Path) -> None:
     models = found(*BOTH)
-    accepted = accept_hypotheses(Propose(hypotheses=(hypothesis("smollm2-135m", "qwen.v2"),)), models)
+    accepted = of_models("smollm2-135m", "qwen.v2", models)
     assert_golden(accepted[0].statement)
     resolved = compare("arith", accepted, {})
     assert [arm.name for arm in resolved.arms] == ["model=smollm2-135m", "model=qwen.v2"]
@@ -63,16 +63,16 @@ def test_arms_hold_the_model_as_the_job_does(place: Path) -> None:
 
 def test_a_name_that_is_no_model_is_refused_and_no_path_is_looked_at(place: Path) -> None:
     with pytest.raises(DesignRefused, match=r"one of smollm2-135m, qwen\.v2; found 'models/third'"):
-        accept_hypotheses(Propose(hypotheses=(hypothesis("qwen.v2", "models/third"),)), found(*BOTH))
+        of_models("qwen.v2", "models/third", found(*BOTH))
     with pytest.raises(DesignRefused, match="expected models that") as refused:
-        accept_hypotheses(Propose(hypotheses=(hypothesis("a", "b"),)), NO_MODELS)
+        of_models("a", "b", NO_MODELS)
     assert "--" not in refused.value.for_planner
 
 
 def test_models_are_compared_alone(place: Path) -> None:
     models = found(*BOTH)
-    both = accept_hypotheses(Propose(hypotheses=(hypothesis("smollm2-135m", "qwen.v2"),)), models)
-    other = accept_hypotheses(Propose(hypotheses=(hypothesis("constant", "cosine", "lr_schedule"),)))
+    both = of_models("smollm2-135m", "qwen.v2", models)
+    other = accept_hypotheses(Propose(hypotheses=(make_claim("lr_schedule", "constant", "cosine"),)))
     with pytest.raises(DesignRefused, match="models compared alone"):
         compare("arith", (*both, *other), {})
     with pytest.raises(BadTopic, match="models compared alone"):
