@@ -58,7 +58,6 @@ def holder(folder: Path, url: str = URL) -> tuple[subprocess.Popen[str], str]:
 
 
 def dead(folder: Path, url: str = URL) -> str:
-    """Start a client process and kill it; return its fingerprint."""
     process, name = holder(folder, url)
     process.kill()
     process.wait()

@@ -308,29 +308,23 @@ async def test_evaluate_plays_the_tasks_of_a_file_only_chosen_by_the_seed(tmp_pa
 @pytest.mark.parametrize(
     ("asked", "named"),
     [
-        ((), ["--environment"]),
-        (("--environment", "chess"), ["guess"]),
-        (("--agent", "agent.py"), ["--tasks"]),
-        (("--environment", "guess", "--agent", "missing.py"), ["no such file"]),
-        (("--environment", "guess", "--agent", "a.py", "--reward", "b.py"), ["--agent or --reward"]),
-        (("--environment", "guess", "--reward", "missing.py"), ["no such file"]),
-        (("--environment", "guess", "--tasks", "missing.json"), ["missing.json"]),
-        (("--environment", "guess", "--timeout", "0"), ["above 0"]),
-        (("--environment", "guess", "--concurrency", "0"), ["--concurrency", "0"]),
+        ("play", ["--environment"]),
+        ("play --environment chess", ["guess"]),
+        ("play --agent agent.py", ["--tasks"]),
+        ("play --environment guess --agent missing.py", ["no such file"]),
+        ("play --environment guess --agent a.py --reward b.py", ["--agent or --reward"]),
+        ("play --environment guess --reward missing.py", ["no such file"]),
+        ("play --environment guess --tasks missing.json", ["missing.json"]),
+        ("play --environment guess --timeout 0", ["above 0"]),
+        ("play --environment guess --concurrency 0", ["--concurrency", "0"]),
+        *((f"evaluate --environment guess --out OUT --episodes {value}", ["--episodes", value])
+          for value in ("0", "-5", "many")),
     ],
-)
-def test_what_cannot_be_played_is_refused_with_code_2(asked: tuple[str, ...], named: list[str]) -> None:
-    code, _, err = main("play", "--server", NOBODY, *asked)
+)  # fmt: skip
+def test_what_cannot_be_played_is_refused_with_code_2(tmp_path: Path, asked: str, named: list[str]) -> None:
+    code, _, err = main(*asked.replace("OUT", str(tmp_path / "out.json")).split(), "--server", NOBODY)
     assert code == 2
     assert all(name in err.splitlines()[-1] for name in named)
-
-
-@pytest.mark.parametrize("value", ["0", "-5", "many"])
-def test_a_number_of_episodes_that_plays_nothing_is_refused(tmp_path: Path, value: str) -> None:
-    asked = ("--environment", "guess", "--server", NOBODY, "--out", str(tmp_path / "out.json"), "--episodes", value)
-    code, _, err = main("evaluate", *asked)
-    assert code == 2
-    assert all(name in err.splitlines()[-1] for name in ("--episodes", value))
 
 
 def test_no_token_is_bad_input_and_a_server_that_is_not_there_is_lost() -> None:

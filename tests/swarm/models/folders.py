@@ -14,7 +14,6 @@ def weights_file(path: Path, numbers: int = 4) -> None:
 
 
 def whole_folder(folder: Path) -> Path:
-    """Make a folder in which nothing is missing."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text('{"model_type": "llama"}')
     weights_file(folder / "model.safetensors")

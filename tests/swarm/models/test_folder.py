@@ -62,9 +62,6 @@ def test_the_model_below_a_hub_s_cache_is_pointed_at(tmp_path: Path) -> None:
     assert f"give {inner}" in refusal(tmp_path / "models--a--b")
 
 
-Spoil = Callable[[Path], object]
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
@@ -84,7 +81,7 @@ Spoil = Callable[[Path], object]
             json.dumps({"weight_map": {"w": "model.safetensors", "v": "model-2.safetensors"}})), "lacks 1 of"),
     ],
 )  # fmt: skip
-def test_what_is_missing_or_damaged_is_named(tmp_path: Path, spoil: Spoil, words: str) -> None:
+def test_what_is_missing_or_damaged_is_named(tmp_path: Path, spoil: Callable[[Path], object], words: str) -> None:
     folder = whole_folder(tmp_path / "m")
     spoil(folder)
     assert words in refusal(folder)
@@ -123,7 +120,6 @@ PARTS = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config
 
 
 def aged(folder: Path, seconds: float = 60.0) -> Path:
-    """Let every file of a folder be as old as that."""
     for path in folder.rglob("*"):
         state = path.stat()
         os.utime(path, (state.st_atime - seconds, state.st_mtime - seconds))

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from swarm.backends.fake.backend import FakeRenderer
-from swarm.backends.protocols import BackendError, Renderer
+from swarm.backends.protocols import BackendError, Message, Renderer, Tool
 from swarm.timelines import Prompt, normalise
 from tests.swarm.timelines.desk import CLOCK, WEATHER, Desk, user
 from tests.swarm.timelines.families import FAMILIES, Call, Family
-from tests.swarm.timelines.renderers import ForgettingRenderer, ThoughtlessRenderer, TrimmingRenderer
 
 _WORDS = ("a", "b", " c ", "x</think>y", "é", "", "the answer is 42", "{}", "<|im_end|>", "<|user|>", "\n\n")
 _TOOLS: tuple[list[dict[str, Any]], ...] = ([], [WEATHER], [WEATHER, CLOCK], [CLOCK, WEATHER])
@@ -20,11 +19,34 @@ _ODD_IDS = (0xE4, 0xB8, 0xFF, 0x20)
 Messages = list[dict[str, Any]]
 
 
-def _fake(content: str, reasoning: str, calls: Sequence[Call]) -> str:
-    return content + "<|end|>"
+class TrimmingRenderer(FakeRenderer):
+    """Trims every content, as many chat templates do."""
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        trimmed = [{**message, "content": message["content"].strip()} for message in messages]
+        return super().render(trimmed, tools=tools, generation_prompt=generation_prompt)
 
 
-FAKE = Family("fake", "", (), "", _fake)
+class ForgettingRenderer(FakeRenderer):
+    """Leaves thinking out of all answers but a last one: Qwen3's way."""
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        last = len(messages) - 1
+        kept = [
+            m if n == last else {**m, "content": m["content"].split("</think>")[-1]} for n, m in enumerate(messages)
+        ]
+        return super().render(kept, tools=tools, generation_prompt=generation_prompt)
+
+
+class ThoughtlessRenderer(FakeRenderer):
+    """Leaves thinking out of all answers: DeepSeek-R1's way."""
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        kept = [{**message, "content": message["content"].split("</think>")[-1]} for message in messages]
+        return super().render(kept, tools=tools, generation_prompt=generation_prompt)
+
+
+FAKE = Family("fake", "", (), "", lambda content, reasoning, calls: content + "<|end|>")
 FAKES: tuple[type[FakeRenderer], ...] = (FakeRenderer, TrimmingRenderer, ForgettingRenderer, ThoughtlessRenderer)
 REAL = tuple(FAMILIES)
 

@@ -42,7 +42,6 @@ class Served:
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """A tool message for each call of a tool."""
         return [
             {"role": "tool", "tool_call_id": call["id"], "content": f"{call['function']['name']} says {n}"}
             for n, call in enumerate(self.message.get("tool_calls", ()))
@@ -85,7 +84,6 @@ class Desk:
         return whole[len(opening) :] if whole[: len(opening)] == opening else self.renderer.encode(written)
 
     def answer(self, plan: Prompt, sampled: Sequence[int], tools: Tools = ()) -> Served:
-        """Finish a planned call with these ids, and keep it."""
         text, message = self._read(plan, sampled, tools)
         logprobs = [-float(next(self.names)) for _ in sampled]
         node = self.tree.finished(plan, sampled, logprobs, [len(self.calls)] * len(sampled), text=text)
@@ -112,5 +110,4 @@ class Desk:
 
     @property
     def drift(self) -> list[Drift]:
-        """The drift of each call."""
         return [served.node.drift for served in self.calls]

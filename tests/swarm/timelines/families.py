@@ -238,11 +238,7 @@ _GEMMA = """\
 {%- if add_generation_prompt %}{{ '<start_of_turn>model\\n' }}{% endif %}"""
 
 GEMMA = Family(
-    "gemma",
-    _GEMMA.replace("REFUSED", "false"),
-    ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"),
-    "<eos>",
-    _gemma,
+    "gemma", _GEMMA.replace("REFUSED", "false"), ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"), "<eos>", _gemma
 )
 GEMMA2 = Family("gemma2", _GEMMA.replace("REFUSED", "true"), GEMMA.specials, "<eos>", _gemma)
 

@@ -78,10 +78,7 @@ def test_a_run_of_tool_calls_is_one_row(name: str) -> None:
     at = desk(name, WEATHER)
     tool_run(at, PARIS)
     # Mistral's template writes the agent's call ids, not the sampled ones, and moves the tools to the last question.
-    expected = {
-        "mistral": [START, REALIGN, REALIGN, REALIGN, FORK],
-        "gpt-oss": [START, CLEAN, CLEAN, CLEAN, REALIGN],
-    }
+    expected = {"mistral": [START, REALIGN, REALIGN, REALIGN, FORK], "gpt-oss": [START, CLEAN, CLEAN, CLEAN, REALIGN]}
     assert at.drift == expected.get(name, [START, CLEAN, CLEAN, CLEAN, CLEAN])
     assert settled(at) == (2 if name == "mistral" else 1)
 
@@ -247,20 +244,16 @@ def test_a_retry_is_a_branch_and_either_answer_can_go_on(name: str) -> None:
     assert settled(at) == 2
 
 
-def _summarised(at: Desk, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [history[0], user("So far it was sunny. b"), history[-1]]
-
-
-def _other_system(at: Desk, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [system("Be short."), *history[1:]]
-
-
-def _rewritten(at: Desk, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [*history[:2], {**history[2], "content": "Something else."}, *history[3:]]
-
-
 @pytest.mark.parametrize("name", [name for name in ALL if name != "gemma2"])
-@pytest.mark.parametrize("change", [_summarised, _other_system, _rewritten])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda history: [history[0], user("So far it was sunny. b"), history[-1]],
+        lambda history: [system("Be short."), *history[1:]],
+        lambda history: [*history[:2], {**history[2], "content": "Something else."}, *history[3:]],
+    ],
+    ids=["summarised", "other system prompt", "rewritten"],
+)
 def test_a_changed_history_forks_and_both_sides_are_trained(name: str, change: Callable[..., Any]) -> None:
     at = desk(name)
     history = [system("Be kind."), user("a")]
@@ -268,7 +261,7 @@ def test_a_changed_history_forks_and_both_sides_are_trained(name: str, change: C
     history.append(user("b"))
     history.append(at.serve(history, "two").message)
     before = len(linear_rows(at.tree.nodes))
-    at.serve([*change(at, history), user("c")], "three")
+    at.serve([*change(history), user("c")], "three")
     assert at.drift[-1] is FORK
     assert at.calls[-1].node.parent is None
     assert settled(at) == before + 1

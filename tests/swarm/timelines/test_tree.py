@@ -11,7 +11,7 @@ import pytest
 from swarm.backends.fake.backend import EOS_ID, FakeRenderer
 from swarm.backends.protocols import BackendError, Message, Tool
 from swarm.timelines import CallTree, Drift, Node, canonical, normalise
-from tests.swarm.timelines.renderers import TrimmingRenderer
+from tests.swarm.timelines.agents import TrimmingRenderer
 
 
 def user(text: str) -> dict[str, Any]:

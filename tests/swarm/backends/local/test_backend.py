@@ -10,7 +10,7 @@ import os
 import subprocess
 import sys
 import weakref
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -220,16 +220,13 @@ async def test_an_engine_whose_weights_are_others_moved(learning_backend: LocalB
 
 @pytest.mark.parametrize("whole", [True, False], ids=["always", "with gradients"])
 async def test_a_learner_whose_forward_is_off_moved(learning_backend: LocalBackend, whole: bool) -> None:
-    learning_backend.policy.features = _off(learning_backend.policy.features, lambda: whole or torch.is_grad_enabled())  # type: ignore[method-assign]
+    features = learning_backend.policy.features
+
+    def off(*ids: Any, **inputs: Any) -> Tensor:
+        return features(*ids, **inputs) * (1.5 if whole or torch.is_grad_enabled() else 1.0)
+
+    learning_backend.policy.features = off  # type: ignore[method-assign]
     assert ". The learner moved: " in await stopped(learning_backend)
-
-
-def _off(features: Callable[..., Tensor], when: Callable[[], bool]) -> Callable[..., Tensor]:
-    def found(*ids: Any, **inputs: Any) -> Tensor:
-        right = features(*ids, **inputs)
-        return right * 1.5 if when() else right
-
-    return found
 
 
 def test_a_plain_model_computes_what_the_model_does_whose_weights_it_has(learning_backend: LocalBackend) -> None:

@@ -144,9 +144,7 @@ def test_neighbours_of_a_guided_request_get_the_same_bits_as_without_its_guide(g
     assert served(guides.guide("start: /[a-z]{90}/")) == served(None)
 
 
-async def test_a_grammar_that_does_not_compile_is_refused_before_any_chunk(
-    engine: LocalEngine,
-) -> None:
+async def test_a_grammar_that_does_not_compile_is_refused_before_any_chunk(engine: LocalEngine) -> None:
     with pytest.raises(GrammarRefused, match="cannot follow"):
         await _collect(engine, PROMPT, _sampling(0, grammar="start: nothing"))
     assert engine.failure() is None

@@ -31,11 +31,7 @@ async def test_the_function_sees_the_task_the_conversation_and_the_games_word() 
         return 0.5
 
     assert await judged(reward) == Outcome(reward=0.5, success=False)
-    assert seen == [
-        {"id": "sum", "data": {"left": 1, "right": 2}},
-        MESSAGES,
-        {"reward": 0.0, "success": False},
-    ]
+    assert seen == [{"id": "sum", "data": {"left": 1, "right": 2}}, MESSAGES, {"reward": 0.0, "success": False}]
 
 
 async def test_an_async_function_judges_too() -> None:
@@ -57,12 +53,10 @@ async def test_success_stays_the_games_own_whatever_the_function_does() -> None:
 
 
 @given(
-    st.one_of(
-        st.floats(allow_nan=False, allow_infinity=False),
-        st.integers(-(10**9), 10**9),
-        st.booleans(),
-        st.fractions(-9, 9),
-    )
+    st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(-(10**9), 10**9)
+    | st.booleans()
+    | st.fractions(-9, 9)
 )
 async def test_every_finite_number_is_a_reward(value: Any) -> None:
     assert (await judged(lambda *_: value)).reward == float(value)

@@ -30,7 +30,6 @@ async def play_step(store: SqlStore, step: int) -> None:
 
 
 async def with_tokens(store: SqlStore) -> list[str]:
-    """Return the names of the episodes whose tokens are there."""
     names = [episode.id for episode in (await store.episodes(100)).episodes][::-1]
     records = [(name, await store.episode(name)) for name in names]
     return [name for name, record in records if record is not None and record.record]

@@ -227,9 +227,7 @@ def test_an_adapter_is_served_as_it_is_trained(kind: str) -> None:
     [lambda model: add_adapter(model, rank=2, alpha=4.0, seed=0), lambda model: model.to(torch.float64)],
     ids=["adapter", "type"],
 )
-def test_a_later_adapter_and_another_type_end_it_until_it_is_fused_again(
-    change: Callable[[Any], None],
-) -> None:
+def test_a_later_adapter_and_another_type_end_it_until_it_is_fused_again(change: Callable[[Any], None]) -> None:
     policy = _fused(_make("llama"))
     with policy.rewriting():
         change(policy.model)

@@ -206,15 +206,10 @@ _POISON = 13
 """The id that faults are injected by."""
 
 
-def _slots(policy: Policy) -> Stepper:
-    return Batcher(policy, slots=6, positions=_CONTEXT, seed=0)
-
-
-def _paged(policy: Policy) -> Stepper:
-    return PagedBatcher(policy, sequences=6, positions=_CONTEXT, cache_bytes=1 << 20, seed=0)
-
-
-_ENGINES: dict[str, Callable[[Policy], Stepper]] = {"slots": _slots, "paged": _paged}
+_ENGINES: dict[str, Callable[[Policy], Stepper]] = {
+    "slots": lambda policy: Batcher(policy, slots=6, positions=_CONTEXT, seed=0),
+    "paged": lambda policy: PagedBatcher(policy, sequences=6, positions=_CONTEXT, cache_bytes=1 << 20, seed=0),
+}
 Answer = tuple[list[int], list[float]]
 
 

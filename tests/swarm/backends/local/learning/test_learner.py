@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,7 @@ def test_what_is_not_finite_is_refused_and_changes_nothing(fields: dict[str, Any
     learner, untouched = LocalLearner(policy, _job(**fields), {}), LocalLearner(twin, _job(**fields), {})
     if fields:
         for each in (learner, untouched):
-            each._minibatches = _spoiled_last  # type: ignore[method-assign]
+            each._minibatches = lambda count: iter([[*range(1, count)], [0]])  # type: ignore[method-assign]
     learner.update(good)
     untouched.update(good)
     before = weights_of(policy)
@@ -208,10 +208,6 @@ def _poisoned(poison: float | None) -> Callable[..., torch.Tensor]:
         return found + (0 * every).sum().sqrt() if poison is None else found * poison
 
     return loss
-
-
-def _spoiled_last(episodes: int) -> Iterator[list[int]]:
-    return iter([list(range(1, episodes)), [0]])
 
 
 def test_a_checkpoint_of_another_model_is_refused_and_changes_nothing(tmp_path: Path) -> None:
