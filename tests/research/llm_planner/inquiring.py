@@ -38,7 +38,6 @@ RATES = proposal("learning_rate", 1e-3, 3e-3, "Groups were told apart; the learn
 
 
 def facts_of(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the facts that a request was sent with."""
     text = next(entry["content"] for entry in request["messages"] if entry["role"] == "user")
     value, _ = json.JSONDecoder().raw_decode(text, text.index("Facts:\n") + len("Facts:\n"))
     assert isinstance(value, dict)
@@ -46,7 +45,6 @@ def facts_of(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def place_of(request: Mapping[str, Any]) -> tuple[int, str]:
-    """Return the round and the stage that a request is about."""
     facts = facts_of(request)
     stage = "conclude" if "verdicts" in facts else "design" if "job_defaults" in facts else "propose"
     return facts.get("inquiry", {}).get("round_to_plan", 1), stage
@@ -77,7 +75,6 @@ class Script:
 def flown(
     script: Callable[[dict[str, Any]], Reply], rounds: int = 2, effect: float = 0.2, **changes: Any
 ) -> tuple[FlightResult, Endpoint]:
-    """Fly an inquiry whose planner asks the script over HTTP."""
     with scripted_endpoint(script) as endpoint:
         planner = lambda clock: LlmPlanner(  # noqa: E731 - it closes over the endpoint
             MODEL, OpenAiEndpoint(KEY, endpoint.url), patience_s=0.0, sleep=clock.advance

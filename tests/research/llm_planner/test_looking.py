@@ -14,7 +14,7 @@ from research.errors import PlannerFailed
 from research.llm_planner.looking import MOST_ANSWERED, MOST_OF_ONE
 from research.llm_planner.prompts import MOST_LOOKS
 from research.looks.requests import LookAtEpisodes, LookAtRuns
-from research.planner import Digest, PlannerTurn
+from research.planner import Digest
 from research.planner.looks import PLAYS, LookRefused
 from research.proposals.actions import Propose
 from tests.research.factories import make_verdict
@@ -26,17 +26,16 @@ from tests.research.llm_planner.test_planner import (
     RECORDS,
     REWARD_TOPIC,
     TOPIC,
+    ask,
     compiled,
     planner,
 )
-from tests.research.planner.scripted_endpoint import Endpoint, Reply, fails, says, scripted_endpoint
+from tests.research.planner.scripted_endpoint import Reply, fails, says, scripted_endpoint
 
 MakeDigest = Callable[..., Digest]
 
 
 class Shelf:
-    """Stands for what may be looked at: each look is answered with its arguments, and some filling."""
-
     def __init__(self, filling: str = "") -> None:
         self.offered: Mapping[str, type[BaseModel]] = {"runs": LookAtRuns, PLAYS: LookAtEpisodes}
         self.filling = filling
@@ -57,11 +56,6 @@ def calls(*wishes: tuple[str, Any]) -> Reply:
 
 def looks_for(arm: str) -> dict[str, Any]:
     return {"action": "look", "look": "runs", "arguments": json.dumps({"arm": arm})}
-
-
-def ask(replies: list[Reply], digest: Digest) -> tuple[PlannerTurn, Endpoint]:
-    with scripted_endpoint(replies) as endpoint:
-        return planner(endpoint).act(digest, compiled(code_allowed=digest.code_allowed)), endpoint
 
 
 def test_a_look_is_a_tool_call_whose_answer_goes_back_and_takes_no_try(digest: MakeDigest) -> None:
@@ -104,8 +98,7 @@ def test_an_endpoint_that_takes_neither_tools_nor_a_format_is_asked_with_neither
         bare = "tools" not in request and "response_format" not in request
         return says(PROPOSAL) if bare else fails(400, "what is this?")
 
-    with scripted_endpoint(answer) as endpoint:
-        turn = planner(endpoint).act(digest(TOPIC, may_look=Shelf()), compiled())
+    turn, endpoint = ask(answer, digest(TOPIC, may_look=Shelf()))
     assert turn.tries == 1
     sent = [("tools" in request, "response_format" in request) for request in endpoint.requests]
     assert sent == [(True, True), (False, True), (True, False), (False, False)]
@@ -173,9 +166,8 @@ def test_many_calls_at_once_are_counted_each_and_those_over_the_cap_are_refused(
 
 
 def test_the_characters_of_a_turn_are_capped(digest: MakeDigest) -> None:
-    replies = [calls(("runs", "{}"))] * MOST_LOOKS + [says(PROPOSAL)]
-    with scripted_endpoint([*replies[:3], says(PROPOSAL)]) as endpoint:
-        turn = planner(endpoint).act(digest(TOPIC, may_look=Shelf("x" * 100_000)), compiled())
+    replies = [calls(("runs", "{}"))] * 3 + [says(PROPOSAL)]
+    turn, endpoint = ask(replies, digest(TOPIC, may_look=Shelf("x" * 100_000)))
     sizes = [len(look.answer) for look in turn.looks]
     assert all(size <= MOST_OF_ONE + 30 for size in sizes)
     assert sum(sizes) <= MOST_ANSWERED + 30 * len(sizes)

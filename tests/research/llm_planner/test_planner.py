@@ -43,6 +43,7 @@ DESIGN = {"action": "design", "environment": "guess", "steps": None, "constants"
 TOPIC = "Do larger groups learn faster?"
 SOURCE = "def reward(task, messages, outcome):\n    return float(outcome['success'])\n"
 MakeDigest = Callable[..., Digest]
+Replies = list[Reply] | Callable[[dict[str, Any]], Reply]
 RECORDS = accept_hypotheses(Propose.model_validate(PROPOSAL))
 
 
@@ -55,7 +56,7 @@ def planner(endpoint: Endpoint, **settings: Any) -> LlmPlanner:
     return LlmPlanner("scripted", OpenAiEndpoint(KEY, endpoint.url), **{"patience_s": 0.0, **settings})
 
 
-def ask(replies: list[Reply], digest: Digest, budget_s: float = 600.0) -> tuple[PlannerTurn, Endpoint]:
+def ask(replies: Replies, digest: Digest, budget_s: float = 600.0) -> tuple[PlannerTurn, Endpoint]:
     with scripted_endpoint(replies) as endpoint:
         return planner(endpoint).act(digest, compiled(budget_s, digest.code_allowed)), endpoint
 
@@ -68,21 +69,16 @@ def failure(replies: list[Reply], digest: Digest, budget_s: float = 600.0, **set
     return caught.value.message, endpoint
 
 
-def test_a_good_answer_is_taken_at_once(digest: MakeDigest) -> None:
-    turn, endpoint = ask([says(PROPOSAL)], digest(TOPIC))
-    assert turn.action == Propose.model_validate(PROPOSAL)
+def test_a_good_answer_is_taken_at_once_and_no_key_comes_into_the_study(digest: MakeDigest) -> None:
+    kill_if = "hi < 0.02 and look >= 2"
+    turn, endpoint = ask([says(changed(kill_if=kill_if, statement=f"It is {KEY}."))], digest(TOPIC))
+    assert turn.action == Propose.model_validate(changed(kill_if=kill_if, statement="It is ***."))
     assert turn.payload() == {
         "action": "propose", "tries": 1, "tokens": {"prompt": PROMPT_TOKENS, "completion": COMPLETION_TOKENS},
         "rejected": [], "note": "", "not_tested": [],
     }  # fmt: skip
     assert endpoint.paths == ["/v1/chat/completions"]
     assert endpoint.keys == [f"Bearer {KEY}"]
-
-
-def test_a_kill_condition_is_taken(digest: MakeDigest) -> None:
-    turn, _ = ask([says(changed(kill_if="hi < 0.02 and look >= 2"))], digest(TOPIC))
-    assert isinstance(turn.action, Propose)
-    assert turn.action.hypotheses[0].kill_if == "hi < 0.02 and look >= 2"
 
 
 def test_the_request_holds_the_facts_and_a_strict_schema(digest: MakeDigest) -> None:
@@ -109,11 +105,8 @@ def test_thinking_fences_and_chatter_around_the_object_are_tolerated(answer: str
 
 
 def changed(**changes: Any) -> dict[str, Any]:
-    claim = {**HYPOTHESIS, **changes}
-    return {
-        "action": "propose",
-        "hypotheses": [{name: value for name, value in claim.items() if value is not LEFT_OUT}],
-    }
+    claim = {name: value for name, value in {**HYPOTHESIS, **changes}.items() if value is not LEFT_OUT}
+    return {"action": "propose", "hypotheses": [claim]}
 
 
 LEFT_OUT = object()
@@ -167,6 +160,7 @@ def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> 
     told = endpoint.requests[1]["messages"][-1]["content"]
     assert "train 2500 steps instead of 5000" in told or "decline, and say" in told
     assert "--" not in told
+    assert "seeds_per_arm" not in json.dumps(endpoint.requests[0]), "no model is offered seeds"
 
 
 def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDigest) -> None:
@@ -184,12 +178,16 @@ def test_verdicts_are_concluded(digest: MakeDigest) -> None:
     assert "inconclusive" in endpoint.requests[0]["messages"][1]["content"]
 
 
-def test_nonsense_for_ever_fails_after_three_tries(digest: MakeDigest) -> None:
-    message, endpoint = failure([says(f"I like {count} turtles.") for count in range(4)], digest(TOPIC))
-    assert len(endpoint.requests) == 3
+@pytest.mark.parametrize(("nonsense", "tries"), [([f"I like {n} turtles." for n in range(4)], 3), (["turtles"], 2)])
+def test_nonsense_for_ever_fails_after_three_tries_and_the_same_again_after_two(
+    nonsense: list[str], tries: int, digest: MakeDigest
+) -> None:
+    message, endpoint = failure([says(words) for words in nonsense], digest(TOPIC))
+    assert len(endpoint.requests) == tries
     assert "turtles" in message
-    assert "3 refused" in message
+    assert f"{tries} refused" in message
     assert "--planner rules" in message
+    assert ("answer as before" in message) == (tries == 2)
 
 
 @pytest.mark.parametrize(
@@ -223,12 +221,12 @@ def test_an_endpoint_that_refuses_response_format_is_asked_without_it(status: in
     ],
 )  # fmt: skip
 def test_a_refusing_endpoint_fails_in_one_line_without_the_key(status: int, told: str, digest: MakeDigest) -> None:
-    pauses = Pauses()
+    pauses: list[float] = []
     patience_s = 0.0 if status in (429, 500) else 100.0  # those that pass are waited for
-    settings: dict[str, Any] = {"patience_s": patience_s, "sleep": pauses}
+    settings: dict[str, Any] = {"patience_s": patience_s, "sleep": pauses.append}
     message, endpoint = failure([fails(status, f"no good: {KEY}")], digest(TOPIC), **settings)
     assert told in message
-    assert (pauses.taken, len(endpoint.requests)) == ([], 2 if status == 400 else 1)
+    assert (pauses, len(endpoint.requests)) == ([], 2 if status == 400 else 1)
 
 
 @pytest.mark.parametrize(
@@ -237,17 +235,6 @@ def test_a_refusing_endpoint_fails_in_one_line_without_the_key(status: int, told
 def test_an_endpoint_without_an_answer_fails_by_the_timeout(reply: Reply, digest: MakeDigest) -> None:
     message, _ = failure([reply], digest(TOPIC), timeout_s=0.5)
     assert "0.5 s" in message
-
-
-def test_an_endpoint_that_is_not_there_fails_and_shows_no_password(digest: MakeDigest) -> None:
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        port = unused.getsockname()[1]
-    absent = LlmPlanner("m", OpenAiEndpoint(KEY, f"http://me:hush@127.0.0.1:{port}/v1?token=hush"), patience_s=0.0)
-    with pytest.raises(PlannerFailed) as caught:
-        absent.act(digest(TOPIC), compiled())
-    assert f"http://127.0.0.1:{port};" in caught.value.message
-    assert "hush" not in caught.value.message
 
 
 def test_an_empty_topic_asks_nobody(digest: MakeDigest) -> None:
@@ -262,14 +249,8 @@ def test_an_endpoint_that_says_the_key_back_does_not_bring_it_into_the_event_log
     assert KEY not in json.dumps(turn.payload())
 
 
-def test_a_key_in_an_accepted_answer_does_not_come_into_the_study(digest: MakeDigest) -> None:
-    turn, _ = ask([says({**PROPOSAL, "hypotheses": [{**HYPOTHESIS, "statement": f"It is {KEY}."}]})], digest(TOPIC))
-    assert isinstance(turn.action, Propose)
-    assert turn.action.hypotheses[0].statement == "It is ***."
-
-
 def test_text_that_cannot_be_stored_is_refused_like_any_other_nonsense(digest: MakeDigest) -> None:
-    broken = json.dumps({**PROPOSAL, "hypotheses": [{**HYPOTHESIS, "statement": "x", "variable": "y"}]})
+    broken = json.dumps(changed(statement="x", variable="y"))
     replies = [says(broken.replace('"x"', r'"\ud800"')), says(broken.replace('"y"', r'"\ud800"')), says(PROPOSAL)]
     turn, _ = ask(replies, digest(TOPIC))
     assert turn.tries == 3
@@ -329,8 +310,7 @@ SCREEN = {
 
 
 def test_a_larger_effect_than_the_studys_is_returned_with_the_studys(digest: MakeDigest) -> None:
-    wrong = {"action": "propose", "hypotheses": [{**HYPOTHESIS, "smallest_effect": 0.6}]}
-    turn, endpoint = ask([says(wrong), says(PROPOSAL)], digest(TOPIC))
+    turn, endpoint = ask([says(changed(smallest_effect=0.6)), says(PROPOSAL)], digest(TOPIC))
     assert "the study's; found 0.6" in turn.rejected[0]
     facts = endpoint.requests[0]["messages"][1]["content"]
     assert '"smallest_effect": 0.1' in facts
@@ -377,14 +357,17 @@ def test_a_design_that_passes_over_what_the_topic_names_is_returned(digest: Make
     assert "left_out_by_the_hypotheses" not in endpoint.requests[0]["messages"][1]["content"]
 
 
-def test_an_endpoint_that_was_never_there_is_not_waited_for(digest: MakeDigest) -> None:
+def test_an_endpoint_that_was_never_there_is_not_waited_for_and_shows_no_password(digest: MakeDigest) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    pauses = Pauses()
-    alone = LlmPlanner("m", OpenAiEndpoint(KEY, f"http://127.0.0.1:{port}/v1"), patience_s=1e6, sleep=pauses)
+    pauses: list[float] = []
+    endpoint = OpenAiEndpoint(KEY, f"http://me:hush@127.0.0.1:{port}/v1?token=hush")
+    alone = LlmPlanner("m", endpoint, patience_s=1e6, sleep=pauses.append)
     with pytest.raises(PlannerFailed, match="it, correct OPENAI_BASE_URL, or use --planner rules") as caught:
         alone.act(digest(TOPIC), compiled())
-    assert (pauses.taken, "\n" in caught.value.message) == ([], False)
+    assert (pauses, "\n" in caught.value.message) == ([], False)
+    assert f"http://127.0.0.1:{port};" in caught.value.message
+    assert "hush" not in caught.value.message
 
 
 class Dying:
@@ -405,21 +388,21 @@ class Dying:
 
 
 def test_an_endpoint_that_answered_before_is_waited_for(digest: MakeDigest) -> None:
-    pauses = Pauses()
-    known = LlmPlanner("m", Dying([None, "unreachable", "dropped", None]), patience_s=1e6, sleep=pauses)
+    pauses: list[float] = []
+    known = LlmPlanner("m", Dying([None, "unreachable", "dropped", None]), patience_s=1e6, sleep=pauses.append)
     known.act(digest(TOPIC), compiled())
     assert isinstance(known.act(digest(TOPIC, hypotheses=RECORDS), compiled()).action, ProposeDesign)
-    assert len(pauses.taken) == 2
-    resumed = LlmPlanner("m", Dying(["unreachable", None]), patience_s=1e6, sleep=pauses)
+    assert len(pauses) == 2
+    resumed = LlmPlanner("m", Dying(["unreachable", None]), patience_s=1e6, sleep=pauses.append)
     resumed.act(digest(TOPIC, hypotheses=RECORDS), compiled())
-    assert len(pauses.taken) == 3, "whoever proposed has answered before"
+    assert len(pauses) == 3, "whoever proposed has answered before"
 
 
 @pytest.mark.parametrize("kind", ["timeout", "dropped"])
 def test_an_endpoint_that_is_there_but_slow_at_first_is_waited_for(kind: Kind, digest: MakeDigest) -> None:
-    pauses = Pauses()
-    LlmPlanner("m", Dying([kind, None]), patience_s=1e6, sleep=pauses).act(digest(TOPIC), compiled())
-    assert len(pauses.taken) == 1
+    pauses: list[float] = []
+    LlmPlanner("m", Dying([kind, None]), patience_s=1e6, sleep=pauses.append).act(digest(TOPIC), compiled())
+    assert len(pauses) == 1
 
 
 def test_a_search_is_proposed_and_then_designed_as_a_screen(digest: MakeDigest) -> None:
@@ -433,60 +416,38 @@ def test_a_search_is_proposed_and_then_designed_as_a_screen(digest: MakeDigest) 
     assert '"search": true' in facts
 
 
-def test_no_model_is_offered_seeds(digest: MakeDigest) -> None:
-    _, endpoint = ask([says(DESIGN)], digest(TOPIC, hypotheses=RECORDS))
-    assert "seeds_per_arm" not in json.dumps(endpoint.requests[0])
-
-
-def test_a_model_that_says_the_same_again_is_asked_no_more(digest: MakeDigest) -> None:
-    message, endpoint = failure([says("I like turtles.")], digest(TOPIC))
-    assert len(endpoint.requests) == 2
-    assert "2 refused" in message
-    assert "answer as before" in message
-
-
-class Pauses:
-    def __init__(self) -> None:
-        self.taken: list[float] = []
-
-    def __call__(self, seconds: float) -> None:
-        self.taken.append(seconds)
-
-
 @pytest.mark.parametrize("status", [429, 500, 503, 408])
 def test_what_passes_is_waited_for_with_growing_pauses(status: int, digest: MakeDigest) -> None:
-    pauses, told = Pauses(), list[str]()
+    pauses, told = list[float](), list[str]()
     with scripted_endpoint([fails(status, "later")] * 3 + [says(PROPOSAL)]) as endpoint:
-        patient = planner(endpoint, patience_s=100.0, sleep=pauses, note=told.append)
+        patient = planner(endpoint, patience_s=100.0, sleep=pauses.append, note=told.append)
         turn = patient.act(digest(TOPIC), compiled())
     assert [f"gives no answer ({status}); asked again in" in line for line in told] == [True] * 3
     assert turn.tries == 1
     assert f"3 times ({status})." in turn.note
-    assert len(pauses.taken) == 3
-    for number, pause in enumerate(pauses.taken):
+    assert len(pauses) == 3
+    for number, pause in enumerate(pauses):
         assert 2.0**number / 2 <= pause <= 2.0**number
 
 
-def test_patience_ends_and_the_failure_says_how_often_it_was_tried(digest: MakeDigest) -> None:
-    pauses = Pauses()
-    message, endpoint = failure([fails(429, "later")], digest(TOPIC), patience_s=10.0, sleep=pauses)
-    assert sum(pauses.taken) <= 10.0
+@pytest.mark.parametrize(("settings", "left_s"), [({"patience_s": 10.0}, 600.0), ({"patience_s": None}, 50.0)])
+def test_patience_ends_and_is_a_share_of_the_time_left_and_the_failure_says_how_often_it_was_tried(
+    settings: dict[str, Any], left_s: float, digest: MakeDigest
+) -> None:
+    pauses: list[float] = []
+    due = digest(TOPIC, seconds_left=left_s)
+    message, endpoint = failure([fails(429, "later")], due, sleep=pauses.append, **settings)
+    assert 0 < sum(pauses) <= 10.0
     assert f"(after {len(endpoint.requests)} tries with pauses)" in message
     assert len(endpoint.requests) >= 4
 
 
-def test_patience_is_a_share_of_the_time_that_is_left(digest: MakeDigest) -> None:
-    pauses = Pauses()
-    failure([fails(503, "down")], digest(TOPIC, seconds_left=50.0), patience_s=None, sleep=pauses)
-    assert 0 < sum(pauses.taken) <= 10.0
-
-
 @pytest.mark.parametrize("reply", [fails(429, "later"), fails(503, "down"), says("I like turtles."), Reply(hang=True)])
 def test_a_conclusion_is_tried_once_and_waits_for_nobody(reply: Reply, digest: MakeDigest) -> None:
-    pauses = Pauses()
+    pauses: list[float] = []
     due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),))
-    _, endpoint = failure([reply], due, patience_s=None, timeout_s=3.0 if reply.hang else 30.0, sleep=pauses)
-    assert (pauses.taken, len(endpoint.requests)) == ([], 1)
+    _, endpoint = failure([reply], due, patience_s=None, timeout_s=3.0 if reply.hang else 30.0, sleep=pauses.append)
+    assert (pauses, len(endpoint.requests)) == ([], 1)
 
 
 def test_requests_in_the_topic_are_said_beside_a_models_design(digest: MakeDigest) -> None:

@@ -24,7 +24,6 @@ class Reply:
 
 
 def says(content: str | dict[str, Any] | None, **message: Any) -> Reply:
-    """A chat completion whose message is `content`."""
     text = json.dumps(content) if isinstance(content, dict) else content
     finish = message.pop("finish_reason", "stop")
     return Reply(
@@ -38,14 +37,11 @@ def says(content: str | dict[str, Any] | None, **message: Any) -> Reply:
 
 
 def fails(status: int, message: str) -> Reply:
-    """An OpenAI error object."""
     return Reply(status, {"error": {"message": message, "type": "invalid_request_error", "code": None, "param": None}})
 
 
 @dataclass
 class Endpoint:
-    """The running endpoint: its address and the requests it got."""
-
     url: str
     requests: list[dict[str, Any]] = field(default_factory=list)
     keys: list[str | None] = field(default_factory=list)
