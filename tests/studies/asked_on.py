@@ -69,7 +69,6 @@ class Inquiry:
 
 
 def flown(home: Path) -> Inquiry:
-    """Fly the inquiry into a home, without its report."""
     from simlab.flights.flight import Flight, fly_in
     from simlab.worlds.world import MainEffect, Planted
 

@@ -21,7 +21,6 @@ def study(tmp_path: Path) -> Synthetic:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[StudyState, Path]:
-    """A finished study and its folder, for tests that only read."""
     synthetic = Synthetic(tmp_path_factory.mktemp("finished"))
     return synthetic.whole(), synthetic.folder
 
@@ -63,7 +62,6 @@ def postgres_url() -> Iterator[str]:
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Both kinds of database, each test's own."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path / 'events.db'}"
     return request.getfixturevalue("postgres_url")

@@ -61,7 +61,6 @@ class MeasuredStudy(Synthetic):
         return confirm_spec(self.study, self.design, self.design.hash(), self.design.arm(arm), seed)
 
     def collect(self, spec: RunSpec, attempt: int = 1, steps: int | None = None) -> Event:
-        """Write a run's files, and what its metric reads off them."""
         number = self.counts[spec.arm] = self.counts.get(spec.arm, 0) + 1
         stuck = number <= self.stuck.get(spec.arm, 0)
         share = self._course(spec, falls=number <= self.collapsed.get(spec.arm, 0), top=0.5 if stuck else None)

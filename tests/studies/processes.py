@@ -23,7 +23,6 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 def go(process: subprocess.Popen[str]) -> None:
-    """Let a process begin that waits to."""
     process.stdin.write("go\n")
     process.stdin.flush()
 

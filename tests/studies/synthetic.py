@@ -35,8 +35,6 @@ EPISODES = 512
 
 
 class Ticking:
-    """A clock that moves a fixed step each time it is read."""
-
     def __init__(self, step_s: float = 1.5) -> None:
         self.now = datetime(2031, 3, 4, 9, 30, tzinfo=UTC)
         self.step = timedelta(seconds=step_s)
@@ -48,15 +46,11 @@ class Ticking:
 
 def hypothesis(identity: str = "h1", treatment: Any = 16, **changes: Any) -> Hypothesis:
     values: dict[str, Any] = {
-        "id": identity,
+        "id": identity, "variable": "group_size", "control": 4, "treatment": treatment, "direction": "increase",
         "statement": f"A group size of {treatment} solves more hidden tasks than a group size of 4.",
         "mechanism": "A larger group gives a better baseline, so that advantages are less noisy.",
-        "variable": "group_size",
-        "control": 4,
-        "treatment": treatment,
-        "direction": "increase",
         "prediction": Prediction(low=0.02, high=0.2, level=0.8, probability=0.7),
-    }
+    }  # fmt: skip
     return Hypothesis(**(values | changes))
 
 
@@ -78,12 +72,8 @@ def design(hypotheses: tuple[Hypothesis, ...] | None = None, seeds: int = 5, **c
         values = dict.fromkeys([claims[0].control, *(claim.treatment for claim in claims)])
         arms = tuple(Arm(name=f"group_size={value}", overrides={"group_size": value}) for value in values)
     given: dict[str, Any] = {
-        "question": TOPIC,
-        "environment": "guess",
-        "base_job": base_job(),
-        "arms": arms,
-        "control_arm": arms[0].name,
-        "hypotheses": claims,
+        "question": TOPIC, "environment": "guess", "base_job": base_job(),
+        "arms": arms, "control_arm": arms[0].name, "hypotheses": claims,
         "seeds": tuple(random.Random(11).sample(range(1, 10**6), seeds)),
         "metric": Metric(meaning=f"share of {EPISODES} hidden tasks solved after the last step", episodes=EPISODES),
         "exclusions": ("NAN", "CLIENT_CRASH"),
@@ -241,7 +231,6 @@ class Synthetic:
         return self.plan()
 
     def whole(self, chosen: Design | None = None, **created: Any) -> StudyState:
-        """Write a finished study and return its state."""
         for spec in self.begin(chosen, **created):
             self.run(spec)
         self.judge()

@@ -1,5 +1,3 @@
-"""The question as asked, as tested, and what of it is not; and what two arms do not share."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""A collapse is a training's loss of its own gain: seen from its course alone, whatever its arm or level."""
-
 from __future__ import annotations
 
 import math

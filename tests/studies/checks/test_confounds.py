@@ -1,5 +1,3 @@
-"""The confound linter names each undeclared difference between arms, and an effect that turns around in every group."""
-
 from __future__ import annotations
 
 from collections import Counter

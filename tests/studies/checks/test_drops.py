@@ -1,5 +1,3 @@
-"""What was lost of each arm is told where the arms differ in it, and runs that had nothing to learn from are told."""
-
 from __future__ import annotations
 
 from dataclasses import replace

@@ -1,5 +1,3 @@
-"""The error ledgers: published levels, what is handed on, and that nothing is tested without a draw on them."""
-
 from __future__ import annotations
 
 import pytest
@@ -28,11 +26,9 @@ DIFFERENCE = RoundOutcome(differences=True, equivalences=False)
     ("rounds", "levels"),
     [
         (12, [2.605, 0.859, 0.449, 0.283, 0.198, 0.148, 0.116, 0.093, 0.077, 0.065, 0.056, 0.049]),
-        (6, [2.867, 0.946, 0.494, 0.312, 0.218, 0.163]),
-        (4, [3.103, 1.024, 0.535, 0.338]),
-        (1, [5.0]),
+        (6, [2.867, 0.946, 0.494, 0.312, 0.218, 0.163]), (4, [3.103, 1.024, 0.535, 0.338]), (1, [5.0]),
     ],
-)
+)  # fmt: skip
 def test_without_claims_the_levels_are_the_published_ones(rounds: int, levels: list[float]) -> None:
     assert [100 * 0.05 * share for share in weights(rounds)] == pytest.approx(levels, abs=6e-4)
     assert [100 * level for level in ErrorLedger(rounds).could_have()] == pytest.approx(levels, abs=6e-4)

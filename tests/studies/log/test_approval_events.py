@@ -1,5 +1,3 @@
-"""What may follow what when people are asked for approval, and what an answer does to a study."""
-
 from __future__ import annotations
 
 from typing import Any
@@ -93,17 +91,12 @@ def test_a_stopped_study_asks_nothing(synthetic: Synthetic) -> None:
 
 
 @pytest.mark.parametrize("granted", [True, False])
-def test_an_answer_is_to_the_question_that_is_open(synthetic: Synthetic, granted: bool) -> None:
-    older = ask(synthetic)
-    ask(synthetic, "look 1")
-    with pytest.raises(LogCorrupt, match="is not open"):
-        say(synthetic, older, granted=granted)
-
-
-@pytest.mark.parametrize("granted", [True, False])
-def test_a_question_is_answered_once(synthetic: Synthetic, granted: bool) -> None:
+@pytest.mark.parametrize("answered", [True, False], ids=["answered", "replaced"])
+def test_an_answer_is_to_the_question_that_is_open_and_given_once(
+    synthetic: Synthetic, answered: bool, granted: bool
+) -> None:
     digest = ask(synthetic)
-    say(synthetic, digest)
+    say(synthetic, digest) if answered else ask(synthetic, "look 1")
     with pytest.raises(LogCorrupt, match="is not open"):
         say(synthetic, digest, granted=granted)
 

@@ -151,7 +151,6 @@ def propose(s: Synthetic, name: str = "h1") -> Event:
 
 
 def lock(s: Synthetic, **changes: Any) -> Event:
-    """Lock a design in the log, without a file."""
     return s.append(EventType.DESIGN_LOCKED, **{"design": s.design.model_dump(), "hash": s.design.hash(), **changes})
 
 

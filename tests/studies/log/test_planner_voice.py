@@ -1,5 +1,3 @@
-"""What a planner adds to its log beside its turns, who may answer when, and that its words stand beside code's."""
-
 from __future__ import annotations
 
 from pathlib import Path

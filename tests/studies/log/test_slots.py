@@ -1,5 +1,3 @@
-"""Slots of machines: no two that are held overlap, the line is kept, and only what was seen is taken from anybody."""
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence

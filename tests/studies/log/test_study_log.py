@@ -1,5 +1,3 @@
-"""A reader that follows a log sees what a whole reading sees; a change of the lock's file is told in a sentence."""
-
 from __future__ import annotations
 
 import hashlib

@@ -1,5 +1,3 @@
-"""What is read off the hidden curve: its area, and where it crosses a line."""
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,5 +1,3 @@
-"""Each kind of metric: what it asks for, what it refuses, and what it reads off a run."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -192,8 +190,6 @@ def test_success_elsewhere_is_of_another_environment_and_needs_its_name_and_its_
     with refused(Refused, "words"):
         kind.measure(metric, replace(whole, other=None))
 
-
-# whether a training collapsed
 
 COLLAPSE = kind_named("collapse")
 METRIC = COLLAPSE.define(Asked(measures="the number is found", episodes=100, horizon=2560))

@@ -1,5 +1,3 @@
-"""What a kind of a package defines and measures is checked: a line for what cannot be, and nobody else's is touched."""
-
 from __future__ import annotations
 
 import re
@@ -80,13 +78,11 @@ def entry(name: str, value: str) -> EntryPoint:
     ("broken", "said"),
     [
         (EntryPoint("lost", "nowhere:Kind", "ajet.metrics"), "ModuleNotFoundError"),
-        (entry("another", "Given"), "`name`"),
-        (entry("untitled", "Untitled"), "`title`"),
-        (entry("onetext", "OneText"), "`words`"),
-        (entry("asked", "ASKED"), "MetricKind"),
+        (entry("another", "Given"), "`name`"), (entry("untitled", "Untitled"), "`title`"),
+        (entry("onetext", "OneText"), "`words`"), (entry("asked", "ASKED"), "MetricKind"),
     ],
     ids=lambda value: value.name if isinstance(value, EntryPoint) else "",
-)
+)  # fmt: skip
 def test_a_kind_that_cannot_be_had_is_refused_by_its_name_and_in_nobody_elses_way(
     packages: list[EntryPoint], broken: EntryPoint, said: str
 ) -> None:
@@ -154,8 +150,6 @@ def test_a_rate_is_of_ones_and_zeros(packages: list[EntryPoint]) -> None:
     with pytest.raises(Refused, match="expected 1 or 0"):
         values_of(defined(kind, ASKED), RUN)
 
-
-# the example of docs/metrics.md
 
 PAGE = Path(__file__).parents[3] / "docs" / "metrics.md"
 SOLVED = [{"success": n >= 10, "reward": 0.0} for n in range(20)]

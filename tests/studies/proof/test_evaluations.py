@@ -1,5 +1,3 @@
-"""Evaluations are checked against what the metric asks for; each run that feeds a claim has the course of its files."""
-
 from __future__ import annotations
 
 import hashlib
@@ -104,8 +102,6 @@ def test_what_the_metric_does_not_ask_for_is_named(
     assert difference in found(metric, tmp_path, change)
 
 
-# courses, under a locked rule of collapse
-
 Conditions = dict[str, Any]
 
 
@@ -140,31 +136,27 @@ def test_recorded_courses_hold(kept: Kept, state: StudyState) -> None:
     assert with_courses(kept, state, lambda known: known) == []
 
 
-def test_a_run_without_its_course_is_named(kept: Kept, state: StudyState) -> None:
-    found = drifts(kept, state)
+FORGED: dict[str, tuple[Callable[[Conditions], Conditions], str]] = {
+    "no course": (lambda known: known | {"course": None}, "holds no course"),
+    "another end": (lambda known: known | {"course": known["course"] | {"end": -1.0}}, "course is"),
+    "broken down after all its steps": (
+        lambda known: known | {"stopped_by": "kl_blow_up"}, "stopped_by is 'kl_blow_up'"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_a_run_without_its_course_or_with_another_is_named(kept: Kept, state: StudyState, name: str) -> None:
+    change, said = FORGED[name]
+    found = with_courses(kept, state, change)
     assert len(found) == len(state.runs)
-    assert all("holds no course" in line for line in found)
-    assert with_courses(kept, state, lambda known: known | {"course": None}) == found
+    assert all(said in line for line in found)
+    if name == "no course":
+        assert drifts(kept, state) == found
 
 
 def test_without_a_rule_nothing_is_asked_of_older_runs(kept: Kept, state: StudyState) -> None:
     before = state.locked_design.model_copy(update={"collapse": None})
     assert drifts(kept, replace(state, locked_design=before)) == []
-
-
-def test_a_forged_course_is_named(kept: Kept, state: StudyState) -> None:
-    found = with_courses(kept, state, lambda known: known | {"course": known["course"] | {"end": -1.0}})
-    assert len(found) == len(state.runs)
-    assert all("course is" in line for line in found)
-
-
-def test_a_run_that_is_said_to_have_broken_down_and_has_all_its_steps_is_named(kept: Kept, state: StudyState) -> None:
-    found = with_courses(kept, state, lambda known: known | {"stopped_by": "kl_blow_up"})
-    assert len(found) == len(state.runs)
-    assert all("stopped_by is 'kl_blow_up'" in line for line in found)
-
-
-# a study that is judged by its course, exported
 
 
 def held(folder: Path) -> list[Any]:

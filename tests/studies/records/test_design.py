@@ -1,5 +1,3 @@
-"""Records: one canonical form, in which code is part of the lock; and what of a job follows from its metric."""
-
 from __future__ import annotations
 
 from typing import Any

@@ -66,7 +66,6 @@ def pages(study: Synthetic) -> tuple[str, Page]:
 
 
 def section(markdown: str, title: str) -> str:
-    """Return the section of a report that begins with this heading, up to the next."""
     begin = markdown.index(f"## {title}")
     end = markdown.find("\n## ", begin)
     return markdown[begin:] if end < 0 else markdown[begin:end]

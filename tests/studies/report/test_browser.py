@@ -1,5 +1,3 @@
-"""The report in a real browser: one file, nothing fetched, fit for a phone, light and dark."""
-
 from __future__ import annotations
 
 import shutil

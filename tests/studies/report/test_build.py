@@ -210,7 +210,8 @@ def test_a_page_that_was_edited_stays_where_the_new_one_cannot_be_written_and_is
     assert not [name for name in os.listdir(study.folder) if name.startswith(".report")]
 
 
-def test_a_fence_is_longer_than_any_in_its_text() -> None:
+def test_markdown_is_escaped_and_a_fence_is_longer_than_any_in_its_text() -> None:
+    assert escape_markdown("a_b *c* <d> & [e]") == r"a\_b \*c\* \<d\> &amp; \[e\]"
     assert fenced("a ``` b").splitlines()[0] == "````"
     assert fenced("plain") == "```\nplain\n```"
 
@@ -297,7 +298,3 @@ def test_what_tells_how_training_went_is_drawn_where_it_was_logged(
     assert all(name in drawn for name in ("actor/entropy", "actor/grad_norm", "response_length/mean"))
     assert "actor/ppo_kl" not in drawn
     assert "How training went" in report.markdown.read_text()
-
-
-def test_markdown_is_escaped() -> None:
-    assert escape_markdown("a_b *c* <d> & [e]") == r"a\_b \*c\* \<d\> &amp; \[e\]"

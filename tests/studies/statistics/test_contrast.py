@@ -1,5 +1,3 @@
-"""Weighted sums of means: Welch's test is one of them, the level holds at few runs, and power is what is then seen."""
-
 from __future__ import annotations
 
 import math

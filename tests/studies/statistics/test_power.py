@@ -1,5 +1,3 @@
-"""The levels of looks, and the power that tests have: against published values, statsmodels and simulated studies."""
-
 from __future__ import annotations
 
 import random
@@ -28,21 +26,15 @@ def simulated(shape: PowerDesign, effect: float, studies: int) -> float:
     """Return how often the shipped comparison finds `effect`, in standard deviations, at the last look's level."""
     rng, found = random.Random(5), 0
     for _ in range(studies):
-        arms = _arms(shape, effect, rng)
+        shared, arms = [rng.gauss(0, shape.correlation**0.5) for _ in range(shape.seeds)], []
+        for arm in range(shape.arms):
+            own = (rng.gauss(0, (1 - shape.correlation) ** 0.5) for _ in shared)
+            values = [common + alone + (effect if arm == 1 else 0) for common, alone in zip(shared, own, strict=True)]
+            names = [f"{arm}-{n}" for n in range(shape.seeds)]
+            arms.append(Runs(dict(zip(names, values, strict=True)), {name: n for n, name in enumerate(names)}))
         result = compare(shape.test, arms[0], arms[1], others=[arm.numbers for arm in arms[2:]])
         found += result is not None and result.interval(1 - shape.level)[0] > 0
     return found / studies
-
-
-def _arms(shape: PowerDesign, effect: float, rng: random.Random) -> list[Runs]:
-    shared = [rng.gauss(0, shape.correlation**0.5) for _ in range(shape.seeds)]
-    own = (1 - shape.correlation) ** 0.5
-    arms = []
-    for arm in range(shape.arms):
-        values = [common + rng.gauss(0, own) + (effect if arm == 1 else 0) for common in shared]
-        names = [f"{arm}-{n}" for n in range(shape.seeds)]
-        arms.append(Runs(dict(zip(names, values, strict=True)), {name: n for n, name in enumerate(names)}))
-    return arms
 
 
 @pytest.mark.parametrize(
@@ -123,13 +115,11 @@ def bounds(seeds: list[int], alpha: float = 0.05, **options: str) -> list[float]
 @pytest.mark.parametrize(
     ("by", "published"),
     [
-        ("obrien_fleming", [2.963, 1.969]),
-        ("obrien_fleming", [3.710, 2.511, 1.993]),
-        ("obrien_fleming", [4.333, 2.963, 2.359, 2.014]),
-        ("obrien_fleming", [4.877, 3.357, 2.680, 2.290, 2.031]),
+        ("obrien_fleming", [2.963, 1.969]), ("obrien_fleming", [3.710, 2.511, 1.993]),
+        ("obrien_fleming", [4.333, 2.963, 2.359, 2.014]), ("obrien_fleming", [4.877, 3.357, 2.680, 2.290, 2.031]),
         ("pocock", [2.438, 2.427, 2.410, 2.397, 2.386]),
     ],
-)
+)  # fmt: skip
 def test_bounds_of_equal_looks_are_the_published_ones(by: str, published: list[float]) -> None:
     """Reboussin, DeMets, Kim & Lan 2000 (Controlled Clinical Trials 21), two-sided 0.05."""
     found = bounds([100 * (look + 1) for look in range(len(published))], by=by)

@@ -1,5 +1,3 @@
-"""Interactions and trends: judged over all their arms, linted pair by pair, worded as what they are."""
-
 from __future__ import annotations
 
 import random

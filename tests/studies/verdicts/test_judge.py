@@ -111,7 +111,7 @@ def test_an_edited_lock_makes_the_verdict_invalid(study: Synthetic) -> None:
     state = run(study, study.begin(locked()))
     found = judge_hypothesis(state, "h1", look=2, lock_error="It was edited.")
     assert (found.verdict, found.reason) == ("invalid", "It was edited.")
-    assert (found.low, found.p, found.n_control) == (None, None, 5)
+    assert (found.low, found.p, found.brier, found.n_control) == (None, None, None, 5)
 
 
 class Conditioned(Synthetic):
@@ -169,15 +169,21 @@ def test_an_amendment_before_the_first_result_or_about_something_else_leaves_a_c
     assert judge_hypothesis(conditioned.state(), "h1", look=2) == found
 
 
-def test_an_exclusion_that_the_lock_does_not_name_passes_by_amendment_only(study: Synthetic) -> None:
+@pytest.mark.parametrize("concluded", [False, True])
+def test_an_exclusion_that_the_lock_does_not_name_passes_only_by_an_amendment_before_the_conclusion(
+    study: Synthetic, concluded: bool
+) -> None:
     specs = study.begin(locked(looks=()))
     run(study, specs[1:])
     give_up(study, specs[0], "client_died")
-    assert judge_hypothesis(study.state(), "h1", look=1).verdict == "invalid"
+    before = judge_hypothesis(study.state(), "h1", look=1)
+    assert before.verdict == "invalid"
+    if concluded:
+        study.conclude()
     amend(study, "client_died")
     found = judge_hypothesis(study.state(), "h1", look=1)
-    assert (found.verdict, found.exploratory) == ("supported", True)
-    assert found.excluded == {f"{CONTROL}: client_died": 1}
+    assert (found.verdict, found.exploratory) == (("invalid", False) if concluded else ("supported", True))
+    assert found == before if concluded else found.excluded == {f"{CONTROL}: client_died": 1}
 
 
 def test_an_amendment_that_no_verdict_waited_for_takes_none_back(study: Synthetic) -> None:
@@ -190,16 +196,6 @@ def test_an_amendment_that_no_verdict_waited_for_takes_none_back(study: Syntheti
     state = study.state()
     assert judge_hypothesis(state, "h1", look=1) == first
     assert judge_hypothesis(state, "h2", look=1).verdict != "invalid"
-
-
-def test_an_amendment_after_the_conclusion_changes_no_verdict(study: Synthetic) -> None:
-    specs = study.begin(locked(looks=()))
-    run(study, specs[1:])
-    give_up(study, specs[0], "client_died")
-    before = judge_hypothesis(study.state(), "h1", look=1)
-    study.conclude()
-    amend(study, "client_died")
-    assert judge_hypothesis(study.state(), "h1", look=1) == before
 
 
 def test_a_hypothesis_settled_at_an_earlier_look_keeps_its_p_and_later_looks_recompute(study: Synthetic) -> None:
@@ -219,14 +215,7 @@ def test_a_hypothesis_settled_at_an_earlier_look_keeps_its_p_and_later_looks_rec
     assert (second.n_control, second.n_treatment) == (5, 5)
 
 
-@pytest.mark.parametrize("phase", ["noise", "screen"])
-def test_runs_that_feed_no_claim_are_not_judged(study: Synthetic, phase: Any) -> None:
-    study.begin(locked())
-    with pytest.raises(ValueError, match="feed no claim"):
-        judge_hypothesis(study.state(), "h1", look=1, phase=phase)
-
-
-def test_what_the_design_does_not_have_is_not_judged(study: Synthetic) -> None:
+def test_what_the_design_does_not_have_or_claims_nothing_is_not_judged(study: Synthetic) -> None:
     study.create()
     with pytest.raises(ValueError, match="no design"):
         judge_hypothesis(study.state(), "h1", look=1)
@@ -235,6 +224,8 @@ def test_what_the_design_does_not_have_is_not_judged(study: Synthetic) -> None:
         ({"look": 3}, "between 1 and 2; found 3"),
         ({"phase": "replicate"}, "has no replication"),
         ({"hypothesis": "h7"}, "'h7'"),
+        ({"phase": "noise"}, "feed no claim"),
+        ({"phase": "screen"}, "feed no claim"),
     ):
         with pytest.raises(ValueError, match=named):
             judge_hypothesis(study.state(), **({"hypothesis": "h1", "look": 1} | wrong))

@@ -1,5 +1,3 @@
-"""Verdicts on metrics that are no success: lower is better, times that are cut, rates of runs."""
-
 from __future__ import annotations
 
 import pytest

@@ -1,5 +1,3 @@
-"""With a rule of collapse a claim is about trainings that do not collapse; the rate of collapse stands beside it."""
-
 from __future__ import annotations
 
 import random
@@ -136,8 +134,6 @@ def test_pairs_that_collapses_leave_are_three_at_the_least() -> None:
     found = judged(control, treatment, locked(test="paired", shared_seeds=True))
     assert (found.verdict, found.low) == ("inconclusive", None)
 
-
-# the shipped procedure judged by simulated studies with a planted truth; `benchmarks/verdicts.py` is its full size
 
 stats = lazy("scipy.stats")
 LOOKS = spend((5, 7, 10))

@@ -1,5 +1,3 @@
-"""The first lines of a report: asked, tested, verdict, in practice, ask next."""
-
 from __future__ import annotations
 
 import re
@@ -31,7 +29,6 @@ def promised(seeds: int = 5, **changes: Any) -> Design:
 
 
 def judged(study: Synthetic, chosen: Design) -> StudyState:
-    """Write a study that is judged by the rule of its design, and return its state."""
     return study.whole(chosen)
 
 
@@ -152,8 +149,6 @@ def test_too_few_trainings_that_did_not_collapse_are_told_in_practice() -> None:
     verdict = Verdict.model_construct(verdict="inconclusive", reason=said, low=None, collapses=rates, exploratory=False)
     assert_golden(in_practice(None, None, None, verdict))
 
-
-# interactions, trends and fields that go together
 
 A, B = "group_size", "learning_rate"
 LOW, HIGH = {A: 4, B: 0.001}, {A: 16, B: 0.003}

@@ -102,8 +102,6 @@ def test_files_that_are_gone_or_damaged_are_named_and_of_a_run_that_was_given_up
     assert run_id not in gather(given_up, study.folder).runs
 
 
-# in words
-
 METRIC = Metric(meaning="share of hidden tasks solved", episodes=512)
 
 

@@ -1,5 +1,3 @@
-"""Reports of inquiries that ended otherwise than planned: each is built, accounts for every run, and verifies."""
-
 from __future__ import annotations
 
 from pathlib import Path

@@ -1,5 +1,3 @@
-"""Reports on metrics that are no success: words, units, figures, other measures, and that verify holds them."""
-
 from __future__ import annotations
 
 import re
@@ -142,15 +140,6 @@ def test_a_measure_that_says_something_else_than_the_verdict_is_named(tmp_path: 
     assert_golden(threat_of(study(tmp_path, "episodes", ends={SLOW: 0.5}), "other measures of"))
 
 
-def test_the_whole_area_is_said_to_confound_speed_with_level(tmp_path: Path) -> None:
-    made = MeasuredStudy(tmp_path / "all")
-    made.whole(measured_design(metric("area")))
-    assert "confounds speed with the level" in page(made)
-    below = MeasuredStudy(tmp_path / "below")
-    below.whole(measured_design(metric("area", 0.7)))
-    assert "confounds speed with the level" not in page(below)
-
-
 def test_a_metric_that_no_simulated_study_has_flown_says_so(
     tmp_path: Path, episodes: MeasuredStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,7 +212,16 @@ def test_plays_of_which_a_number_was_not_said_are_counted_and_no_part_of_its_mea
     assert_golden(" | ".join(entry.text for entry in row))
 
 
-def test_arms_that_stood_at_the_threshold_before_training_are_named(tmp_path: Path) -> None:
+CONFOUNDS = "confounds speed with the level"
+
+
+@pytest.mark.parametrize(
+    ("kind", "threshold", "threat", "named"),
+    [("area", None, CONFOUNDS, True), ("area", 0.7, CONFOUNDS, False), ("episodes", 0.1, "stood at the thresh", True)],
+)
+def test_a_threat_of_the_whole_area_or_of_a_threshold_met_before_training_is_named(
+    tmp_path: Path, kind: str, threshold: float | None, threat: str, named: bool
+) -> None:
     made = MeasuredStudy(tmp_path)
-    made.whole(measured_design(metric("episodes", 0.1)))
-    assert "stood at the threshold" in page(made)
+    made.whole(measured_design(metric(kind, threshold)))
+    assert (threat in page(made)) == named

@@ -1,8 +1,7 @@
-"""What a report says of generated rewards: the code as text, who wrote it, and no scale shared with another's."""
-
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ from studies.checks.job_fields import off_design
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
 from studies.report.build import render_report
 from studies.report.figures.series import curves, reward_curves
-from studies.report.parts.evidence import REWARDS, SUCCESS, Evidence, RunEvidence, gather
+from studies.report.parts.evidence import REWARDS, SUCCESS, Evidence, gather
 from studies.report.sections.rewards import reach, written
 from studies.report.sections.scrutiny import checks, threats
 from tests.golden import assert_golden
@@ -56,12 +55,10 @@ def test_a_report_shows_the_code_its_hash_its_arm_and_its_author(study: Syntheti
 @pytest.mark.parametrize(
     ("sandboxes", "where"),
     [
-        (("docker", "docker"), "containers only"),
-        (("process", "process"), "not recorded"),
-        (("docker", "process"), "not recorded"),
-        (("", ""), "not run"),
+        (("docker", "docker"), "containers only"), (("process", "process"), "not recorded"),
+        (("docker", "process"), "not recorded"), (("", ""), "not run"),
     ],
-)
+)  # fmt: skip
 def test_where_the_code_ran_is_what_the_log_of_its_attempts_says(
     study: Synthetic, sandboxes: tuple[str, str], where: str
 ) -> None:
@@ -117,8 +114,7 @@ def test_a_reward_that_rises_while_hidden_success_falls_is_said_to_have_parted(t
 @pytest.mark.parametrize(
     ("source", "found"),
     [
-        (SOURCE, ()),
-        ("import math\nfrom collections import Counter\n" + SOURCE, ()),
+        (SOURCE, ()), ("import math\nfrom collections import Counter\n" + SOURCE, ()),
         ("import os.path\nimport re\n" + SOURCE, ("os",)),
         ("from swarm.environments import get_environment\n" + SOURCE, ("swarm",)),
         ("from . import x\n" + SOURCE, ("a relative import",)),
@@ -126,7 +122,7 @@ def test_a_reward_that_rises_while_hidden_success_falls_is_said_to_have_parted(t
         (SOURCE + "x = ().__class__.__name__\n", ("__class__",)),
         ("def (", ("what cannot be read",)),
     ],
-)
+)  # fmt: skip
 def test_what_a_source_names_beyond_its_arguments_is_read_from_it(source: str, found: tuple[str, ...]) -> None:
     assert reach(source) == found
 
@@ -139,11 +135,10 @@ def test_code_that_reaches_beyond_its_arguments_is_a_threat(study: Synthetic) ->
 @pytest.mark.parametrize(
     ("arm", "code", "told"),
     [
-        ("reward=dense", "client_died", True),
-        ("reward=dense", "budget_exhausted", False),
+        ("reward=dense", "client_died", True), ("reward=dense", "budget_exhausted", False),
         ("reward=built-in", "client_died", False),
     ],
-)
+)  # fmt: skip
 def test_an_arm_whose_code_may_have_chosen_what_counts_is_a_threat(
     study: Synthetic, arm: str, code: str, told: bool
 ) -> None:
@@ -161,18 +156,11 @@ def test_an_arm_whose_code_may_have_chosen_what_counts_is_a_threat(
 
 
 def with_curves(evidence: Evidence, key: str, curve: tuple[tuple[int, float], ...]) -> Evidence:
-    def changed(run: RunEvidence) -> RunEvidence:
-        values = {name: getattr(run, name) for name in ("run_id", "files", "steps", "recomputed", "wandb_id")}
-        return RunEvidence(**values, curves={**run.curves, key: curve})
-
-    return Evidence({run_id: changed(run) for run_id, run in evidence.runs.items()})
+    return Evidence({id: replace(run, curves={**run.curves, key: curve}) for id, run in evidence.runs.items()})
 
 
 def three_arms() -> Design:
-    claims = (
-        hypothesis("h1", variable=REWARD, control=BUILT_IN, treatment="dense"),
-        hypothesis("h2", treatment=16),
-    )
+    claims = (hypothesis("h1", variable=REWARD, control=BUILT_IN, treatment="dense"), hypothesis("h2", treatment=16))
     arms = (
         Arm(name="control", overrides={REWARD: BUILT_IN, "group_size": 4}),
         Arm(name="reward=dense", overrides={REWARD: "dense"}),

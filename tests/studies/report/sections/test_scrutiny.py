@@ -137,8 +137,6 @@ def test_pages_at_wandb_are_linked_and_a_copy_that_differs_is_a_threat(study: Sy
     assert not any(link.startswith("javascript") for link in page.links)
 
 
-# where clients and evaluators ran, and what their containers were refused
-
 IMAGE, OTHER = ("sha256:" + digits * 32 for digits in ("ab", "cd"))
 DOCKER, ANOTHER, PROCESS = {"kind": "docker", "image": IMAGE}, {"kind": "docker", "image": OTHER}, {"kind": "process"}
 NOTHING = Evidence({})

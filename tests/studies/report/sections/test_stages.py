@@ -1,5 +1,3 @@
-"""What a report says of looks, amendments and vetoes, and of numbers that were not in the lock."""
-
 from __future__ import annotations
 
 from dataclasses import replace
@@ -45,26 +43,19 @@ def look(study: Synthetic, number: int, act: str | None = None) -> str:
 
 
 def begin(study: Synthetic, chosen: Design, seeds: int) -> None:
-    """Write the runs of the first seeds."""
     for seed in chosen.seeds[len(study.state().runs) // 2 : seeds]:
         for spec in [study.spec(arm.name, seed) for arm in chosen.arms]:
             study.append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
             study.run(spec)
 
 
-def looked(study: Synthetic) -> None:
-    """Write a study that looks twice."""
+def test_each_look_stands_in_the_report_with_its_level_and_what_followed(study: Synthetic) -> None:
     study.means["group_size=16"] = 0.53
     study.create()
     study.lock(LOOKED)
-    begin(study, LOOKED, 3)
-    look(study, 1)
-    begin(study, LOOKED, 5)
-    look(study, 2)
-
-
-def test_each_look_stands_in_the_report_with_its_level_and_what_followed(study: Synthetic) -> None:
-    looked(study)
+    for number, seeds in ((1, 3), (2, 5)):
+        begin(study, LOOKED, seeds)
+        look(study, number)
     state = study.conclude()
     lines = text(stages.looks_taken(state)).splitlines()
     assert [line.split(" | ")[1:3] for line in lines] == [["1", "3 + 3"], ["2", "5 + 5"]]
@@ -136,8 +127,6 @@ def test_a_lock_file_that_was_edited_is_told(study: Synthetic) -> None:
     path.write_text(path.read_text().replace("group_size", "group-size"))
     assert "**Did not hold.** The lock design.lock" in pages(study)[0]
 
-
-# the locked procedure in words
 
 NOISE = Noise(sd=0.031, df=24, evaluation_sd=0.019, episodes=512, correlation=0.1, pairs=12, basis="three studies")
 SCREEN = Screen(
