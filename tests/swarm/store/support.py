@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from swarm.job import Job
-from swarm.store import Began, Captured, Change, Closed, Recovered, SqlStore, open_store
+from swarm.store import Began, Captured, Change, Closed, Consumed, InStep, Recovered, SqlStore, open_store
 from swarm.timelines import Drift, Node
 
 HERE = "installation-of-the-tests"
@@ -59,6 +59,14 @@ def played(episode: str, calls: int = 2, **fields: Any) -> Iterator[Change]:
 
 def ended(episode: str, reward: float = 1.0, group: str | None = "t#1") -> Closed:
     return Closed(episode, "ended", 1, reward=reward, success=reward > 0, weight=1.0, group=group)
+
+
+async def train_step(store: SqlStore, step: int, *, consumed: bool = True) -> None:
+    """Play and settle the episode `e{step}`, and save the step's checkpoint where it is consumed."""
+    await store.write(*played(f"e{step}"), ended(f"e{step}"))
+    await store.write(InStep(step, (f"e{step}",)))
+    if consumed:
+        await store.write(Consumed(step, f"step-{step}"))
 
 
 def facts(value: Node) -> tuple[Any, ...]:

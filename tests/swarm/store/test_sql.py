@@ -19,7 +19,6 @@ from swarm.store import (
     Captured,
     Change,
     Closed,
-    Consumed,
     InStep,
     Prepared,
     Recovered,
@@ -27,7 +26,7 @@ from swarm.store import (
     StreamMoved,
     Withdrawn,
 )
-from tests.swarm.store.support import began, ended, facts, job, node, opened, played, reopened
+from tests.swarm.store.support import began, ended, facts, job, node, opened, played, reopened, train_step
 
 
 async def test_a_new_store_has_nothing_to_go_on_from(url: str) -> None:
@@ -104,10 +103,7 @@ async def test_only_the_kept_checkpoints_and_what_follows_the_oldest_are_gone_on
     wanted = job(checkpoints_kept=2)
     async with opened(url, wanted) as (store, _):
         for step in range(1, 5):
-            await store.write(*played(f"e{step}"), ended(f"e{step}"))
-            await store.write(InStep(step, (f"e{step}",)))
-            if step < 4:
-                await store.write(Consumed(step, f"step-{step}"))
+            await train_step(store, step, consumed=step < 4)
     found = await reopened(url, wanted)
     assert found.checkpoints == [(3, "step-3"), (2, "step-2")]
     assert list(found.replay) == [3, 4]
@@ -116,9 +112,7 @@ async def test_only_the_kept_checkpoints_and_what_follows_the_oldest_are_gone_on
 
 async def test_the_first_weights_count_as_a_checkpoint(url: str) -> None:
     async with opened(url) as (store, _):
-        await store.write(*played("e"), ended("e"))
-        await store.write(InStep(1, ("e",)))
-        await store.write(Consumed(1, "step-1"))
+        await train_step(store, 1)
     found = await reopened(url)
     assert (found.checkpoints, list(found.replay)) == ([(1, "step-1")], [1])
 

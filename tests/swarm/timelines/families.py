@@ -56,10 +56,6 @@ def _hermes_calls(calls: Sequence[Call]) -> str:
     )
 
 
-def _qwen25(content: str, reasoning: str, calls: Sequence[Call]) -> str:
-    return "\n".join(part for part in (content, _hermes_calls(calls)) if part) + "<|im_end|>"
-
-
 QWEN25 = Family(
     "qwen2.5",
     """\
@@ -85,7 +81,7 @@ QWEN25 = Family(
 {%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}""",
     ("<|endoftext|>", "<|im_start|>", "<|im_end|>"),
     "<|im_end|>",
-    _qwen25,
+    lambda content, _, calls: "\n".join(filter(None, (content, _hermes_calls(calls)))) + "<|im_end|>",
 )
 
 

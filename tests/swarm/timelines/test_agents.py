@@ -8,16 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.backends.fake.backend import FakeRenderer
+from swarm.backends.protocols import Renderer
 from swarm.timelines import linear_rows, token_counts, tree_tokens, unmerged_rows
 from tests.swarm.timelines.agents import FAKE, FAKES, REAL, Agent
 from tests.swarm.timelines.checks import check_packed, check_rows, distinct_prefixes
-from tests.swarm.timelines.families import FAMILIES, make_renderer
+from tests.swarm.timelines.families import FAMILIES, Family, make_renderer
 
 NUMBERS = st.lists(st.integers(0, 7 * 13 * 5 * 11 * 3 * 3 * 6 * 3 - 1), min_size=1, max_size=8)
 GROUPS = st.lists(NUMBERS, min_size=1, max_size=2)
 
 
-def check(agents: list[Agent]) -> None:
+def check(family: Family, renderer: Renderer, group: list[list[int]]) -> None:
+    names = itertools.count(1)
+    agents = [Agent(family, renderer, names) for _ in group]
+    for agent, numbers in zip(agents, group, strict=True):
+        agent.play(numbers)
     episodes = [agent.desk.tree.nodes for agent in agents]
     linear, unmerged = 0, 0
     for agent in agents:
@@ -36,17 +41,9 @@ def check(agents: list[Agent]) -> None:
 
 @given(GROUPS, st.sampled_from(FAKES))
 def test_every_view_trains_every_sampled_token_once(group: list[list[int]], renderer: type[FakeRenderer]) -> None:
-    names = itertools.count(1)
-    agents = [Agent(FAKE, renderer(), names) for _ in group]
-    for agent, numbers in zip(agents, group, strict=True):
-        agent.play(numbers)
-    check(agents)
+    check(FAKE, renderer(), group)
 
 
 @given(GROUPS, st.sampled_from(REAL))
 def test_so_they_do_with_the_templates_of_all_families(group: list[list[int]], family: str) -> None:
-    names = itertools.count(1)
-    agents = [Agent(FAMILIES[family], make_renderer(family), names) for _ in group]
-    for agent, numbers in zip(agents, group, strict=True):
-        agent.play(numbers)
-    check(agents)
+    check(FAMILIES[family], make_renderer(family), group)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import pickle
 from collections.abc import Sequence
 from typing import Any
@@ -64,21 +65,18 @@ def test_served_ids_survive_even_where_their_text_would_be_encoded_differently()
     assert list(prompt.prompt_ids[: len(first.path_ids())]) == first.path_ids()
 
 
-def test_the_longest_known_history_is_continued() -> None:
-    tree = CallTree(FakeRenderer())
-    serve(tree, [user("a")], "1")
-    second = serve(tree, [user("a"), said("1"), user("b")], "2")
-    prompt = tree.prompt([user("a"), said("1"), user("b"), said("2"), user("c")])
-    assert prompt.parent is second
-
-
-def test_a_rewritten_later_answer_is_a_fork_from_the_one_before() -> None:
-    tree = CallTree(FakeRenderer())
-    first = serve(tree, [user("a")], "1")
-    serve(tree, [user("a"), said("1"), user("b")], "2")
-    prompt = tree.prompt([user("a"), said("1"), user("b"), said("REWRITTEN"), user("c")])
-    assert (prompt.parent, prompt.drift) == (first, Drift.FORK)
-    assert b"REWRITTEN" in bytes(i for i in prompt.context if i != EOS_ID)
+@pytest.mark.parametrize(
+    ("calls", "later", "parent", "drift"),
+    [(2, "2", 1, Drift.CLEAN), (2, "REWRITTEN", 0, Drift.FORK), (1, "PUT IN", 0, Drift.CLEAN)],
+)
+def test_the_longest_known_history_is_continued_and_what_else_was_answered_is_context(
+    calls: int, later: str, parent: int, drift: Drift
+) -> None:
+    tree, history = CallTree(FakeRenderer()), [user("a"), said("1"), user("b")]
+    served = [serve(tree, history[: 2 * call + 1], str(call + 1)) for call in range(calls)]
+    prompt = tree.prompt([*history, said(later), user("c")])
+    assert (prompt.parent, prompt.drift) == (served[parent], drift)
+    assert (later.encode() in bytes(i for i in prompt.context if i != EOS_ID)) is (parent + 1 < calls or calls == 1)
 
 
 def test_a_second_conversation_and_few_shot_examples_are_starts() -> None:
@@ -86,14 +84,6 @@ def test_a_second_conversation_and_few_shot_examples_are_starts() -> None:
     assert tree.prompt([user("q"), said("example"), user("a")]).drift is Drift.START
     serve(tree, [user("a")], "1")
     assert tree.prompt([user("other")]).drift is Drift.START
-
-
-def test_an_answer_the_agent_puts_in_is_context() -> None:
-    tree = CallTree(FakeRenderer())
-    first = serve(tree, [user("a")], "1")
-    prompt = tree.prompt([user("a"), said("1"), user("b"), said("PUT IN"), user("c")])
-    assert (prompt.parent, prompt.drift) == (first, Drift.CLEAN)
-    assert b"PUT IN" in bytes(i for i in prompt.context if i != EOS_ID)
 
 
 def test_a_template_that_trims_answers_is_bridged_and_realigned() -> None:
@@ -254,67 +244,52 @@ def test_tool_results_in_the_words_of_a_user_are_told_apart_by_their_tag() -> No
     assert prompt.prompt_text.count("<tool_response>a") == 1
 
 
+def call(arguments: Any, *, id_: str | None = "1", name: str = "f") -> dict[str, Any]:
+    named = {"id": id_, "type": "function", "function": {"name": name, "arguments": arguments}}
+    return {"role": "assistant", "content": None, "tool_calls": [named]}
+
+
 PLAIN = {"role": "assistant", "content": "5"}
+RESULT = {"role": "tool", "content": "x"}
 
 
 @pytest.mark.parametrize(
-    "same",
+    ("one", "same"),
     [
-        {"content": "5", "role": "assistant"},
-        {"role": "assistant", "content": "5", "refusal": None, "tool_calls": None, "annotations": []},
-        {"role": "assistant", "content": [{"type": "text", "text": "5"}]},
-        {"role": "assistant", "content": "5", "reasoning_content": "", "function_call": {}},
-        {"role": "assistant", "content": "\n5 "},
-        {"role": "assistant", "content": " 5", "reasoning_content": "\n\n", "tool_calls": []},
-    ],
-)
-def test_absent_null_and_split_fields_do_not_matter(same: dict[str, Any]) -> None:
-    assert canonical(same) == canonical(PLAIN)
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        {"role": "user", "content": "5"}, {"role": "assistant", "content": "5", "name": "bob"},
-        {"role": "assistant", "content": "5", "reasoning_content": "hm"}, {"role": "assistant", "content": None},
+        *((PLAIN, same) for same in (
+            {"content": "5", "role": "assistant"},
+            {"role": "assistant", "content": "5", "refusal": None, "tool_calls": None, "annotations": []},
+            {"role": "assistant", "content": [{"type": "text", "text": "5"}]},
+            {"role": "assistant", "content": "5", "reasoning_content": "", "function_call": {}},
+            {"role": "assistant", "content": "\n5 "},
+            {"role": "assistant", "content": " 5", "reasoning_content": "\n\n", "tool_calls": []},
+        )),
+        *((call('{"a": 1, "b": 2}'), call(same)) for same in ('{"b":2,"a":1}', {"a": 1, "b": 2})),
+        *((call("{}"), call("{}", id_=other)) for other in ("another", None)),
+        *((RESULT, {**RESULT, "tool_call_id": other}) for other in "12"),
     ],
 )  # fmt: skip
-def test_a_different_role_text_or_name_does(other: dict[str, Any]) -> None:
-    assert canonical(other) != canonical(PLAIN)
+def test_absent_null_and_split_fields_ids_and_the_form_of_arguments_do_not_matter(one: Any, same: Any) -> None:
+    assert canonical(one) == canonical(same)
 
 
-def test_only_an_assistants_outer_spaces_are_ignored() -> None:
-    for role in ("user", "system", "tool"):
-        assert canonical({"role": role, "content": "5 "}) != canonical({"role": role, "content": "5"})
-
-
-def call(arguments: Any, *, id_: str | None = "1", **others: Any) -> dict[str, Any]:
-    function = {"name": "f", "arguments": arguments}
-    named = {"id": id_, "type": "function", "function": function}
-    return {"role": "assistant", "content": None, "tool_calls": [named], **others}
-
-
-def test_tool_arguments_compare_as_json_values() -> None:
-    assert canonical(call('{"a": 1, "b": 2}')) == canonical(call('{"b":2,"a":1}')) == canonical(call({"a": 1, "b": 2}))
-    assert canonical(call('{"a": 1}')) != canonical(call('{"a": 2}'))
-    assert canonical(call('{"a": 1}')) != canonical(call('{"a": true}'))
-    assert canonical(call("not json")) != canonical(call("nor this"))
-    assert canonical(call("[" * 100_000)) != canonical(call("{" * 100_000))
-
-
-def test_tool_call_ids_do_not_matter() -> None:
-    assert canonical(call("{}")) == canonical(call("{}", id_="another")) == canonical(call("{}", id_=None))
-    result = {"role": "tool", "content": "x"}
-    assert canonical({**result, "tool_call_id": "1"}) == canonical({**result, "tool_call_id": "2"}) == canonical(result)
-    assert canonical({**result, "name": "f"}) != canonical(result)
-
-
-def test_a_call_of_another_tool_or_one_more_call_matters() -> None:
-    once = call("{}")
-    other = call("{}")
-    other["tool_calls"][0]["function"]["name"] = "g"
-    assert canonical(other) != canonical(once)
-    assert canonical({**once, "tool_calls": once["tool_calls"] * 2}) != canonical(once)
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        *((PLAIN, other) for other in (
+            {"role": "user", "content": "5"}, {"role": "assistant", "content": "5", "name": "bob"},
+            {"role": "assistant", "content": "5", "reasoning_content": "hm"}, {"role": "assistant", "content": None},
+        )),
+        *(({"role": role, "content": "5"}, {"role": role, "content": "5 "}) for role in ("user", "system", "tool")),
+        *((call('{"a": 1}'), call(other)) for other in ('{"a": 2}', '{"a": true}')),
+        (call("not json"), call("nor this")), (call("[" * 100_000), call("{" * 100_000)),
+        (call("{}"), call("{}", name="g")), (call("{}"), {**call("{}"), "tool_calls": call("{}")["tool_calls"] * 2}),
+        (RESULT, {**RESULT, "name": "f"}),
+    ],
+    ids=itertools.count(),
+)  # fmt: skip
+def test_another_role_text_name_argument_tool_or_number_of_calls_does(one: Any, other: Any) -> None:
+    assert canonical(one) != canonical(other)
 
 
 def test_malformed_tool_calls_are_compared_as_they_are() -> None:

@@ -15,7 +15,7 @@ from swarm.store.tables import garbage
 from swarm.store.tables.blobs import pack_floats, pack_ints, unpack_floats, unpack_ints
 from swarm.store.tables.checkpoints import kept_steps
 from swarm.wire import EvaluationSummary
-from tests.swarm.store.support import began, ended, job, node, opened, played, reopened
+from tests.swarm.store.support import began, ended, job, node, opened, played, reopened, train_step
 
 
 async def play_step(store: SqlStore, step: int) -> None:
@@ -179,9 +179,7 @@ async def test_the_store_keeps_the_best_beside_the_newest_and_knows_it_again(url
     wanted = job(checkpoints_kept=1)
     async with opened(url, wanted) as (store, _):
         for step, solved in enumerate((2, 5, 5, 1), 1):
-            await store.write(*played(f"e{step}"), ended(f"e{step}"))
-            await store.write(InStep(step, (f"e{step}",)))
-            await store.write(Consumed(step, f"step-{step}"))
+            await train_step(store, step)
             await store.write(Evaluated(evaluation(step, solved)))
     async with opened(url, wanted) as (_, recovered):
         assert recovered.checkpoints == [(4, "step-4"), (2, "step-2")]
@@ -190,9 +188,7 @@ async def test_the_store_keeps_the_best_beside_the_newest_and_knows_it_again(url
 
 async def test_a_checkpoint_that_is_saved_again_keeps_its_evaluation(url: str) -> None:
     async with opened(url) as (store, _):
-        await store.write(*played("e"), ended("e"))
-        await store.write(InStep(1, ("e",)))
-        await store.write(Consumed(1, "step-1"))
+        await train_step(store, 1)
         await store.write(Evaluated(evaluation(1, 3)), Evaluated(evaluation(9, 8)))
         await store.write(Consumed(1, "again"))
     async with opened(url) as (_, recovered):

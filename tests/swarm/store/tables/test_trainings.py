@@ -9,21 +9,15 @@ import sqlalchemy as sa
 
 from swarm.errors import ServerFailed
 from swarm.job import Job
-from swarm.store import Archive, Consumed, InStep, SqlStore
-from tests.swarm.store.support import ended, job, opened, played, reopened
+from swarm.store import Archive
+from tests.swarm.store.support import job, opened, reopened, train_step
 
 
 async def trained(url: str, wanted: Job, steps: int, first: int = 1) -> None:
     async with opened(url, wanted) as (store, _):
         for step in range(first, first + steps):
-            await step_of(store, step)
-
-
-async def step_of(store: SqlStore, step: int) -> None:
-    await store.write(*played(f"e{step}"), ended(f"e{step}"))
-    await store.write(InStep(step, (f"e{step}",)))
-    await store.write(Consumed(step, f"step-{step}"))
-    await store.write()  # the writer tidies up after each group
+            await train_step(store, step)
+            await store.write()  # the writer tidies up after each group
 
 
 def rewrite(url: str, digest: str, without: str) -> None:
