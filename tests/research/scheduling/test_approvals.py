@@ -27,6 +27,10 @@ HOUR = 3600.0
 STAGES = ["noise", "screen", "look 1", "look 2", "look 3", "replication"]
 
 
+def plan_bench(path: Path, *script: Any) -> Bench:
+    return Bench(path, *script, design=design(16), approve="plan")
+
+
 def asked(state: StudyState) -> list[str]:
     return [each.question.stage for each in state.questions]
 
@@ -86,16 +90,13 @@ def test_a_question_says_what_it_is_about_and_what_that_costs(fast_path: Path) -
     assert second.seconds == price_of(state, "confirm"), "by what its runs took"
     assert second.left_s < first.left_s
     assert second.lock == state.design_hash
-
-
-def test_the_whole_design_costs_what_its_lock_says(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=every_stage(), approve="plan")
-    question = open_question(state := until_asked(bench)).question
+    whole = Bench(fast_path / "whole", design=every_stage(), approve="plan")
+    question = open_question(state := until_asked(whole)).question
     assert (question.runs, question.seconds) == (state.locked_design.price.runs, state.locked_design.price.total_s)
 
 
 def test_what_is_not_affordable_is_not_asked_for(fast_path: Path) -> None:
-    state = until_asked(Bench(fast_path, design=design(16), approve="plan"))
+    state = until_asked(plan_bench(fast_path))
     assert isinstance(next_step(state, 0.0, 2), Decide), "the budget is used up, whatever anybody answers"
     assert next_step(state, 600.0, 2) is None
 
@@ -132,8 +133,7 @@ def test_a_denial_before_anything_is_locked_leaves_nothing_to_report(fast_path: 
 
 
 def test_a_denied_study_is_denied_by_the_log_alone(fast_path: Path) -> None:
-    """Without a controller nobody is there to stop it after the answer."""
-    bench = Bench(fast_path, design=design(16), approve="plan")
+    bench = plan_bench(fast_path)
     until_asked(bench)
     bench.answer(granted=False)
     state = fold(bench.events())
@@ -157,7 +157,7 @@ def test_a_veto_of_all_that_a_question_is_about_makes_it_needless(fast_path: Pat
 
 @pytest.mark.parametrize("halt", [EventType.STUDY_STOPPED, EventType.STUDY_PAUSED])
 def test_a_question_outlives_a_stop_and_a_pause_and_may_be_answered_meanwhile(fast_path: Path, halt: EventType) -> None:
-    bench = Bench(fast_path, design=design(16), approve="plan")
+    bench = plan_bench(fast_path)
     state = until_asked(bench)
     bench.append(halt, reason="for the night")
     bench.loop().tick()
@@ -202,7 +202,7 @@ class Interjecting(EventLog):
 
 
 def test_a_stop_that_comes_between_the_look_and_the_question_leaves_nothing_asked(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), approve="plan")
+    bench = plan_bench(fast_path)
     stop = lambda: bench.append(EventType.STUDY_STOPPED, reason="enough")  # noqa: E731
     result = bench.loop(log=Interjecting(bench, EventType.APPROVAL_ASKED, stop)).tick()
     assert result.done
@@ -210,23 +210,23 @@ def test_a_stop_that_comes_between_the_look_and_the_question_leaves_nothing_aske
 
 
 def test_of_two_controllers_that_ask_at_once_one_does(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), approve="plan")
+    bench = plan_bench(fast_path)
     other = bench.loop()
     state = bench.loop(log=Interjecting(bench, EventType.APPROVAL_ASKED, other.tick)).tick().state
     assert asked(state) == ["design"]
 
 
-def test_an_answer_that_comes_between_a_look_and_an_append_is_weighed_anew(fast_path: Path) -> None:
-    bench = Bench(fast_path, lambda order: "never", design=design(16), approve="plan")
+def test_a_stop_that_comes_between_a_look_and_an_append_is_weighed_anew(fast_path: Path) -> None:
+    bench = plan_bench(fast_path, lambda order: "never")
     until_asked(bench)
     bench.answer()
-    denied = lambda: bench.append(EventType.STUDY_STOPPED, reason="enough")  # noqa: E731
-    state = bench.loop(log=Interjecting(bench, EventType.RUN_PLANNED, denied)).tick().state
+    stop = lambda: bench.append(EventType.STUDY_STOPPED, reason="enough")  # noqa: E731
+    state = bench.loop(log=Interjecting(bench, EventType.RUN_PLANNED, stop)).tick().state
     assert dict(state.runs) == {}
 
 
 def test_of_answers_that_come_at_once_exactly_one_counts(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), approve="plan")
+    bench = plan_bench(fast_path)
     digest = open_question(until_asked(bench)).digest
     together = Barrier(8)
 
@@ -256,7 +256,7 @@ def test_a_mode_that_there_is_not_is_refused(mode: str) -> None:
 
 
 def test_a_note_is_one_line_of_bounded_length(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), approve="plan")
+    bench = plan_bench(fast_path)
     until_asked(bench)
     with closing(EventLog(bench.home.database)) as log:
         record = StudyLog(log, STUDY)
@@ -267,7 +267,7 @@ def test_a_note_is_one_line_of_bounded_length(fast_path: Path) -> None:
 
 
 def test_what_runs_is_finished_and_collected_while_a_question_is_open(fast_path: Path) -> None:
-    bench = Bench(fast_path, design=design(16), approve="plan")
+    bench = plan_bench(fast_path)
     bench.approves = True
     bench.drive(bench.loop())
     events = bench.events()
@@ -279,7 +279,7 @@ def test_what_runs_is_finished_and_collected_while_a_question_is_open(fast_path:
 
 
 def test_time_in_which_something_runs_is_charged_while_a_question_is_open(fast_path: Path) -> None:
-    bench = Bench(fast_path, lambda order: "never", design=design(16), approve="plan")
+    bench = plan_bench(fast_path, lambda order: "never")
     until_asked(bench)
     bench.answer()
     loop = bench.loop()

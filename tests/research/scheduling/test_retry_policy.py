@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -53,12 +52,9 @@ def test_an_end_that_generated_code_can_bring_about_is_in_no_class(code: str) ->
     assert code in found.reason
     assert found.code in INVALID_CODES
     assert found.code not in (*EXCLUDED_CODES, *WORST_CODES), "so that its verdict is invalid"
+    last = given_up(run("lost", "lost", code, spec=CODED), 3)
+    assert last.code == GENERATED_CODE_FAILED, "the last try is no way out either"
     assert given_up(run(code), 3) is None, "without generated code it is a machine's failure"
-
-
-def test_the_last_try_of_generated_code_is_no_way_out_either() -> None:
-    found = given_up(run("lost", "lost", "client_died", spec=CODED), 3)
-    assert found.code == GENERATED_CODE_FAILED
 
 
 def test_an_attempt_that_was_stopped_from_outside_costs_nothing() -> None:
@@ -70,9 +66,5 @@ def test_a_collected_run_falls_by_an_alarm_that_leaves_nothing_to_measure() -> N
     note = {"code": "entropy_collapse", "step": 3, "sentence": "low", "effect": "note"}
     nan = {"code": "training_nan", "step": 5, "sentence": "no number", "effect": "worst"}
     assert given_up(run("ok", status="finished", alarms=[note]), 3) is None
+    assert given_up(run("ok", status="finished", snapshot={}, evaluation={}), 3) is None, "a log from before alarms"
     assert given_up(run("ok", status="finished", alarms=[note, nan]), 3) == ("training_nan", "no number")
-
-
-def test_a_log_from_before_alarms_has_none() -> None:
-    old = replace(run("ok", status="finished"), collected={"snapshot": {}, "evaluation": {}})
-    assert given_up(old, 3) is None

@@ -13,14 +13,13 @@ from research.scheduling.shrinking import GIVEN_UP
 from research.scheduling.steps import BUDGET_CODE, BUDGET_RULE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
 from research.study.progress_lines import progress_lines
 from studies import EventType, StudyState
-from studies.records.design import Design, RunSpec
+from studies.records.design import Design
 from studies.records.design_parts import Knob, Replication, Rung, Screen
 from tests.research.bench import Bench, Cut
 from tests.research.designs import design, rate, screened
 
 
 def wide(*rungs: Rung) -> Design:
-    """Return a design that screens twelve candidates and confirms one, in three looks of 2, 3 and 4 seeds."""
     knobs = (Knob(field="group_size", values=(4, 8, 16, 32)), Knob(field="epochs", values=(1, 2, 3, 4)))
     screen = Screen(
         knobs=knobs, sampler="grid", candidates=12, initial=1, rungs=rungs or (Rung(steps=3, keep=1),), seed=7
@@ -39,12 +38,11 @@ def shrunk(state: StudyState) -> list[str]:
 
 
 def said(state: StudyState, action: str) -> str:
-    (reason,) = [d.reason for d in state.decisions if (d.rule, d.action) == (SHRINK_RULE, action)]
+    (reason,) = (d.reason for d in state.decisions if (d.rule, d.action) == (SHRINK_RULE, action))
     return reason
 
 
 def test_a_screen_of_slow_runs_leaves_the_confirmation_its_time(fast_path: Path) -> None:
-    """Twelve and eight runs of 10 s, two at once: 100 s. At 60 s a run the screen alone would take 360 of 400 s."""
     state = flown(fast_path, wide(), budget_s=400, seconds=60)
     assert state.status == "concluded"
     assert state.verdicts, "the confirmation has its verdict"
@@ -52,12 +50,7 @@ def test_a_screen_of_slow_runs_leaves_the_confirmation_its_time(fast_path: Path)
     assert 2 <= len(state.candidates) < 12
     assert state.worked_s <= 400
     assert shrunk(state) == ["shorten the screen", NO_MORE_CANDIDATES]
-
-
-def test_the_lock_and_its_price_stay_as_they_were(fast_path: Path) -> None:
-    chosen = wide()
-    state = flown(fast_path, chosen, budget_s=400, seconds=60)
-    assert (state.design_hash, state.locked_design) == (chosen.hash(), chosen)
+    assert (state.design_hash, state.locked_design) == (wide().hash(), wide()), "the lock and its price stay"
     assert f"of {len(state.candidates)} candidates" in state.selection.reason
 
 
@@ -103,13 +96,9 @@ def test_runs_that_take_what_they_were_priced_at_give_nothing_up(fast_path: Path
     assert (state.status, len(state.candidates), shrunk(state)) == ("concluded", 12, [])
 
 
-def mirrored(spec: RunSpec) -> float:
-    return 1 - rate(spec)
-
-
 def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: Path) -> None:
     taken = []
-    for number, values in enumerate((rate, mirrored)):
+    for number, values in enumerate((rate, lambda spec: 1 - rate(spec))):
         bench = Bench(fast_path / str(number), design=wide(), budget_s=400)
         bench.slow(60, tick_s=10)
         bench.sandbox.rate = values
@@ -120,7 +109,6 @@ def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: P
 
 
 def test_the_confirmation_is_kept_wherever_a_controller_is_killed(fast_path: Path) -> None:
-    """A killed controller's time after its last event is charged to nobody, so a screen may get a candidate more."""
     for at in (11, 40, 73):
         bench = Bench(fast_path / str(at), design=wide(), budget_s=400)
         bench.slow(60, tick_s=10)
@@ -195,8 +183,6 @@ def test_a_first_look_that_cannot_be_had_is_said_with_the_budget_that_has_it(fas
 
 
 def test_a_candidate_that_was_never_measured_for_want_of_time_counts_as_none(fast_path: Path) -> None:
-    """Told as a failure it would rank worst, and bend the surface."""
-
     asked: list[str] = []
 
     def script(order: AttemptSpec) -> str:
