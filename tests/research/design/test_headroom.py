@@ -64,6 +64,7 @@ def test_a_control_near_the_ceiling_is_refused_with_what_would_help() -> None:
 def test_only_the_claimed_direction_needs_room() -> None:
     assert refused(at(0.95), "decrease") is None
     assert refused(at(0.05), "increase") is None
+    assert refused(at(0.95, job=Job(group_size=4, steps=80))) is None, "another job says nothing of this one's level"
     low = refused(at(0.05), "decrease")
     assert "the floor of 0" in low.message
     assert "train more steps, --set steps=80" in low.message
@@ -93,9 +94,7 @@ def test_runs_that_are_all_0_or_all_1_are_refused_in_any_direction_before_and_af
 def test_a_search_is_refused_at_the_ceiling_too() -> None:
     knob = ProposedKnob(field="group_size", values=(4, 8, 16))
     screen = ProposedScreen(knobs=(knob,), predicted_low=0.0, predicted_high=0.2, probability=0.5)
-    base = Job()
-    found = refused(at(0.97, job=base), screen=screen)
-    assert "ceiling" in found.message
+    assert "ceiling" in refused(at(0.97, job=Job()), screen=screen).message
 
 
 @given(st.floats(0.12, 0.88), st.sampled_from(["increase", "decrease"]))
@@ -103,12 +102,7 @@ def test_where_the_effect_fits_nothing_is_refused(level: float, direction: str) 
     assert refused(at(level), direction) is None
 
 
-def test_another_job_says_nothing_of_this_ones_level() -> None:
-    assert refused(at(0.95, job=Job(group_size=4, steps=80))) is None
-
-
 def test_runs_that_collapsed_say_nothing_of_the_level_of_those_that_do_not() -> None:
-    """A claim is about trainings that do not collapse, and so is the room for it."""
     kept = sorted(at(0.15).observations, key=lambda run: run.run)
     fallen = [run.model_copy(update={"run": f"{run.run}-fell", "value": 0.0, "collapsed": True}) for run in kept]
     bank = NoiseBank(frozenset([*kept, *fallen[:6]]))
@@ -169,8 +163,5 @@ def test_models_are_compared_unless_nothing_is_to_be_learned_with_any_of_them() 
     assert models_refused(checked(TINY, 0.0, equal=1.0), checked(OTHER, 0.3)) is None
     found = models_refused(checked(TINY, 0.0, equal=1.0), checked(OTHER, 0.0, equal=1.0))
     assert "had equal rewards" in found.message
-
-
-def test_gains_that_are_all_alike_say_nothing_of_the_noise() -> None:
-    found = models_refused(bank=gaining(0.0, sd=0.0))
-    assert "job gained 0" in found.message
+    alike = models_refused(bank=gaining(0.0, sd=0.0))
+    assert "job gained 0" in alike.message, "gains that are all alike say nothing of the noise"

@@ -25,12 +25,16 @@ from tests.research.fakes import PRICING
 LONG, WIDE = {"episodes_per_step": 64, "steps": 80}, {"episodes_per_step": 256, "steps": 20}
 
 
-def proposal(control: Any = LONG, treatment: Any = WIDE, *more: Any, **changes: Any) -> Propose:
-    values = {
+def entry(control: Any, treatment: Any, **changes: Any) -> dict[str, Any]:
+    return {
         "mechanism": "m", "variable": "configuration", "control": control, "treatment": treatment,
         "direction": "increase", "predicted_low": -0.1, "predicted_high": 0.2, "probability": 0.5, **changes,
     }  # fmt: skip
-    return Propose.model_validate({"action": "propose", "hypotheses": [values, *more]})
+
+
+def proposal(control: Any = LONG, treatment: Any = WIDE, *more: Any, **changes: Any) -> Propose:
+    sides = {"control": control, "treatment": treatment, **changes}
+    return Propose.model_validate({"action": "propose", "hypotheses": [entry(**sides), *more]})
 
 
 def compiled(asked: Propose, **design: Any) -> Design:
@@ -88,13 +92,7 @@ def test_a_longer_list_of_fields_gets_a_name_that_an_arm_can_have() -> None:
     [
         (proposal(LONG, {**WIDE, "steps": 80}), "steps: expected different values .* found 80 in both arms"),
         (proposal({"model": "a", "steps": 20}, {"model": "b", "steps": 40}), "found 'model'"),
-        (
-            proposal(LONG, WIDE, {
-                "mechanism": "m", "variable": "group_size", "control": 4, "treatment": 16, "direction": "increase",
-                "predicted_low": -0.1, "predicted_high": 0.2, "probability": 0.5,
-            }),
-            "expected fields that go together compared alone; found group_size".replace("alone;", "alone, .*;"),
-        ),
+        (proposal(LONG, WIDE, entry(4, 16, variable="group_size")), "compared alone, .*; found group_size"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_told_apart_is_refused(asked: Propose, told: str) -> None:
@@ -109,12 +107,7 @@ def test_fields_of_an_arm_are_held_by_nobody_else() -> None:
 
 
 def test_several_settings_share_one_control_and_are_corrected_for() -> None:
-    more = {
-        "mechanism": "m", "variable": "configuration", "control": LONG, "direction": "increase",
-        "treatment": {"episodes_per_step": 128, "steps": 40},
-        "predicted_low": -0.1, "predicted_high": 0.2, "probability": 0.5,
-    }  # fmt: skip
-    design = compiled(proposal(LONG, WIDE, more))
+    design = compiled(proposal(LONG, WIDE, entry(LONG, {"episodes_per_step": 128, "steps": 40})))
     stake, draw = stake_of_one_round(design), random.Random(1)
     data = {
         arm.name: ArmData({f"{arm.name}-{i}": draw.gauss(0.5, 0.05) for i in range(5)},

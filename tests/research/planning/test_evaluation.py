@@ -101,11 +101,8 @@ def test_expected_seeds_are_those_of_a_simulation(effect: float, studies: int, w
     assert expected_seeds(looks, effect, SD) == pytest.approx(simulated(looks, effect, studies), abs=within)
 
 
-def test_one_look_saves_nothing() -> None:
+def test_one_look_saves_nothing_and_run_hours_are_those_of_all_runs() -> None:
     assert expected_seeds(planned_looks(3, 3), 0.5, SD) == 3
-
-
-def test_run_hours_are_those_of_all_runs() -> None:
     assert run_hours([Stage("a", 10, 36.0), Stage("b", 1, 3600.0)]) == pytest.approx(1.1)
 
 

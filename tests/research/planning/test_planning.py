@@ -93,20 +93,19 @@ def test_a_known_noise_leads_straight_to_the_lock_by_one_evaluation(
     assert evaluated.count(ProposeDesign.model_validate(turn["action"])) == 1
 
 
-def test_an_unknown_noise_leads_to_aa_runs_of_the_controls_job_and_no_lock(home: Home, log: EventLog) -> None:
-    state = plan(home, log, ScriptedPlanner())
-    assert types_of(log)[-1] == "noise.planned"
-    assert state.design is None
-    assert state.noise_plan.job["group_size"] == 8, "the control's value"
-    assert state.noise_seconds > 0
-
-
-def test_after_the_aa_runs_the_design_is_locked_on_fresh_seeds_without_asking_again(home: Home, log: EventLog) -> None:
+def test_an_unknown_noise_leads_to_aa_runs_and_they_to_a_lock_on_fresh_seeds_without_asking_again(
+    home: Home, log: EventLog
+) -> None:
     planner = ScriptedPlanner()
-    plan(home, log, planner)
+    noise = plan(home, log, planner)
+    assert types_of(log)[-1] == "noise.planned"
+    assert noise.design is None
+    assert noise.noise_plan.job["group_size"] == 8, "the control's value"
+    assert noise.noise_seconds > 0
     state = plan(home, log, planner, Knows())
-    assert planner.asked == ["propose", "design"]
     assert not set(state.design.seeds) & set(state.noise_plan.seeds)
+    assert planning(home, log, planner).conclusion(state, 100.0) is None, "without verdicts nobody is asked to conclude"
+    assert planner.asked == ["propose", "design"]
 
 
 def test_a_turn_that_another_controller_took_meanwhile_is_not_overwritten(home: Home, log: EventLog) -> None:
@@ -134,7 +133,6 @@ def test_turns_whose_files_were_exchanged_are_refused_in_one_line(home: Home, lo
 
 
 def test_the_design_is_priced_by_what_the_aa_runs_took(home: Home, log: EventLog) -> None:
-    """They were priced at 10 s and take 50; so does, as far as is known, every other job of this study."""
     noise = plan(home, log, ScriptedPlanner())
     assert noise.noise_hash is not None
     for seed, seconds in zip(noise.noise_plan.seeds, (40.0, 50.0, 900.0), strict=False):
@@ -291,13 +289,6 @@ def test_a_locked_study_concludes_without_a_planner_that_fails(
     home: Home, log: EventLog, error: ResearchError, judged: Callable[..., StudyState]
 ) -> None:
     assert planning(home, log, Silent(error)).conclusion(judged(), 100.0) is None
-
-
-def test_a_study_without_verdicts_asks_nobody_to_conclude(home: Home, log: EventLog) -> None:
-    planner = ScriptedPlanner()
-    state = plan(home, log, planner, Knows())
-    assert planning(home, log, planner).conclusion(state, 100.0) is None
-    assert planner.asked == ["propose", "design"]
 
 
 @pytest.fixture

@@ -52,13 +52,11 @@ class Writing:
         assert self._process.returncode == 0
 
     def kill(self) -> None:
-        """End it as a crash does."""
         self._process.kill()
         self._process.communicate(timeout=400)
 
 
 def write(folder: Path, run_id: str, *, steps: int) -> None:
-    """Write a whole log."""
     writing = Writing(folder, run_id)
     writing.log(*range(1, steps + 1))
     writing.close()
