@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -18,17 +19,11 @@ from research.metrics.asked import AskedMetric
 from research.metrics.judge import MetricChoice
 from research.noise.bank import NoiseBank, job_key, metric_key
 from research.planner import Digest
-from research.proposals.actions import (
-    Propose,
-    ProposeDesign,
-    ProposedKnob,
-    ProposedReplication,
-    ProposedScreen,
-)
+from research.proposals.actions import Propose, ProposeDesign, ProposedKnob, ProposedReplication, ProposedScreen
 from studies.inquiry.ledger import stake_of_one_round as staked
 from studies.metrics.kinds.curve import LEAST_POINTS
 from studies.records.base import digest
-from studies.records.design import Arm, Budget, Hypothesis, Metric
+from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, RunSpec
 from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import noise_spec, plumbing_spec, screen_spec
 from studies.statistics.exact_rates import power_of_rates
@@ -80,9 +75,13 @@ def means(bank: NoiseBank, asked: AskedMetric = EPISODES, effect: float | None =
 WISH = ProposeDesign(environment="guess", seeds_per_arm=3)
 
 
+def compiled(claims: tuple[Hypothesis, ...], wish: ProposeDesign, **means: Any) -> Design:
+    return compile_design("q", claims, wish, draw_seed=seed_source("s", b"x"), **means)
+
+
 def test_a_time_is_locked_with_its_horizon_effect_and_margin_in_its_unit() -> None:
     bank = known(2500.0, 300.0)
-    found = compile_design("q", accepted(), WISH, draw_seed=seed_source("s", b"x"), **means(bank))
+    found = compiled(accepted(), WISH, **means(bank))
     assert found.metric == metric()
     assert found.promise.effect == found.equivalence_margin == 512.0
     assert found.noise.sd == pytest.approx(300.0)
@@ -94,16 +93,15 @@ def test_a_time_is_locked_with_its_horizon_effect_and_margin_in_its_unit() -> No
 
 def test_the_effect_is_the_users_in_the_metrics_unit() -> None:
     bank = known(2500.0, 300.0)
-    wide = compile_design("q", accepted(), WISH, draw_seed=seed_source("s", b"x"), **means(bank, effect=900.0))
-    fine = compile_design("q", accepted(), WISH, draw_seed=seed_source("s", b"x"), **means(bank, effect=400.0))
+    wide = compiled(accepted(), WISH, **means(bank, effect=900.0))
+    fine = compiled(accepted(), WISH, **means(bank, effect=400.0))
     assert (wide.equivalence_margin, fine.equivalence_margin) == (900.0, 400.0)
     assert len(fine.seeds) > len(wide.seeds)
     with pytest.raises(DesignRefused, match="below 5120 episodes"):
-        compile_design("q", accepted(), WISH, draw_seed=seed_source("s", b"x"), **means(bank, effect=6000.0))
+        compiled(accepted(), WISH, **means(bank, effect=6000.0))
 
 
 def screen_of(field: str, values: tuple[Any, ...], best: float) -> ProposeDesign:
-    """Return a screen whose best candidate is predicted to differ by up to `best`."""
     low, high = sorted((0.0, best))
     knob = ProposedKnob(field=field, values=values)
     screen = ProposedScreen(knobs=(knob,), predicted_low=low, predicted_high=high, probability=0.5)
@@ -197,9 +195,7 @@ def test_a_threshold_that_most_runs_do_not_reach_is_refused_and_their_spread_is_
 
 def test_a_rate_is_sized_by_its_exact_test_without_runs_that_tell_its_noise() -> None:
     collapse = AskedMetric("collapse")
-    found = compile_design(
-        "q", accepted(reach=0.5), WISH, draw_seed=seed_source("s", b"x"), **means(NoiseBank(), collapse)
-    )
+    found = compiled(accepted(reach=0.5), WISH, **means(NoiseBank(), collapse))
     assert found.test == "boschloo"
     assert len(found.looks) == 1
     assert power_of_rates(0.7, 0.3, len(found.seeds)) >= 0.8
@@ -208,18 +204,16 @@ def test_a_rate_is_sized_by_its_exact_test_without_runs_that_tell_its_noise() ->
     assert_refused(WISH, accepted(reach=0.5), f"needs {len(found.seeds)} seeds x 2 arms", "--budget", **dear)
 
 
-def test_a_screen_of_a_time_is_scored_by_the_area_below_its_threshold() -> None:
-    knob = ProposedKnob(field="learning_rate", values=(3e-4, 1e-3, 3e-3))
-    screen = ProposedScreen(knobs=(knob,), predicted_low=-1500.0, predicted_high=100.0, probability=0.5)
-    bank = known(2500.0, 300.0, metric())
-    alike = {entry.model_copy(update={"job": job_key(Job())}) for entry in bank.observations}
-    found = compile_design(
-        "q", (), WISH.model_copy(update={"screen": screen}), draw_seed=seed_source("s", b"x"),
-        **means(NoiseBank(frozenset(alike))),
-    )  # fmt: skip
-    assert found.metric == metric()
+def searched(asked: AskedMetric, bank: NoiseBank, best: float) -> tuple[Design, RunSpec, int]:
+    alike = NoiseBank(frozenset(run.model_copy(update={"job": job_key(Job())}) for run in bank.observations))
+    found = compiled((), screen_of("learning_rate", (3e-4, 1e-3, 3e-3), best), **means(alike, asked))
     steps = found.screen.rungs[0].steps
-    run = screen_spec("s", found, "lock", Arm(name="a", overrides={"learning_rate": 3e-4}), steps)
+    return found, screen_spec("s", found, "lock", Arm(name="a", overrides={"learning_rate": 3e-4}), steps), steps
+
+
+def test_a_screen_of_a_time_is_scored_by_the_area_below_its_threshold() -> None:
+    found, run, steps = searched(EPISODES, known(2500.0, 300.0), -1500.0)
+    assert found.metric == metric()
     assert (run.metric.kind, run.metric.split, run.metric.higher_is_better) == ("area", "search", True)
     assert run.metric.horizon == steps * 128
     assert run.job["evaluate_after"] == list(range(4, steps, 4))
@@ -270,13 +264,7 @@ def test_a_shorter_training_is_offered_only_where_the_metric_can_be_told_of_it()
 
 def test_a_screen_of_an_area_is_read_up_to_where_its_runs_end() -> None:
     area = AskedMetric("area")
-    alike = {entry.model_copy(update={"job": job_key(Job())}) for entry in known(0.5, 0.02, metric(area)).observations}
-    found = compile_design(
-        "q", (), screen_of("learning_rate", (3e-4, 1e-3, 3e-3), 0.3), draw_seed=seed_source("s", b"x"),
-        **means(NoiseBank(frozenset(alike)), area),
-    )  # fmt: skip
-    steps = found.screen.rungs[0].steps
-    run = screen_spec("s", found, "lock", Arm(name="a", overrides={"learning_rate": 3e-4}), steps)
+    found, run, steps = searched(area, known(0.5, 0.02, metric(area)), 0.3)
     assert run.metric.horizon == steps * 128
     assert found.metric.horizon == 5120
 
@@ -289,17 +277,11 @@ def test_a_rate_keeps_its_promise_where_several_variables_share_the_level() -> N
 
 
 def test_a_planner_that_concludes_is_told_what_its_numbers_are_counted_in() -> None:
-    design = compile_design("q", accepted(), WISH, draw_seed=seed_source("s", b"x"), **means(known(2500.0, 300.0)))
+    design = compiled(accepted(), WISH, **means(known(2500.0, 300.0)))
     said = invalid(staked(design), "h1", "spoilt")
-    facts: dict[str, Any] = {
-        "topic": "t",
-        "seconds_left": 1.0,
-        "seconds_per_run": 1.0,
-        "parallel": 1,
-        "verdicts": [said],
-    }
-    assert Digest(**facts, metric=design.metric).facts()["metric"]["unit"] == "episodes"
-    assert "metric" not in Digest(**facts).facts()
+    facts = Digest("t", 1.0, 1.0, 1, verdicts=(said,))
+    assert replace(facts, metric=design.metric).facts()["metric"]["unit"] == "episodes"
+    assert "metric" not in facts.facts()
 
 
 def test_a_replication_whose_environment_gives_the_metric_another_range_is_refused() -> None:

@@ -15,18 +15,15 @@ from research.planner.digest import ArmFacts
 from studies.records.planner_words import PlannerWords, quotation
 from studies.records.verdict import Verdict
 from tests.golden import assert_golden
+from tests.research.factories import make_verdict
 
 MakeDigest = Callable[..., Digest]
 
 
 def verdict(name: str = "h1", said: str = "inconclusive", **changes: Any) -> Verdict:
-    values: dict[str, Any] = {
-        "hypothesis": name, "verdict": said, "reason": "the interval holds 0", "estimate": 0.158, "low": -0.0421,
-        "high": 0.3581, "level": 0.95, "p": 0.0312, "n_control": 2, "n_treatment": 2, "mean_control": 0.4,
-        "mean_treatment": 0.558, "sd_control": 0.02, "sd_treatment": 0.02, "test": "welch", "inputs_sha256": "0" * 64,
-        "within_prediction": True, "brier": None,
-    }  # fmt: skip
-    return Verdict(**values | changes)
+    values = {"estimate": 0.158, "low": -0.0421, "high": 0.3581, "p": 0.0312, "mean_control": 0.4,
+              "mean_treatment": 0.558, "n_control": 2, "n_treatment": 2}  # fmt: skip
+    return make_verdict(hypothesis=name, verdict=said, **values | changes)
 
 
 def judged(*verdicts: Verdict) -> Digest:

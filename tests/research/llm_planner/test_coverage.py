@@ -13,14 +13,8 @@ from research.llm_planner.coverage import left_out
 from research.llm_planner.prompts import messages
 from research.planner import Digest
 from research.planner.digest import tunable_facts
-from research.proposals.actions import (
-    Constant,
-    Propose,
-    ProposeDesign,
-    ProposedKnob,
-    ProposedReplication,
-    ProposedScreen,
-)
+from research.proposals import actions
+from research.proposals.actions import Constant, Propose, ProposeDesign, ProposedReplication
 from research.proposals.flags import RequestedComparison
 from research.proposals.models import ComparedModels
 from research.topic import absent
@@ -34,8 +28,7 @@ BATCH = Constant(field="episodes_per_step", value=32)
 
 
 def claims(variable: str = "group_size", control: Any = 8, treatment: Any = 16) -> Propose:
-    claim = make_claim(variable, control, treatment)
-    return Propose(hypotheses=(claim,))
+    return Propose(hypotheses=(make_claim(variable, control, treatment),))
 
 
 def found(topic: str, proposal: Propose | None = None, **wish: Any) -> str | None:
@@ -59,6 +52,7 @@ def found(topic: str, proposal: Propose | None = None, **wish: Any) -> str | Non
         ("group size 8 vs 16; use seed 42", {}),
         ("group size 8 vs 16 at learning rate 0.001", {}),
         ("group size 8 vs 16 on guess, replicated on arith", {"replication": ProposedReplication(environment="arith")}),
+        ("At a lower temperature of 0.7, larger groups?", {"constants": (Constant(field="temperature", value=0.7),)}),
     ],
 )
 def test_what_the_topic_names_and_the_plan_has_is_not_left_out(topic: str, wish: dict[str, Any]) -> None:
@@ -97,22 +91,16 @@ def test_what_is_asked_about_cannot_be_held_constant_unsaid(topic: str) -> None:
     assert found(topic, claims("temperature", 1.0, 1.3)) is None
 
 
-def test_a_field_with_its_one_value_is_a_setting() -> None:
-    held = (Constant(field="temperature", value=0.7),)
-    assert found("At a lower temperature of 0.7, larger groups?", constants=held) is None
-
-
 def test_no_other_environment_is_played_than_the_one_that_is_named_whatever_is_left_out() -> None:
-    told = found("group size 8 vs 16 on arith", not_tested="arith is too slow here.")
-    assert_golden(told)
+    assert_golden(found("group size 8 vs 16 on arith", not_tested="arith is too slow here."))
 
 
 def test_the_values_of_a_screens_knobs_are_in_the_plan() -> None:
     topic, search = "Which learning rate is best, 0.0003, 0.001 or 0.003?", Propose(search=True)
 
-    def screen(*values: float) -> ProposedScreen:
-        knob = ProposedKnob(field="learning_rate", values=values)
-        return ProposedScreen(knobs=(knob,), predicted_low=0.0, predicted_high=0.2, probability=0.5)
+    def screen(*values: float) -> actions.ProposedScreen:
+        knob = actions.ProposedKnob(field="learning_rate", values=values)
+        return actions.ProposedScreen(knobs=(knob,), predicted_low=0.0, predicted_high=0.2, probability=0.5)
 
     assert found(topic, search, screen=screen(0.0003, 0.003)) is None, "the control holds the default"
     assert "0.0003" in (found(topic, search, screen=screen(0.001, 0.003)) or "")
@@ -137,6 +125,7 @@ def digest(models: ComparedModels, proposed: bool = False) -> Digest:
 def test_folders_that_a_topic_names_are_no_models_that_are_not_here(models: ComparedModels) -> None:
     assert absent.unavailable(digest(models).topic, ["guess"]) is not None, "by its words alone it would be refused"
     assert absent.unavailable(readable(digest(models)), ["guess"]) is None
+    assert left_out(digest(models, proposed=True), ProposeDesign(environment="guess")) is None, "all of it is planned"
 
 
 def test_the_prompt_says_that_gains_are_judged_and_what_the_user_fixed(models: ComparedModels) -> None:
@@ -147,7 +136,3 @@ def test_the_prompt_says_that_gains_are_judged_and_what_the_user_fixed(models: C
     plain = messages(Digest("q", 1e6, 10.0, 2))[1]["content"]
     assert "fixed_by_the_user" not in plain
     assert "may be 'model'" not in plain
-
-
-def test_a_design_of_the_models_leaves_nothing_of_the_topic_out(models: ComparedModels) -> None:
-    assert left_out(digest(models, proposed=True), ProposeDesign(environment="guess")) is None

@@ -50,9 +50,8 @@ def test_noise_alone_gives_a_flat_surface() -> None:
 
 def test_more_is_believed_where_more_was_seen() -> None:
     seen = [point for point in GRID if point[0] <= 1]
-    belief = Surface(LADDERS, seen, [0] * len(seen), [0.1 * point[1] for point in seen]).belief(
-        [(0, 1, 0), (4, 1, 0)], 0
-    )
+    surface = Surface(LADDERS, seen, [0] * len(seen), [0.1 * point[1] for point in seen])
+    belief = surface.belief([(0, 1, 0), (4, 1, 0)], 0)
     assert belief.sd[1] > belief.sd[0]
 
 
@@ -91,6 +90,12 @@ def test_beliefs_on_the_metrics_scale_keep_their_order(scores: list[float], norm
     assert (np.diff(found) >= -1e-12).all()
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_equal_scores_are_believed_everywhere(count: int) -> None:
+    surface = Surface(LADDERS, GRID[:count], [0] * count, [0.4] * count)
+    assert surface.as_scores(surface.belief(GRID, 0).mean, 0) == pytest.approx(0.4)
+
+
 def test_words_have_no_order() -> None:
     ladders = Ladders((3, 2), (False, True))
     seen = [(0, 0), (0, 1), (2, 0), (2, 1)]
@@ -103,13 +108,6 @@ def test_without_a_score_nothing_is_believed_about_any_point_rather_than_another
     belief = Surface(LADDERS, [], [], []).belief(GRID, 0)
     assert np.ptp(belief.mean) == 0
     assert belief.sd == pytest.approx(belief.sd[0])
-
-
-@pytest.mark.parametrize("count", [1, 2, 3])
-def test_equal_scores_are_believed_everywhere(count: int) -> None:
-    seen = GRID[:count]
-    surface = Surface(LADDERS, seen, [0] * count, [0.4] * count)
-    assert surface.as_scores(surface.belief(GRID, 0).mean, 0) == pytest.approx(0.4)
 
 
 def test_expected_improvement_is_that_of_a_normal() -> None:

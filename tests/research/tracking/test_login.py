@@ -19,11 +19,6 @@ def logged_in(home: Path, host: str) -> None:
     (home / ".netrc").write_text(f"machine {host}\n  login user\n  password {KEY}\n")
 
 
-def test_nobody_logged_in_means_that_nothing_is_sent(tmp_path: Path) -> None:
-    found = wandb_login(environment(tmp_path))
-    assert (found.online, "not logged in" in found.why) == (None, True)
-
-
 def test_a_key_in_the_environment_or_of_a_login_means_that_copies_are_sent(tmp_path: Path) -> None:
     assert wandb_login(environment(tmp_path, WANDB_API_KEY=KEY)).online == OnlineLogging()
     logged_in(tmp_path, "api.wandb.ai")
@@ -49,8 +44,8 @@ def test_a_mode_that_is_not_online_beats_a_key(tmp_path: Path, mode: str) -> Non
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"WANDB_MODE": "online"}, "not logged in"), ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY has 5"),
-        ({"WANDB_API_KEY": KEY, "WANDB_DISABLED": "true"}, "WANDB_DISABLED"),
+        ({}, "not logged in"), ({"WANDB_MODE": "online"}, "not logged in"),
+        ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY has 5"), ({"WANDB_API_KEY": KEY, "WANDB_DISABLED": "true"}, "WANDB_DISABLED"),
         ({"WANDB_API_KEY": KEY, "WANDB_BASE_URL": "wandb.example"}, "WANDB_BASE_URL"),
     ],
 )  # fmt: skip
