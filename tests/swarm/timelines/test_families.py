@@ -56,20 +56,12 @@ def tool_run(at: Desk, *calls: Call, reasoning: str = "", content: str = "") -> 
     at.serve([*history, user("Thanks.")], "Good.", reasoning)
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_a_plain_conversation_is_one_row(name: str) -> None:
-    at = desk(name)
+@pytest.mark.parametrize(("name", "spaced"), [*((name, False) for name in ALL), ("llama3", True), ("mistral", True)])
+def test_a_plain_conversation_is_one_row(name: str, spaced: bool) -> None:
+    at = desk(name, spaced=spaced)
     chat(at)
     kept = REALIGN if name == "gpt-oss" else CLEAN  # a final answer is closed otherwise in a history
     assert at.drift == [START, kept, kept]
-    assert settled(at) == 1
-
-
-@pytest.mark.parametrize("name", ["llama3", "mistral"])
-def test_a_tokenizer_that_marks_spaces_makes_no_difference(name: str) -> None:
-    at = desk(name, spaced=True)
-    chat(at)
-    assert at.drift == [START, CLEAN, CLEAN]
     assert settled(at) == 1
 
 

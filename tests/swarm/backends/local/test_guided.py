@@ -8,6 +8,7 @@ import json
 import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
+from types import SimpleNamespace
 from typing import Annotated, Any, Literal
 
 import pytest
@@ -240,15 +241,9 @@ def test_multiples_of_everyday_are_held() -> None:
 
 
 def test_a_tokenizer_that_cannot_be_read_is_a_refusal_too() -> None:
-    class Strange:
-        def get_vocab_size(self) -> int:
-            return 3
-
-        def to_str(self) -> str:
-            return "{}"
-
+    strange: Any = SimpleNamespace(get_vocab_size=lambda: 3, to_str=lambda: "{}")
     with pytest.raises(GrammarRefused, match="model's tokenizer"):
-        Guides(Strange, [0], 3).guide('start: "a"')
+        Guides(lambda: strange, [0], 3).guide('start: "a"')
 
 
 def test_the_mask_has_the_models_width_and_ids_beyond_the_tokenizer_never_come() -> None:
@@ -260,9 +255,9 @@ def test_the_mask_has_the_models_width_and_ids_beyond_the_tokenizer_never_come()
     assert allowed[hf.encode("a")[0]]
 
 
-WRITINGS = [((), False), (ALL_MARKS, False), (ALL_MARKS, True)]
-"""Marks a tokenizer knows, and whether as special tokens."""
-ARGUMENTS = {"city": "Bonn", "days": 2}
+writings = pytest.mark.parametrize(
+    ("marks", "special"), [((), False), (ALL_MARKS, False), (ALL_MARKS, True)], ids=["text", "added", "special"]
+)
 CALLS = [
     (HERMES, '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn", "days": 2}}\n</tool_call>'),
     (LLAMA3, '{"name": "weather", "parameters": {"city": "Bonn", "days": 2}}'),
@@ -273,7 +268,7 @@ CALLS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("marks", "special"), WRITINGS, ids=["text", "added", "special"])
+@writings
 @pytest.mark.parametrize(("answers", "text"), CALLS, ids=["hermes", "llama3", "mistral", "mistral-list", "glm"])
 def test_a_forced_call_is_the_familys_own_writing_whatever_the_tokenizer_makes_of_its_marks(
     answers: AnswerFormat, text: str, marks: Sequence[str], special: bool
@@ -290,22 +285,17 @@ def test_a_forced_call_is_the_familys_own_writing_whatever_the_tokenizer_makes_o
     assert not takes(made.guide(grammar), hf.encode(text.replace("2", "two")))
     reader = answers.reader("", TOOLS)
     read = gathered([*reader.feed(hf.decode(ids)), *reader.finish()])
-    assert read.tool_calls == (ToolCall("weather", json.dumps(ARGUMENTS)),)
+    assert read.tool_calls == (ToolCall("weather", json.dumps({"city": "Bonn", "days": 2})),)
 
 
-@pytest.mark.parametrize(("marks", "special"), WRITINGS, ids=["text", "added", "special"])
-def test_a_thought_that_the_prompt_opened_goes_on_before_the_call(marks: Sequence[str], special: bool) -> None:
+@writings
+def test_a_thought_that_the_prompt_opened_goes_on_before_the_call_or_json(marks: Sequence[str], special: bool) -> None:
     hf = tokenizer(marks, special=special)
     grammar = HERMES.grammar(TOOLS, "<|im_start|>assistant\n<think>\n")
     assert grammar is not None
     thought = "Hm, a < b.\n</think>\n\n"
     assert takes(guides_of(hf).guide(grammar), [*hf.encode(thought + CALLS[0][1]), hf.eos_token_id])
     assert not takes(guides_of(hf).guide(grammar), hf.encode(f"{thought}5"))
-
-
-@pytest.mark.parametrize(("marks", "special"), WRITINGS, ids=["text", "added", "special"])
-def test_a_thought_that_the_prompt_opened_goes_on_before_json_too(marks: Sequence[str], special: bool) -> None:
-    hf = tokenizer(marks, special=special)
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     opened, plain = (json_answer(schema, HERMES.thinking(prompt)) for prompt in ("<think>\n", "assistant\n"))
     assert takes(guides_of(hf).guide(opened), hf.encode('Hm.</think>\n\n{"a": 5}'))

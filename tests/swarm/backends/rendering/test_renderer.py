@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 from transformers import PreTrainedTokenizerFast
@@ -156,7 +156,6 @@ def test_a_template_that_breaks_on_strange_messages_refuses_them() -> None:
             make_renderer("glm4").render([{"role": "user", "content": "hi"}, message], generation_prompt=True)
 
 
-@settings(max_examples=200)
 @given(
     st.sampled_from(["qwen3", "llama3", "mistral", "gemma", "gpt-oss"]),
     st.booleans(),

@@ -87,21 +87,15 @@ def test_a_database_serves_one_installation(url: str) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ("nonsense", "SQLAlchemy"),
-        ("oracle://x/y", "SQLAlchemy"),
+        ("nonsense", "SQLAlchemy"), ("oracle://x/y", "SQLAlchemy"), ("sqlite:///FOLDER/file", "not a database"),
         ("sqlite:////nowhere/at/all/store.sqlite3", "unable to open"),
     ],
-)
-def test_a_wrong_url_is_said_in_one_line(wrong: str, said: str) -> None:
+)  # fmt: skip
+def test_a_wrong_url_or_file_is_said_in_one_line(wrong: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("something else entirely" * 100)
     with pytest.raises(ServerFailed, match=said) as refusal:
-        check(wrong, HERE)
+        check(wrong.replace("FOLDER", str(tmp_path)), HERE)
     assert "\n" not in str(refusal.value)
-
-
-def test_a_file_that_is_no_database_is_said_in_one_line(tmp_path: Path) -> None:
-    (tmp_path / "store.sqlite3").write_text("something else entirely" * 100)
-    with pytest.raises(ServerFailed, match="not a database"):
-        check(f"sqlite:///{tmp_path}/store.sqlite3", HERE)
 
 
 def test_no_message_shows_a_password() -> None:

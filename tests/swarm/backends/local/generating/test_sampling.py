@@ -60,15 +60,16 @@ def test_a_greedy_row_takes_the_likeliest_id_with_the_model_s_own_logprob() -> N
     assert ([len(each) for each in top], top[1][0]) == ([0, 3], (0, logprobs[1].item()))
 
 
-@pytest.mark.parametrize("cold", [1e-4, 1e-38, 1e-46, 1e-300])
-def test_the_coldest_temperature_draws_the_likeliest_id(cold: float) -> None:
-    ids, logprobs, _ = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, temperature=cold)], _uniforms(1))
-    assert (ids.tolist(), logprobs.tolist()) == ([1], [0.0])
-
-
-@pytest.mark.parametrize("top_p", [1e-9, 1e-50, 5e-324])
-def test_the_smallest_top_p_keeps_the_likeliest_id(top_p: float) -> None:
-    ids, logprobs, _ = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, top_p=top_p)], _uniforms(1))
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *({"temperature": cold} for cold in (1e-4, 1e-38, 1e-46, 1e-300)),
+        *({"top_p": small} for small in (1e-9, 1e-50, 5e-324)),
+    ],
+    ids=str,
+)
+def test_the_coldest_temperature_and_the_smallest_top_p_draw_the_likeliest_id(rule: dict[str, float]) -> None:
+    ids, logprobs, _ = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, **rule)], _uniforms(1))  # type: ignore[arg-type]
     assert (ids.tolist(), logprobs.tolist()) == ([1], [0.0])
 
 

@@ -16,8 +16,8 @@ from tests.swarm.backends.local.models import KINDS, make_model
 IDS = torch.tensor([[3, 1, 4, 1, 5]])
 
 
-def _own(policy: Policy, ids: torch.Tensor) -> torch.Tensor:
-    logits: torch.Tensor = policy.model(input_ids=ids, use_cache=False).logits
+def _logits_of(model: Any, ids: Tensor = IDS) -> Tensor:
+    logits: Tensor = model(input_ids=ids, use_cache=False).logits
     return logits
 
 
@@ -26,7 +26,7 @@ def test_features_and_head_give_the_model_s_own_logits(kind: str) -> None:
     policy = Policy(make_model(kind))
     features = policy.features(IDS, use_cache=False)
     assert features.shape[-1] == policy.config.hidden_size
-    assert torch.allclose(policy.head(features[0]), _own(policy, IDS)[0], atol=1e-6)
+    assert torch.allclose(policy.head(features[0]), _logits_of(policy.model)[0], atol=1e-6)
 
 
 @pytest.mark.parametrize("cap", [1e4, 30.0])
@@ -41,7 +41,7 @@ def test_a_soft_cap_of_logits_is_seen_however_little_it_shows(cap: float) -> Non
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(1e6)
     found = policy.head(policy.features(ids, use_cache=False))
-    assert torch.equal(found, _own(policy, ids))
+    assert torch.equal(found, _logits_of(policy.model, ids))
     assert found.abs().max() <= cap
 
 
@@ -49,11 +49,6 @@ def _adapted(kind: str = "llama", seed: int = 0) -> Any:
     model = make_model(kind)
     add_adapter(model, rank=3, alpha=6.0, seed=seed)
     return model
-
-
-def _logits_of(model: Any) -> Tensor:
-    logits: Tensor = model(input_ids=IDS, use_cache=False).logits
-    return logits
 
 
 @torch.no_grad()
