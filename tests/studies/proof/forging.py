@@ -39,10 +39,7 @@ def changed(leaf: Any) -> Any:
         return leaf + 0.25
     if leaf is None:
         return 0.5
-    return _other_text(str(leaf))
-
-
-def _other_text(text: str) -> str:
+    text = str(leaf)
     digits = [place for place, sign in enumerate(text) if sign.isdigit()]
     if not digits:
         return text + "x"
@@ -51,7 +48,6 @@ def _other_text(text: str) -> str:
 
 
 def with_leaf(value: Any, at: Path_, leaf: Any) -> Any:
-    """Return a JSON value with one leaf replaced."""
     result = copy.deepcopy(value)
     inner = result
     for step in at[:-1]:

@@ -18,17 +18,8 @@ from hypothesis import strategies as st
 
 from studies import EventType
 from studies.proof import Proof, exported, verify
+from tests.studies.proof import forging
 from tests.studies.proof.conftest import Kept
-from tests.studies.proof.forging import (
-    changed,
-    leaves,
-    payload_of,
-    rehashed,
-    rehashed_with_report,
-    with_leaf,
-    with_other_byte,
-    with_payload,
-)  # fmt: skip
 
 pytestmark = pytest.mark.slow
 
@@ -59,7 +50,7 @@ def places(proof: Proof) -> str:
 
 def leaf_of(kept: Kept, data: st.DataObject, rows: list[int]) -> tuple[int, tuple[str | int, ...], Any]:
     number = data.draw(st.sampled_from(rows), "event")
-    at, leaf = data.draw(st.sampled_from(list(leaves(payload_of(kept.rows[number])))), "leaf")
+    at, leaf = data.draw(st.sampled_from(list(forging.leaves(forging.payload_of(kept.rows[number])))), "leaf")
     return number, at, leaf
 
 
@@ -74,7 +65,7 @@ def test_the_study_itself_holds_in_everything(kept: Kept) -> None:
 
 def with_changed(kept: Kept, number: int, at: tuple[str | int, ...], leaf: Any) -> list[dict[str, Any]]:
     row = kept.rows[number]
-    changed_row = with_payload(row, with_leaf(payload_of(row), at, changed(leaf)))
+    changed_row = forging.with_payload(row, forging.with_leaf(forging.payload_of(row), at, forging.changed(leaf)))
     return [*kept.rows[:number], changed_row, *kept.rows[number + 1 :]]
 
 
@@ -92,7 +83,7 @@ def test_a_change_of_any_field_of_any_event_is_named(kept: Kept, data: st.DataOb
     number = data.draw(st.integers(0, len(kept.rows) - 1))
     field = data.draw(st.sampled_from(["study", "seq", "ts", "actor", "type", "prev_hash", "hash"]))
     rows = list(kept.rows)
-    rows[number] = {**rows[number], field: changed(rows[number][field])}
+    rows[number] = {**rows[number], field: forging.changed(rows[number][field])}
     assert not kept.verified(rows).holds
 
 
@@ -103,7 +94,7 @@ def test_any_other_byte_in_any_file_is_named_by_the_files_name(kept: Kept, forge
     name = data.draw(st.sampled_from([name for name in names if name != "lock"]))
     with forge() as folder:
         content = (folder / name).read_bytes()
-        (folder / name).write_bytes(with_other_byte(content, data.draw(st.integers(0, len(content) - 1))))
+        (folder / name).write_bytes(forging.with_other_byte(content, data.draw(st.integers(0, len(content) - 1))))
         assert name in places(kept.verified(folder=folder))
 
 
@@ -120,15 +111,14 @@ def test_a_file_that_is_gone_is_named(kept: Kept, forge: Forge, name: str) -> No
 def test_a_changed_value_in_a_chain_hashed_anew_is_named(kept: Kept, data: st.DataObject) -> None:
     """The report names the head of what it reports on, so it vouches for every event before it."""
     number, at, leaf = leaf_of(kept, data, list(range(len(kept.rows) - 2)))
-    assert not kept.verified(rehashed(with_changed(kept, number, at, leaf))).holds
+    assert not kept.verified(forging.rehashed(with_changed(kept, number, at, leaf))).holds
 
 
 def following(kept: Kept) -> list[tuple[int, tuple[str | int, ...], Any]]:
-    """Return each leaf of the log that follows from something else which is stored."""
     return [
         (number, at, leaf)
         for number, row in enumerate(kept.rows)
-        for at, leaf in leaves(payload_of(row))
+        for at, leaf in forging.leaves(forging.payload_of(row))
         if at[0] in FOLLOWS.get(row["type"], ())
         or (row["type"] == "run.collected" and at[0] == "conditions" and at[1] in CONDITIONS)
     ]
@@ -141,16 +131,16 @@ def test_what_follows_from_something_is_named_even_with_chain_and_report_brought
 ) -> None:
     number, at, leaf = data.draw(st.sampled_from(following(kept)))
     with forge() as folder:
-        rows = rehashed_with_report(with_changed(kept, number, at, leaf), folder)
+        rows = forging.rehashed_with_report(with_changed(kept, number, at, leaf), folder)
         assert not kept.verified(rows, folder).holds, (number, at)
 
 
 def test_a_flipped_verdict_in_a_chain_hashed_anew_is_named(kept: Kept, forge: Forge) -> None:
     (number,) = (n for n, row in enumerate(kept.rows) if row["type"] == EventType.VERDICT_COMPUTED)
     rows = list(kept.rows)
-    rows[number] = with_payload(rows[number], payload_of(rows[number]) | {"verdict": "supported"})
+    rows[number] = forging.with_payload(rows[number], forging.payload_of(rows[number]) | {"verdict": "supported"})
     with forge() as folder:
-        found = places(kept.verified(rehashed_with_report(rows, folder), folder))
+        found = places(kept.verified(forging.rehashed_with_report(rows, folder), folder))
     assert "verdict is 'supported'" in found
     assert "'equivalent' computed" in found
 
@@ -169,14 +159,14 @@ def with_evaluation(kept: Kept, forge: Forge, change: Callable[[bytes], bytes]) 
         path.write_bytes(change(before))
         old, new = (hashlib.sha256(content).hexdigest() for content in (before, change(before)))
         rows = [{**row, "payload": row["payload"].replace(old, new)} for row in kept.rows]
-        return path.parent.name, places(kept.verified(rehashed_with_report(rows, folder), folder))
+        return path.parent.name, places(kept.verified(forging.rehashed_with_report(rows, folder), folder))
 
 
 def test_an_edited_sentence_is_quoted_even_with_its_hash_in_the_log(kept: Kept, forge: Forge) -> None:
     with forge() as folder:
         page = folder / "report.md"
         page.write_text(page.read_text().replace("0.448", "0.848"), newline="\n")
-        found = places(kept.verified(rehashed_with_report(kept.rows, folder), folder))
+        found = places(kept.verified(forging.rehashed_with_report(kept.rows, folder), folder))
     assert "report.md: line " in found
     assert "0.848" in found
 
@@ -205,7 +195,7 @@ def test_a_tail_that_was_cut_off_is_named_by_a_head_that_was_kept(kept: Kept, cu
 
 def test_a_log_written_anew_is_named_by_a_head_that_was_kept(kept: Kept) -> None:
     rows = [*kept.rows[:-1], {**kept.rows[-1], "ts": "2031-01-01T00:00:00.000Z"}]
-    anew = rehashed(rows)
+    anew = forging.rehashed(rows)
     assert kept.verified(anew).holds  # all that follows was computed anew: nothing inside can show it
     assert not kept.verified(anew, head=kept.rows[-1]["hash"]).holds
 
@@ -237,8 +227,10 @@ def test_a_report_that_says_other_sources_made_it_is_not_compared_and_strange_nu
         page = folder / "report.md"
         page.write_text(page.read_text().replace("0.448", "0.8481"), newline="\n")
         *rows, report = kept.rows
-        payload = payload_of(report) | {"made_by": {"ajet": "0.0.1", "sources": "0" * 16, "matplotlib": "3.0"}}
-        proof = kept.verified(rehashed_with_report([*rows, with_payload(report, payload)], folder), folder)
+        payload = forging.payload_of(report) | {"made_by": {"ajet": "0.0.1", "sources": "0" * 16, "matplotlib": "3.0"}}
+        proof = kept.verified(
+            forging.rehashed_with_report([*rows, forging.with_payload(report, payload)], folder), folder
+        )
     assert any("other sources (ajet 0.0.1)" in sentence for sentence in proof.told)
     assert any("0.8481" in sentence for sentence in proof.told)
 
@@ -246,9 +238,9 @@ def test_a_report_that_says_other_sources_made_it_is_not_compared_and_strange_nu
 @pytest.mark.parametrize("path", ["../outside.md", "/etc/hostname", "figures/../../outside.svg"])
 def test_no_file_outside_the_folder_is_read(kept: Kept, path: str) -> None:
     *rows, report = kept.rows
-    payload = payload_of(report)
+    payload = forging.payload_of(report)
     payload["figures"][0]["path"] = path
-    found = places(kept.verified(rehashed([*rows, with_payload(report, payload)])))
+    found = places(kept.verified(forging.rehashed([*rows, forging.with_payload(report, payload)])))
     assert f"report.built, {path}: expected" in found
 
 
@@ -256,8 +248,10 @@ def test_a_runs_file_outside_the_folder_is_named_and_read_by_nobody(kept: Kept, 
     outside = tmp_path / "outside.json"
     os.mkfifo(outside)
     number, row = next((n, row) for n, row in enumerate(kept.rows) if row["type"] == "run.collected")
-    payload = payload_of(row)
+    payload = forging.payload_of(row)
     payload["evaluation"]["path"] = str(outside)
-    proof = kept.verified(rehashed([*kept.rows[:number], with_payload(row, payload), *kept.rows[number + 1 :]]))
+    proof = kept.verified(
+        forging.rehashed([*kept.rows[:number], forging.with_payload(row, payload), *kept.rows[number + 1 :]])
+    )
     assert f"{outside}: it lies outside" in places(proof)
     assert any("not built again" in sentence for sentence in proof.told)

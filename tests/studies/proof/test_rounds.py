@@ -1,5 +1,3 @@
-"""A study of several rounds is proven round by round: whatever of an earlier round is changed, `verify` names it."""
-
 from __future__ import annotations
 
 import hashlib
@@ -35,7 +33,6 @@ def places(inquiry: Inquiry, rows: list[Row] | None = None) -> str:
 
 
 def numbered(rows: list[Row], kind: EventType, occurrence: int = 1) -> int:
-    """Return the place of an event of a type, the first one or a later one."""
     return [place for place, row in enumerate(rows) if row["type"] == kind][occurrence - 1]
 
 

@@ -1,5 +1,3 @@
-"""The report of an inquiry: answers first, the rounds in order, the ledgers; every run, act and figure in its place."""
-
 from __future__ import annotations
 
 import re
@@ -147,8 +145,6 @@ def test_runs_that_are_used_up_are_named_as_what_ended_it(inquiry: Inquiry) -> N
     assert_golden(why_ended(over))
 
 
-# a recipe is what the last confirmation of each comparison showed, setting by setting, and nothing else
-
 RATE = "learning_rate"
 
 
@@ -191,15 +187,10 @@ def test_what_a_later_round_did_not_show_again_is_taken_back_and_said(inquiry: I
     assert_golden("\n".join(recipe_said(state)))
 
 
-def test_the_last_of_two_confirmations_that_contradict_each_other_counts(inquiry: Inquiry) -> None:
-    first, second, _ = inquiry.state.rounds
-    estimate = -0.2
-    turned = judged(second, 0.003, 0.01, verdict="refuted", estimate=estimate, low=-0.3, high=-0.1)
-    assert better(first, turned) == [(2, 0.003, 0.01)]
-
-
 def test_a_further_value_replaces_the_best_one_only_where_it_was_shown_to_be_better(inquiry: Inquiry) -> None:
     first, second, _ = inquiry.state.rounds
+    turned = judged(second, 0.003, 0.01, verdict="refuted", estimate=-0.2, low=-0.3, high=-0.1)
+    assert better(first, turned) == [(2, 0.003, 0.01)], "the last of two that contradict each other counts"
     assert better(first, judged(second, 0.01, 0.03)) == [(2, 0.03, 0.01)]
     assert better(first, judged(second, 0.01, 0.03, verdict="inconclusive")) == [(1, 0.01, 0.003)]
     assert better(first, judged(second, 0.0003, 0.001)) == [(1, 0.01, 0.003)]
