@@ -45,7 +45,8 @@ def test_a_mode_that_is_not_online_beats_a_key(tmp_path: Path, mode: str) -> Non
     ("given", "why"),
     [
         ({}, "not logged in"), ({"WANDB_MODE": "online"}, "not logged in"),
-        ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY has 5"), ({"WANDB_API_KEY": KEY, "WANDB_DISABLED": "true"}, "WANDB_DISABLED"),
+        ({"WANDB_API_KEY": "short"}, "WANDB_API_KEY has 5"),
+        ({"WANDB_API_KEY": KEY, "WANDB_DISABLED": "true"}, "WANDB_DISABLED"),
         ({"WANDB_API_KEY": KEY, "WANDB_BASE_URL": "wandb.example"}, "WANDB_BASE_URL"),
     ],
 )  # fmt: skip
