@@ -127,14 +127,11 @@ async def test_a_game_without_tools_offers_none() -> None:
     assert episode.options == [{}]
 
 
-async def test_a_full_context_ends_the_play_with_what_it_was_worth_so_far() -> None:
+async def test_a_full_context_ends_the_play_with_its_worth_so_far_and_a_task_that_does_not_fit_is_no_play() -> None:
     game = Quiz(following=lambda _: [{"role": "user", "content": "go on"}])
     messages, outcome, _ = await played(game, said("7"), ContextExceeded("it is full"))
     assert outcome.reward == 1.0
     assert messages[-1] == {"role": "user", "content": "go on"}
-
-
-async def test_a_task_that_does_not_fit_the_context_is_no_play() -> None:
     with pytest.raises(ContextExceeded):
         await played(Quiz(), ContextExceeded("it is full"))
 

@@ -245,11 +245,8 @@ def test_the_way_to_the_longest_row_comes_first_so_that_it_stands_in_one_piece()
     packed = PackedRows(depth_first([row([1, 0]), row([1, 2, 0]), row([1, 2, 3, 4, 5]), row([1, 2, 3, 0])]))
     assert packed.ids.tolist() == [1, 2, 3, 4, 5, 0, 0, 0]
     assert [(run.start, run.end, run.below, run.seen) for run in packed.tree.runs] == [
-        (0, 5, 8, None),
-        (5, 6, 6, slice(0, 3)),
-        (6, 7, 7, slice(0, 2)),
-        (7, 8, 8, slice(0, 1)),
-    ]
+        (0, 5, 8, None), (5, 6, 6, slice(0, 3)), (6, 7, 7, slice(0, 2)), (7, 8, 8, slice(0, 1)),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])

@@ -211,16 +211,20 @@ TINY, REAL = 130_000, 135_000_000
 
 @pytest.mark.parametrize(
     ("parameters", "runs", "cores", "expected"),
-    [(TINY, 1, 64, 1), (REAL, 1, 2, 2), (REAL, 2, 2, 1), (REAL, 3, 8, 2), (REAL, 9, 2, 1), (REAL, 1, 64, 27)],
+    [
+        (TINY, 1, 64, 1),
+        (REAL, None, 4, 4),
+        (REAL, 1, 2, 2),
+        (REAL, 2, 2, 1),
+        (REAL, 3, 8, 2),
+        (REAL, 9, 2, 1),
+        (REAL, 1, 64, 27),
+    ],
 )
 def test_a_server_takes_the_cores_it_can_use_of_its_share(
-    parameters: int, runs: int, cores: int, expected: int
+    parameters: int, runs: int | None, cores: int, expected: int
 ) -> None:
-    assert threads(parameters, {SET_BY_HAND: "1", RUNS_AT_ONCE: str(runs)}, cores) == expected
-
-
-def test_without_a_word_from_anybody_the_machine_is_its_own() -> None:
-    assert threads(REAL, {}, 4) == 4
+    assert threads(parameters, {SET_BY_HAND: "1", RUNS_AT_ONCE: str(runs)} if runs else {}, cores) == expected
 
 
 @given(st.integers(0, 10**12), st.integers(1, 500))
