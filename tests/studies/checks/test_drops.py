@@ -35,10 +35,8 @@ def with_conditions(state: StudyState, arm: str, **seen: Any) -> StudyState:
 
 def lost(state: StudyState, arm: str, count: int, code: str = "NAN") -> StudyState:
     names = [run.run_id for run in state.runs_of(arm)][:count]
-    return replace(
-        state,
-        runs={name: replace(run, invalid=(code, "x")) if name in names else run for name, run in state.runs.items()},
-    )
+    runs = {name: replace(run, invalid=(code, "x")) if name in names else run for name, run in state.runs.items()}
+    return replace(state, runs=runs)
 
 
 def clauses(state: StudyState) -> tuple[str, ...]:

@@ -223,8 +223,7 @@ def test_a_row_that_cannot_be_read_is_one_clear_line(log: EventLog) -> None:
 Act = Callable[[], None]
 
 
-def nothing() -> None:
-    """Nobody does anything."""
+def nothing() -> None: ...
 
 
 class SlowLog(EventLog):

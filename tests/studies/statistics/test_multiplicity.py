@@ -35,7 +35,7 @@ def test_a_larger_alpha_chooses_no_fewer(p: list[float]) -> None:
     assert 0.05 / len(p) - 1e-12 <= levels[2] <= 0.05 + 1e-12
 
 
-def test_levels_of_a_known_case() -> None:
+def test_levels_of_a_known_case_and_none_of_no_family() -> None:
     """Benjamini & Hochberg 1995, section 4: fifteen endpoints, of which four are chosen at 0.05."""
     found = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459]
     p = [*found, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0]
@@ -43,9 +43,6 @@ def test_levels_of_a_known_case() -> None:
     assert effective_level(p, 0.05) == pytest.approx(4 * 0.05 / 15)
     assert effective_level([0.5], 0.05) == 0.05
     assert effective_level([0.5, 0.6], 0.05) == 0.025
-
-
-def test_no_family_has_no_level() -> None:
     with pytest.raises(ValueError, match="family"):
         effective_level([], 0.05)
 

@@ -114,7 +114,7 @@ def test_durations_are_said_as_people_say_them(seconds: float | None, said: str)
     assert wording.duration(seconds) == said
 
 
-def test_numbers_keep_their_sign_and_three_decimals() -> None:
+def test_numbers_keep_their_sign_and_three_decimals_and_commands_can_be_pasted() -> None:
     assert wording.signed(0.12) == "+0.120"
     assert wording.signed(-0.0304) == "\N{MINUS SIGN}0.030"
     assert wording.number(None) == "–"
@@ -122,9 +122,6 @@ def test_numbers_keep_their_sign_and_three_decimals() -> None:
     assert wording.percent(0.95) == "95 %"
     assert wording.true_minus("from -0.1 to co-run") == "from \N{MINUS SIGN}0.1 to co-run"
     assert [wording.plural(n, "run") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
-
-
-def test_a_commands_words_are_quoted_so_that_they_can_be_pasted() -> None:
     assert wording.command_line(["ajet", "research", "is it's so?"]) == """ajet research 'is it'"'"'s so?'"""
     assert wording.command_line("make research") == "make research"
 
