@@ -250,20 +250,21 @@ def call(arguments: Any, *, id_: str | None = "1", name: str = "f") -> dict[str,
 
 
 PLAIN = {"role": "assistant", "content": "5"}
+SAME: tuple[dict[str, Any], ...] = (
+    {"content": "5", "role": "assistant"},
+    {"role": "assistant", "content": "5", "refusal": None, "tool_calls": None, "annotations": []},
+    {"role": "assistant", "content": [{"type": "text", "text": "5"}]},
+    {"role": "assistant", "content": "5", "reasoning_content": "", "function_call": {}},
+    {"role": "assistant", "content": "\n5 "},
+    {"role": "assistant", "content": " 5", "reasoning_content": "\n\n", "tool_calls": []},
+)
 RESULT = {"role": "tool", "content": "x"}
 
 
 @pytest.mark.parametrize(
     ("one", "same"),
     [
-        *((PLAIN, same) for same in (
-            {"content": "5", "role": "assistant"},
-            {"role": "assistant", "content": "5", "refusal": None, "tool_calls": None, "annotations": []},
-            {"role": "assistant", "content": [{"type": "text", "text": "5"}]},
-            {"role": "assistant", "content": "5", "reasoning_content": "", "function_call": {}},
-            {"role": "assistant", "content": "\n5 "},
-            {"role": "assistant", "content": " 5", "reasoning_content": "\n\n", "tool_calls": []},
-        )),
+        *((PLAIN, same) for same in SAME),
         *((call('{"a": 1, "b": 2}'), call(same)) for same in ('{"b":2,"a":1}', {"a": 1, "b": 2})),
         *((call("{}"), call("{}", id_=other)) for other in ("another", None)),
         *((RESULT, {**RESULT, "tool_call_id": other}) for other in "12"),
