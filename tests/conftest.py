@@ -10,6 +10,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,9 @@ def pytest_configure(config: pytest.Config) -> None:
     Nothing is sent to W&B, whoever is logged in here. What whoever starts the tests has set for signals (a shell's
     background job ignores SIGINT), for new files and for proxies is not the tests'.
     """
+    memory = Path("/dev/shm")  # nothing that --quick runs outlives it, and a disk is waited for at each commit
+    if config.getoption("--quick") and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 << 30:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(0o022)
