@@ -46,8 +46,10 @@ $(READY): pyproject.toml constraints.txt
 research: setup
 	@$(BIN)/ajet research "$$TOPIC" $(ARGS)
 
+# More than there are cores: half of its time a test waits, for a server of its own or a child.
+WORKERS ?= 4
 test: setup
-	@$(BIN)/pytest -n 2 --dist worksteal --quick $(ARGS)
+	@$(BIN)/pytest -n $(WORKERS) --dist worksteal --quick $(ARGS)
 
 PARTS ?=
 test-all:

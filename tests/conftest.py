@@ -107,8 +107,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def is_left(item: pytest.Item) -> bool:
     """Say whether a test is left to the parts of `make test-all`."""
-    needs_engine = "engine" in getattr(item, "fixturenames", ())
-    return needs_engine or any(item.get_closest_marker(mark) for mark in ("slow", "full"))
+    needs_server = {"engine", "prefect_server"} & set(getattr(item, "fixturenames", ()))
+    return bool(needs_server) or any(item.get_closest_marker(mark) for mark in ("slow", "full"))
 
 
 def pytest_collection_finish() -> None:

@@ -17,6 +17,8 @@ import pytest
 from swarm.client.asynchronous import AsyncSwarmClient, NamedTask
 from tests.faults.harness import SAID, Books, Client, Play, check, job, moments, play_to_the_end, running
 
+pytestmark = pytest.mark.slow
+
 WANTED = job(lease_ttl_s=0.8, drain_timeout_s=0.8)
 
 

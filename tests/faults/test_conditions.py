@@ -19,6 +19,8 @@ from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.errors import LeaseLost
 from tests.faults.harness import SAID, Books, Client, Server, check, job, moments, play_to_the_end, refused, running
 
+pytestmark = pytest.mark.slow
+
 WANTED = job()
 PAGES = 100
 LONG = " ".join(str(number) for number in range(3000))

@@ -14,6 +14,8 @@ from swarm.job import Job
 from tests.faults.harness import SAID, Books, Client, Server, check, job, play_to_the_end, running
 from tests.faults.points import Fault
 
+pytestmark = pytest.mark.slow
+
 WANTED = job()
 POINTS = (
     "before_begin_reply 2, before_generation 3, in_generation 3, before_captured 3, after_captured 3, "
@@ -83,7 +85,6 @@ async def asks_by_its_own_means(episode: Episode[Any]) -> float:
         raise RuntimeError("connection error") from error
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("point", "agent"),
     [

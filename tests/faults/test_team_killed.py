@@ -27,6 +27,8 @@ from tests.faults.harness import (
 )
 from tests.faults.points import Fault
 
+pytestmark = pytest.mark.slow
+
 WANTED = job(steps=1)
 ENDED = {"ended", "in_step", "consumed", "dropped"}
 TEAMS = 4

@@ -26,8 +26,14 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session")
-def server(pytestconfig: pytest.Config) -> PrefectServer:
+def prefect_server(pytestconfig: pytest.Config) -> PrefectServer:
+    """Return the real one; a test that takes it is left to the parts."""
     return shared_server(pytestconfig)
+
+
+@pytest.fixture(scope="session")
+def server(prefect_server: PrefectServer) -> PrefectServer:
+    return prefect_server
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ from research.orchestration.server import PrefectServer, client_environment, ens
 from research.serving.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
 from tests.furnished import furnish
-from tests.research.orchestration.conftest import client, page, server  # noqa: F401 - fixtures
+from tests.research.orchestration.conftest import client, page, prefect_server, server  # noqa: F401 - fixtures
 from tests.research.orchestration.shown import PATIENCE_S, press, runs_of, wait_for
 
 if TYPE_CHECKING:

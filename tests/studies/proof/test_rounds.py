@@ -19,6 +19,8 @@ from tests.golden import assert_golden
 from tests.studies.asked_on import STUDY, Inquiry
 from tests.studies.proof.forging import Row, payload_of, rehashed, rehashed_with_report, with_other_byte, with_payload
 
+pytestmark = pytest.mark.slow
+
 Change = Callable[[Any], Any]
 
 
@@ -65,7 +67,6 @@ def test_an_inquiry_holds_in_every_round(told: Inquiry) -> None:
     assert proof.held["rebuilt file"] == proof.held["figure"] + 2
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["design.lock", "design-2.lock", "design-3.lock"])
 def test_the_lock_of_any_round_that_was_edited_or_is_gone_is_named(copied: Inquiry, name: str) -> None:
     path = copied.folder / name
@@ -91,7 +92,6 @@ def test_a_figure_of_a_round_that_was_edited_is_named(copied: Inquiry) -> None:
     assert "figures/round-2-before-after.svg: expected the sha256" in places(copied)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{"verdict": "inconclusive"}, {"level": 0.95}, {"estimate": 0.3}])
 def test_a_verdict_of_an_earlier_round_that_was_changed_is_named_with_all_brought_into_line(
     copied: Inquiry, changes: dict[str, Any]
@@ -102,7 +102,6 @@ def test_a_verdict_of_an_earlier_round_that_was_changed_is_named_with_all_brough
     assert f"verdict on h1 (event {place + 1}): " in found
 
 
-@pytest.mark.slow
 def test_an_edited_sentence_about_an_earlier_round_is_quoted_even_with_its_hash_in_the_log(copied: Inquiry) -> None:
     page = copied.folder / "report.md"
     text = page.read_text()
@@ -124,7 +123,6 @@ def test_a_lock_that_the_rounds_before_do_not_lead_to_is_named(copied: Inquiry, 
     assert_golden(relocked(copied, number, change))
 
 
-@pytest.mark.slow
 def test_a_reason_for_a_round_that_its_planner_did_not_give_is_named(copied: Inquiry) -> None:
     rows = copied.rows
     forged = with_change(rows, numbered(rows, EventType.ROUND_BEGUN), lambda old: old | {"why": "It was obvious."})
@@ -149,7 +147,6 @@ def test_levels_and_links_are_computed_once_more_whatever_the_fold_let_pass(inqu
     assert_golden(f"{level}\n{spending}\n{link}")
 
 
-@pytest.mark.slow
 def test_an_export_takes_every_round_along_and_verifies_elsewhere(told: Inquiry, tmp_path: Path) -> None:
     away = tmp_path / "away"
     names = export(STUDY, told.rows, told.folder, away)

@@ -22,6 +22,8 @@ from tests.golden import assert_golden
 from tests.studies.asked_on import Inquiry
 from tests.studies.report.pages import Page, section
 
+pytestmark = pytest.mark.slow
+
 ORDER = (
     "Asked", "What is known", "Ruled out", "What surprised", "Best recipe", "Ask next", "Why it ended",
     "## Claims by round", "## Round 1 of at most 3", "## Round 2 of at most 3", "## Round 3 of at most 3",
@@ -92,7 +94,6 @@ def test_the_page_is_whole_and_fetches_nothing(html: str) -> None:
     assert [name for name, count in ids.items() if count > 1] == []
 
 
-@pytest.mark.slow
 def test_the_same_state_and_files_give_the_same_bytes(told: Inquiry) -> None:
     shown = replace(told, events=told.events[:-1])
     drawing.drawn_once.cache_clear()
@@ -131,7 +132,6 @@ def test_a_refuted_direction_and_a_missed_prediction_surprise(inquiry: Inquiry) 
         assert_golden("\n".join(surprised(replace(state, verdicts=(changed,)), evidence)))
 
 
-@pytest.mark.slow
 def test_an_inquiry_that_goes_on_says_how_far_it_is(inquiry: Inquiry) -> None:
     running = inquiry.until(lambda state: state.round == 2 and bool(state.verdicts))
     assert_golden(why_ended(running.state))
