@@ -38,6 +38,7 @@ def test_a_claim_hands_its_level_on_and_a_null_does_not_and_neither_ledger_pays_
     claimed = ErrorLedger(12).after(handed_on=True)
     assert 100 * claimed.level == pytest.approx(3.464, abs=6e-4)
     assert 100 * claimed.after(handed_on=False).level == pytest.approx(0.449, abs=6e-4)
+    assert 100 * claimed.after(handed_on=True).level == pytest.approx(0.449 + 3.464, abs=6e-4)
     after = Ledgers.begin(4).after(DIFFERENCE)
     assert after.differences.level > after.equivalences.level
     assert 100 * after.equivalences.level == pytest.approx(1.024, abs=6e-4)
