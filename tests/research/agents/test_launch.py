@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
+from unittest import mock
 
-import psutil
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,10 +49,11 @@ async def test_a_process_is_handed_a_brought_environment_without_its_other_tasks
     folder = tmp_path / "run"
     folder.mkdir()
     request = AgentRequest("play", None, known.name, tuple(known.tasks("train")))
+    start = mock.AsyncMock(wraps=asyncio.create_subprocess_exec)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", start)
     async with in_process(request, PlayedServer("http://127.0.0.1:9", "token"), folder, {}):
         held = {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*.*")}
-        commands = [" ".join(child.cmdline()) for child in psutil.Process().children()]
-    assert any(f"--environments={folder / 'environments'}" in command for command in commands)
+    assert f"--environments={folder / 'environments'}" in start.mock_calls[0].args
     own = f"environments/{known.name}"
     assert set(held) == {"tasks.json", f"{own}/manifest.json", f"{own}/code/environment.py"}
     assert not [path for path, content in held.items() if b"hidden-0" in content]
