@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
-from studies import Event, EventLog, EventType, LogCorrupt, StoreError, UnknownStudy, fold
+from studies import Event, EventLog, EventType, HeadMoved, LogCorrupt, StoreError, UnknownStudy, fold
 from studies.log.event import GENESIS
 from tests.golden import refused
 from tests.studies.processes import COMMAND, start
@@ -137,6 +137,16 @@ def test_nothing_is_appended_after_a_tampered_head(log: EventLog, path: Path) ->
     with pytest.raises(LogCorrupt, match="event 3 "):
         fill(log, 1)
     assert sqlite3.connect(path).execute("SELECT count(*) FROM events").fetchone() == (3,)
+
+
+@pytest.mark.parametrize("known", [0, 1, 2])
+def test_an_event_that_follows_what_is_not_the_last_one_is_refused_and_not_written(log: EventLog, known: int) -> None:
+    """Where nothing is there, the one between is missing, and another one came first."""
+    written = fill(log, known)
+    other = log.compose(STUDY, EventType.DECISION_TAKEN, {}, after=written[0] if written else None)
+    with pytest.raises(HeadMoved):
+        log.append(log.compose(STUDY, EventType.DECISION_TAKEN, {}, after=other))
+    assert (log.read(STUDY) if written else log.studies()) == written
 
 
 def test_an_event_of_an_unknown_type_is_refused_with_a_hint(log: EventLog, path: Path) -> None:
