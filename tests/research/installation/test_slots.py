@@ -206,6 +206,15 @@ def test_a_slot_that_its_next_controller_claimed_while_somebody_took_it_for_left
     assert room.slots(LEFT).take("left", 1), "and it has it still"
 
 
+def test_who_stands_in_the_line_holds_no_slot(room: Room) -> None:
+    room.controllers.driven = {LEFT}
+    assert room.slots(LEFT).take("left", 1)
+    mine = room.slots(STUDY)
+    assert not mine.take("mine", 1)
+    assert mine.waits
+    assert not mine.is_held("mine")
+
+
 def test_a_study_frees_what_it_holds_for_no_attempt_that_goes_on(room: Room) -> None:
     slots = room.slots(STUDY)
     assert slots.take("a1", 2)
