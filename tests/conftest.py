@@ -54,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     Nothing is sent to W&B, whoever is logged in here. What whoever starts the tests has set for signals (a shell's
     background job ignores SIGINT), for new files and for proxies is not the tests'.
     """
+    gc.disable()  # until all is imported
     memory = Path("/dev/shm")  # nothing that --quick runs outlives it, and a disk is waited for at each commit
     if config.getoption("--quick") and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 << 30:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
@@ -115,6 +116,7 @@ def pytest_collection_finish() -> None:
     """Leave what all tests and their libraries are made of out of every collection of garbage."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

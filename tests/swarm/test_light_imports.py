@@ -6,6 +6,7 @@ import subprocess
 import sys
 from importlib import metadata
 
+import pytest
 from packaging.requirements import Requirement
 
 LIGHT = "swarm.errors swarm.wire swarm.job swarm.job_schema swarm.client swarm.environments swarm.models"
@@ -65,6 +66,7 @@ def blocked(modules: str) -> list[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=400, check=True).stdout.splitlines()
 
 
+@pytest.mark.slow
 def test_a_client_s_modules_import_with_aiohttp_and_pydantic_alone() -> None:
     assert blocked(LIGHT) == []
     heavy = ["openai", "torch", "fastapi", "swarm.server"]

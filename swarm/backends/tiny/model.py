@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+import transformers
 from transformers.utils.logging import disable_progress_bar
 
 from swarm.backends.made_once import made_once, print_made
@@ -78,7 +78,7 @@ def _make(spec: TinyModel, environment: Environment, folder: Path, progress: Pro
     tokenizer.save_pretrained(folder)
 
 
-def _tokenizer(environment: Environment) -> PreTrainedTokenizerFast:
+def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast:
     """Return the tokenizer of the words in plays: what is said, and where there are tools what the template writes."""
     rng = random.Random(0)
     tasks = environment.tasks("train")
@@ -90,8 +90,8 @@ def _tokenizer(environment: Environment) -> PreTrainedTokenizerFast:
     return build_tokenizer(texts, _CONTEXT, CALL_MARKS)
 
 
-def _initial(spec: TinyModel, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    config = LlamaConfig(
+def _initial(spec: TinyModel, tokenizer: transformers.PreTrainedTokenizerFast) -> transformers.LlamaForCausalLM:
+    config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=spec.hidden_size,
         intermediate_size=2 * spec.hidden_size,
@@ -108,13 +108,13 @@ def _initial(spec: TinyModel, tokenizer: PreTrainedTokenizerFast) -> LlamaForCau
     )
     with torch.random.fork_rng(devices=[]), one_thread():
         torch.manual_seed(spec.seed)
-        model = LlamaForCausalLM(config)
+        model = transformers.LlamaForCausalLM(config)
         _order_numbers(model, tokenizer)
     return model
 
 
 @torch.no_grad()
-def _order_numbers(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast) -> None:
+def _order_numbers(model: transformers.LlamaForCausalLM, tokenizer: transformers.PreTrainedTokenizerFast) -> None:
     ids = [tokenizer.convert_tokens_to_ids(str(number)) for number in range(LARGEST_NUMBER + 1)]
     for table in (model.model.embed_tokens.weight, model.lm_head.weight):
         table[ids] = number_codes(len(ids), table.shape[1])

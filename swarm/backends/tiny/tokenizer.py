@@ -10,8 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+import transformers
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 LARGEST_NUMBER = 199
 START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
@@ -60,7 +60,9 @@ def _pieces(texts: Iterable[str], marks: Sequence[str]) -> list[str]:
     return sorted({piece for text in texts for piece, _ in splitter.pre_tokenize_str(text)})
 
 
-def build_tokenizer(texts: Iterable[str], max_length: int, marks: Sequence[str] = ()) -> PreTrainedTokenizerFast:
+def build_tokenizer(
+    texts: Iterable[str], max_length: int, marks: Sequence[str] = ()
+) -> transformers.PreTrainedTokenizerFast:
     """Return a tokenizer in which every word of `texts` is one token; `max_length` is the model's, in tokens.
 
     `marks` are one token each too, wherever they stand.
@@ -75,7 +77,7 @@ def build_tokenizer(texts: Iterable[str], max_length: int, marks: Sequence[str] 
     tokenizer.pre_tokenizer = _splitter(marks)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in (PAD, START, END)])
-    return PreTrainedTokenizerFast(
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+import transformers
 
 from swarm.backends.tiny.tokenizer import ASSISTANT, END, START
 from swarm.environments import Demonstration, Environment
@@ -30,8 +30,8 @@ Progress = Callable[[int, int], None]
 
 
 def warm_start(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerFast,
+    model: transformers.PreTrainedModel,
+    tokenizer: transformers.PreTrainedTokenizerFast,
     environment: Environment,
     *,
     steps: int,
@@ -59,7 +59,7 @@ def _schedule(step: int, *, steps: int) -> float:
     return min(1.0, (step + 1) / _WARM_UP) * (1.0 - step / steps)
 
 
-def _optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
+def _optimizers(model: transformers.PreTrainedModel) -> list[torch.optim.Optimizer]:
     """Muon for the matrices inside, AdamW for embeddings, head and norms: half the steps of AdamW alone."""
     inside = [p for name, p in model.named_parameters() if p.dim() == 2 and ".layers." in name]
     outside = [p for name, p in model.named_parameters() if not (p.dim() == 2 and ".layers." in name)]
@@ -70,7 +70,9 @@ def _optimizers(model: PreTrainedModel) -> list[torch.optim.Optimizer]:
 
 
 def _train_step(
-    model: PreTrainedModel, batch: tuple[torch.Tensor, torch.Tensor], optimizers: list[torch.optim.Optimizer]
+    model: transformers.PreTrainedModel,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    optimizers: list[torch.optim.Optimizer],
 ) -> None:
     ids_BT, labels_BT = batch
     hidden_BTD = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
@@ -96,7 +98,7 @@ def one_thread() -> Iterator[None]:
 
 
 def _batch(
-    tokenizer: PreTrainedTokenizerFast, environment: Environment, rng: random.Random
+    tokenizer: transformers.PreTrainedTokenizerFast, environment: Environment, rng: random.Random
 ) -> tuple[torch.Tensor, torch.Tensor]:
     rows = _demonstrations(tokenizer, environment, rng)
     length = max(len(row) for row in rows)
@@ -106,7 +108,7 @@ def _batch(
 
 
 def _demonstrations(
-    tokenizer: PreTrainedTokenizerFast, environment: Environment, rng: random.Random
+    tokenizer: transformers.PreTrainedTokenizerFast, environment: Environment, rng: random.Random
 ) -> list[list[int]]:
     """Return fresh plays of about `_TOKENS_PER_STEP` ids in all, so that a step costs the same in any environment."""
     tasks = environment.tasks("train")
@@ -116,21 +118,21 @@ def _demonstrations(
     return rows
 
 
-def encode_plays(tokenizer: PreTrainedTokenizerFast, plays: Sequence[Demonstration]) -> list[list[int]]:
+def encode_plays(tokenizer: transformers.PreTrainedTokenizerFast, plays: Sequence[Demonstration]) -> list[list[int]]:
     """Return the ids of each play as a server shows and samples them: the chat template's text, with its tools."""
     texts = [rendered(tokenizer, play) for play in plays]
     rows: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
     return rows
 
 
-def rendered(tokenizer: PreTrainedTokenizerFast, play: Demonstration) -> str:
+def rendered(tokenizer: transformers.PreTrainedTokenizerFast, play: Demonstration) -> str:
     """Return the chat template's text of a whole play, its messages in the form in which a server renders them."""
     messages = [normalise(message) for message in play.messages]
     tools: list[Any] = list(play.tools)
     return str(tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False))
 
 
-def assistant_labels(tokenizer: PreTrainedTokenizerFast, ids: list[int]) -> list[int]:
+def assistant_labels(tokenizer: transformers.PreTrainedTokenizerFast, ids: list[int]) -> list[int]:
     """Return `ids` with everything hidden but what the assistant says, its end token included."""
     start, end, role = (tokenizer.convert_tokens_to_ids(token) for token in (START, END, ASSISTANT))
     labels, speaking = [], False

@@ -234,6 +234,7 @@ def blocking_messages(lease: Lease) -> None:
         assert stream.get_final_text() == "sunny"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ask", [blocking_chat, blocking_responses, blocking_messages])
 async def test_a_blocking_client_does_the_same(tmp_path: Path, ask: Callable[[Lease], None]) -> None:
     async with serving(tmp_path, roomy(), script=saying("sunny")) as served:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from swarm.backends.rendering.renderer import HFRenderer
 
@@ -362,8 +362,8 @@ def train(specials: Sequence[str], *, spaced: bool = False) -> Tokenizer:
     return tokenizer
 
 
-def make_tokenizer(family: Family, *, spaced: bool = False) -> PreTrainedTokenizerFast:
-    return PreTrainedTokenizerFast(
+def make_tokenizer(family: Family, *, spaced: bool = False) -> transformers.PreTrainedTokenizerFast:
+    return transformers.PreTrainedTokenizerFast(
         tokenizer_object=train(family.specials, spaced=spaced),
         bos_token=family.specials[0],
         eos_token=family.eos,

@@ -124,6 +124,7 @@ def test_a_built_in_environment_is_checked_too(ajet: Ajet) -> None:
     assert "without a model" in ajet("env", "show", "guess").out
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outcome", "fault"),
     [("return Outcome(max(0.8, float(right)), right)", "0.8 of 1:"), ("raise RuntimeError('no judge')", "no judge")],

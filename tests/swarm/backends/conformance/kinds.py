@@ -73,7 +73,7 @@ class Kind:
     oracle: Callable[[Backend], Oracle] | None
     break_down: Callable[[Backend], None]
     lacks: Mapping[str, str] = field(default_factory=dict)
-    tolerance: float = 1e-5 if DEVICE == "cpu" else 1e-4
+    tolerance: float = 5e-5 if DEVICE == "cpu" else 1e-4  # sums in another order differ by up to 1.2e-5 in float32
     model: str = "llama"
     """Kind of its model, one of `tests.swarm.backends.local.models.KINDS`."""
     slow: bool = False

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from peft import PeftModel
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarm.backends.exporting.folder import Written, write_model
 from swarm.backends.local.learning import checkpoint
@@ -77,10 +77,12 @@ async def test_the_folder_gives_the_log_probs_and_hashes_of_the_engine(tmp_path:
     assert made.adapter == ("merged" if rank else "none")
     assert (made.base_weights, made.template) == (provenance["weights"], provenance["template"])
     expected = pytest.approx(sampled, abs=1e-5)
-    assert logprobs(AutoModelForCausalLM.from_pretrained(to), ids) == expected
+    assert logprobs(transformers.AutoModelForCausalLM.from_pretrained(to), ids) == expected
     if kind != "tiny":
-        assert logprobs(AutoModelForCausalLM.from_pretrained(tmp_path / "base"), ids) != expected  # it has learned
-        assert AutoTokenizer.from_pretrained(to).chat_template == make_tokenizer().chat_template
+        assert (
+            logprobs(transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base"), ids) != expected
+        )  # it has learned
+        assert transformers.AutoTokenizer.from_pretrained(to).chat_template == make_tokenizer().chat_template
 
 
 async def test_an_adapter_apart_gives_them_on_its_model(tmp_path: Path) -> None:
@@ -89,7 +91,7 @@ async def test_an_adapter_apart_gives_them_on_its_model(tmp_path: Path) -> None:
     to, _ = written(job, tmp_path, apart=True)
     assert not (to / "model.safetensors").exists()
     named = json.loads((to / "adapter_config.json").read_text())["base_model_name_or_path"]
-    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(named), to)
+    model = PeftModel.from_pretrained(transformers.AutoModelForCausalLM.from_pretrained(named), to)
     assert logprobs(model, ids) == pytest.approx(sampled, abs=1e-5)
 
 
@@ -119,7 +121,8 @@ async def test_in_bfloat16_the_weights_are_those_that_serve(tmp_path: Path) -> N
     async with running(job, tmp_path / "models") as backend:
         backend.learner.load(tmp_path / "saved")
         assert same_weights(
-            AutoModelForCausalLM.from_pretrained(to, dtype="auto").state_dict(), backend.policy.model.state_dict()
+            transformers.AutoModelForCausalLM.from_pretrained(to, dtype="auto").state_dict(),
+            backend.policy.model.state_dict(),
         )
 
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+import transformers
 
 from swarm.backends.imitation import model as imitation
 from swarm.backends.imitation.model import ensure_imitated
@@ -31,13 +31,13 @@ from tests.swarm.backends.local.models import TEMPLATE, running
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     made, tokenizer = tmp_path_factory.mktemp("llama"), tiny._tokenizer(get_environment("market"))
-    config = LlamaConfig(
+    config = transformers.LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
         num_key_value_heads=2, max_position_embeddings=256, bos_token_id=None, eos_token_id=tokenizer.eos_token_id,
     )  # fmt: skip
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        LlamaForCausalLM(config).save_pretrained(made)
+        transformers.LlamaForCausalLM(config).save_pretrained(made)
     tokenizer.save_pretrained(made)
     return made
 
@@ -57,7 +57,7 @@ async def test_it_is_better_at_unseen_demonstrations_and_served_like_any_other(f
     seen: list[tuple[int, int]] = []
     made = ensure_imitated(job(folder), tmp_path, lambda done, of: seen.append((done, of)))
     rows = held_out(folder)
-    before, after = (loss_of(AutoModelForCausalLM.from_pretrained(path), rows) for path in (folder, made))
+    before, after = (loss_of(transformers.AutoModelForCausalLM.from_pretrained(path), rows) for path in (folder, made))
     assert after < before
     assert seen == [(step, 12) for step in range(1, 13)]
     assert (made / "chat_template.jinja").read_bytes() == (folder / "chat_template.jinja").read_bytes()
@@ -82,7 +82,7 @@ def test_a_model_by_its_name_is_warm_started_like_the_one_of_its_path(folder: Pa
 def test_enough_steps_teach_the_calls(folder: Path) -> None:
     market, renderer, rng = get_environment("market"), load_renderer(folder), random.Random(0)
     tasks, rows = market.tasks("train"), held_out(folder)
-    model = AutoModelForCausalLM.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
 
     def draw() -> list[TrainRow]:
         return [row for _ in range(8) for row in rows_of(renderer, market.demonstrate(rng.choice(tasks), rng))]
@@ -93,7 +93,7 @@ def test_enough_steps_teach_the_calls(folder: Path) -> None:
 
 
 def test_memory_is_bounded_and_the_loss_does_not_depend_on_how(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    model, rows = AutoModelForCausalLM.from_pretrained(folder), held_out(folder)
+    model, rows = transformers.AutoModelForCausalLM.from_pretrained(folder), held_out(folder)
     whole = loss_of(model, rows)
     monkeypatch.setattr("swarm.backends.imitation.training.TOKENS_AT_ONCE", 1)
     assert loss_of(model, rows) == pytest.approx(whole, rel=1e-5)

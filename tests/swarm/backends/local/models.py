@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from torch import Tensor
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from swarm.backends.algorithms.metrics import UpdateSums
 from swarm.backends.algorithms.objective import Objective
@@ -50,8 +50,8 @@ def make_model(kind: str = "llama", vocabulary: int = VOCABULARY, seed: int = 0)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         family, fields = _KINDS[kind]
-        config = CONFIG_MAPPING[family](vocab_size=vocabulary, **{**_SIZES, **fields})
-        return AutoModelForCausalLM.from_config(config).eval()
+        config = transformers.CONFIG_MAPPING[family](vocab_size=vocabulary, **{**_SIZES, **fields})
+        return transformers.AutoModelForCausalLM.from_config(config).eval()
 
 
 SPECIAL = 16
@@ -99,7 +99,9 @@ def make_tokenizer() -> Any:
     plain = Tokenizer(BPE(vocab={letter: i for i, letter in enumerate(alphabet)}, merges=[]))
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, eos_token="<|im_end|>", pad_token="<|pad|>")
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=plain, eos_token="<|im_end|>", pad_token="<|pad|>"
+    )
     tokenizer.add_special_tokens({"additional_special_tokens": ["<|im_start|>"]})
     tokenizer.chat_template = TEMPLATE
     return tokenizer
@@ -358,10 +360,10 @@ REFUSED: dict[str, tuple[str, dict[str, Any], str]] = {
 
 def save_family(kind: str, fields: dict[str, Any], folder: Path) -> Path:
     """Save a model whose every matrix is random and large enough to be heard."""
-    config = CONFIG_MAPPING[kind](**fields)
+    config = transformers.CONFIG_MAPPING[kind](**fields)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        model = AutoModelForCausalLM.from_config(config)
+        model = transformers.AutoModelForCausalLM.from_config(config)
         with torch.no_grad():
             for weight in model.parameters():
                 if weight.ndim > 1:

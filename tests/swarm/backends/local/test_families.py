@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from swarm.backends.local import backend
 from swarm.backends.local.backend import LocalBackend
@@ -63,7 +63,7 @@ def _prompts(longest: int) -> list[list[int]]:
 
 @torch.no_grad()
 def _assert_eager(folder: Path, generations: list[Generation]) -> None:
-    load: Any = AutoModelForCausalLM.from_pretrained
+    load: Any = transformers.AutoModelForCausalLM.from_pretrained
     eager = load(folder, attn_implementation="eager").eval()
     for generation in generations:
         places = eager(input_ids=torch.tensor([generation.ids]), use_cache=False).logits[0].float().log_softmax(-1)

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
-from transformers import PreTrainedTokenizerFast
 
 from swarm.backends.protocols import BackendError
 from swarm.backends.rendering import encoding
@@ -190,7 +190,7 @@ def test_text_is_not_cut_before_a_token_that_takes_the_space_before_it() -> None
     family = FAMILIES["qwen3"]
     inner = train([mark for mark in family.specials if mark != "<|im_end|>"])
     inner.add_special_tokens([AddedToken("<|im_end|>", special=True, normalized=False, lstrip=True)])
-    renderer = HFRenderer(PreTrainedTokenizerFast(tokenizer_object=inner, chat_template=family.template))
+    renderer = HFRenderer(transformers.PreTrainedTokenizerFast(tokenizer_object=inner, chat_template=family.template))
     text = "a <|im_end|> b <|im_end|> c "
     assert renderer.encode(text) == inner.encode(text, add_special_tokens=False).ids
     assert renderer.encode("a <|im_end|>") == renderer.encode("a<|im_end|>")

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from jinja2 import Template
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from swarm.answers import ToolCall, gathered
 from swarm.backends.local import LocalBackend
@@ -48,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
     return build_tokenizer(["above 4 below 15", "pass"], 128)
 
 
@@ -68,8 +68,8 @@ sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)))
 
 
 def test_transformers_loads_it_from_the_folder_alone(folder: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(folder)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
     assert model.config.model_type == "llama"
     assert not model.config.tie_word_embeddings
     assert model.config.head_dim >= 16
@@ -196,7 +196,9 @@ def test_a_call_fits_the_default_job() -> None:
     assert len(told) - len(asked) - 2 <= 10 < Job().max_tokens
 
 
-def test_a_number_is_one_token_and_codes_of_numbers_hold_their_order(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_a_number_is_one_token_and_codes_of_numbers_hold_their_order(
+    tokenizer: transformers.PreTrainedTokenizerFast,
+) -> None:
     assert {len(tokenizer.encode(str(n), add_special_tokens=False)) for n in range(LARGEST_NUMBER + 1)} == {1}
     distances = torch.cdist(codes(), codes())
     near = torch.stack([distances[n, n + 2] for n in range(198)])
@@ -208,14 +210,14 @@ def test_a_number_is_one_token_and_codes_of_numbers_hold_their_order(tokenizer: 
 
 
 @given(text=st.text())
-def test_any_text_comes_back_from_its_ids(tokenizer: PreTrainedTokenizerFast, text: str) -> None:
+def test_any_text_comes_back_from_its_ids(tokenizer: transformers.PreTrainedTokenizerFast, text: str) -> None:
     ids = tokenizer.encode(text, add_special_tokens=False)
     assert tokenizer.decode(ids) == text.encode("utf-8", "replace").decode()
 
 
 @given(first=st.text(), second=st.text())
 def test_an_answer_and_what_follows_are_encoded_apart(
-    tokenizer: PreTrainedTokenizerFast, first: str, second: str
+    tokenizer: transformers.PreTrainedTokenizerFast, first: str, second: str
 ) -> None:
     """A prompt may be built from served ids and the rendering of new messages alone."""
     messages = [{"role": "assistant", "content": first}, {"role": "user", "content": second}]
@@ -226,7 +228,7 @@ def test_an_answer_and_what_follows_are_encoded_apart(
     assert whole == left + right
 
 
-def test_only_the_assistants_tokens_are_imitated(tokenizer: PreTrainedTokenizerFast) -> None:
+def test_only_the_assistants_tokens_are_imitated(tokenizer: transformers.PreTrainedTokenizerFast) -> None:
     (ids,) = encode_plays(tokenizer, [Demonstration(PLAY)])
     labels = assistant_labels(tokenizer, ids)
     assert tokenizer.decode([label for label in labels if label >= 0]) == "9<|im_end|>12<|im_end|>"
@@ -235,7 +237,10 @@ def test_only_the_assistants_tokens_are_imitated(tokenizer: PreTrainedTokenizerF
 
 def test_imitation_teaches_to_answer_with_a_number(tmp_path: Path) -> None:
     made = ensure_tiny(TinyModel(hidden_size=32, layers=1, warm_start_steps=60), "arith", tmp_path)
-    model, tokenizer = AutoModelForCausalLM.from_pretrained(made), AutoTokenizer.from_pretrained(made)
+    model, tokenizer = (
+        transformers.AutoModelForCausalLM.from_pretrained(made),
+        transformers.AutoTokenizer.from_pretrained(made),
+    )
     question: list[Message] = [{"role": "user", "content": "7+12"}]
     prompt = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
     ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]

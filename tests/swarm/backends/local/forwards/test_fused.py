@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from swarm.backends.local.forwards.fused import FusedForward
 from swarm.backends.local.forwards.projections import CannotFuse, JoinedLinear
@@ -37,8 +37,8 @@ def _make(family: str, seed: int = 0, **fields: Any) -> Any:
     """Return a model whose every parameter is random, also the norms' and the biases'."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        config = CONFIG_MAPPING[family](**_SIZES | _FAMILIES[family] | fields)
-        model = AutoModelForCausalLM.from_config(config).eval()
+        config = transformers.CONFIG_MAPPING[family](**_SIZES | _FAMILIES[family] | fields)
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.add_(torch.randn_like(parameter), alpha=0.2)
@@ -195,7 +195,7 @@ def test_a_saved_model_is_the_model_and_takes_no_more_room(tmp_path: Path) -> No
     checkpoint.write(tmp_path / "one", checkpoint.Checkpoint({"model": dict(model.named_parameters())}, {}))
     assert same_weights(dict(model.named_parameters()), dict(checkpoint.read(tmp_path / "one").sets["model"]))
     model.save_pretrained(tmp_path)
-    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
     state = again.state_dict()
     assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
     bytes_of_weights = sum(value.nbytes for value in model.parameters())

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers import GPTNeoXConfig, GPTNeoXForCausalLM
 
 from swarm.backends.local.forwards import recompute
 from swarm.backends.local.forwards.projections import _Added
@@ -56,10 +56,10 @@ def test_a_changed_model_keeps_its_forward(change: Callable[..., None], caplog: 
 
 
 def test_an_unknown_architecture_keeps_its_own_forward(caplog: pytest.LogCaptureFixture) -> None:
-    config = GPTNeoXConfig(
+    config = transformers.GPTNeoXConfig(
         vocab_size=48, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4
     )
-    policy = Policy(GPTNeoXForCausalLM(config).eval())
+    policy = Policy(transformers.GPTNeoXForCausalLM(config).eval())
     with caplog.at_level(logging.INFO):
         policy.fuse()
     assert not policy.fused

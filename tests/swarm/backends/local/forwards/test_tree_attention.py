@@ -11,10 +11,10 @@ from unittest.mock import patch
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from transformers import AutoModelForCausalLM
 
 from swarm.backends.local.forwards import tree_attention
 from swarm.backends.local.forwards.block_attention import BlockAttention, EfficientOnCuda, FlashOnCpu, PlainAttention
@@ -167,7 +167,7 @@ def test_no_mask_of_all_ids_with_all_ids_is_built(kind: str) -> None:
 def test_a_model_that_is_saved_knows_nothing_of_trees(tmp_path: Path) -> None:
     make_policy().model.save_pretrained(tmp_path)
     assert tree_attention.NAME not in (tmp_path / "config.json").read_text()
-    assert not tree_attention.installed(AutoModelForCausalLM.from_pretrained(tmp_path))
+    assert not tree_attention.installed(transformers.AutoModelForCausalLM.from_pretrained(tmp_path))
 
 
 def test_threads_with_and_without_trees_share_a_module() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
 from swarm.backends.local.generating.cache import SlotCache
 from swarm.backends.local.generating.slots import SlotAssignment, SlotTable
@@ -92,7 +92,7 @@ _EXPECTED = {
 
 
 def _made(kind: str, fields: dict[str, Any]) -> Any:
-    return AutoModelForCausalLM.from_config(CONFIG_MAPPING[kind](**fields)).eval()
+    return transformers.AutoModelForCausalLM.from_config(transformers.CONFIG_MAPPING[kind](**fields)).eval()
 
 
 @pytest.mark.parametrize("family", [*_EXPECTED, "deepseek_v2", "gemma3"])

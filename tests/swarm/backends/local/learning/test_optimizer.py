@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
-from transformers import get_scheduler
 
 from swarm.backends.local.learning.optimizer import Optimizer, step_size
 from swarm.job import Job
@@ -116,7 +116,7 @@ _NAMES = {"constant": "constant_with_warmup", "linear": "linear", "cosine": "cos
 
 def _theirs(name: str, steps: int, warmup: int, **specific: Any) -> list[float]:
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.25)
-    scheduler = get_scheduler(name, optimizer, warmup, steps, scheduler_specific_kwargs=specific)
+    scheduler = transformers.get_scheduler(name, optimizer, warmup, steps, scheduler_specific_kwargs=specific)
     found = []
     for _ in range(steps):
         found.append(float(scheduler.get_last_lr()[0]))

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import Tensor
-from transformers import Gemma2Config, Gemma2ForCausalLM
 
 from swarm.backends.local.model.adapters import add_adapter, frozen_copy, trained
 from swarm.backends.local.model.policy import Policy
@@ -31,12 +31,12 @@ def test_features_and_head_give_the_model_s_own_logits(kind: str) -> None:
 
 @pytest.mark.parametrize("cap", [1e4, 30.0])
 def test_a_soft_cap_of_logits_is_seen_however_little_it_shows(cap: float) -> None:
-    config = Gemma2Config(
+    config = transformers.Gemma2Config(
         vocab_size=48, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
         num_key_value_heads=2, head_dim=8, attn_logit_softcapping=None, final_logit_softcapping=cap,
         initializer_range=1e-3,
     )  # fmt: skip
-    policy = Policy(Gemma2ForCausalLM(config).eval())
+    policy = Policy(transformers.Gemma2ForCausalLM(config).eval())
     ids = torch.tensor([[3, 1, 4]])
     with torch.no_grad():
         policy.model.model.norm.weight.fill_(1e6)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 import pytest_asyncio
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Qwen3Config, Qwen3ForCausalLM
+import transformers
 
 from swarm.backends.protocols import BackendError, Chunk, GenerationRequest, RequestLost, Sampling
 from swarm.backends.verl.generating.actor import RayReplica
@@ -281,8 +281,8 @@ def make_model(seed: int = 0, *, tied: bool = False) -> Any:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if tied:
-            return LlamaForCausalLM(LlamaConfig(tie_word_embeddings=True, **_SIZES)).eval()
-        return Qwen3ForCausalLM(Qwen3Config(tie_word_embeddings=False, **_SIZES)).eval()
+            return transformers.LlamaForCausalLM(transformers.LlamaConfig(tie_word_embeddings=True, **_SIZES)).eval()
+        return transformers.Qwen3ForCausalLM(transformers.Qwen3Config(tie_word_embeddings=False, **_SIZES)).eval()
 
 
 def buckets_of(model: Any, count: int = 3) -> list[dict[str, torch.Tensor]]:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+import transformers
 
 from swarm.backends.exporting.folder import write_model
 from swarm.backends.local.provenance import state_hash
@@ -139,7 +139,7 @@ def test_another_number_of_ranks_goes_on_from_a_checkpoint_and_a_folder_is_made_
     assert all(torch.equal(found[name], saved[name]) for name in saved)
     (tmp_path / "out").mkdir()
     write_model(made, tmp_path, tmp_path / "c", tmp_path / "out", apart=False, say=lambda _: None)
-    loaded = AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out").state_dict()
     assert set(loaded) == set(saved)
     assert max((loaded[name] - saved[name]).abs().max().item() for name in saved) < 1e-7  # adapters are merged by peft
     first.update(batches[2])
