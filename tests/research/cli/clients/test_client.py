@@ -244,10 +244,10 @@ async def agent(episode):
 def test_a_breakpoint_stops_in_the_terminal_while_the_lease_lives_and_no_batch_is_touched(
     home: Path, load: Load, control: SwarmClient, tmp_path: Path
 ) -> None:
-    load(lease_ttl_s=0.5)
+    load(lease_ttl_s=3.0)
     with running(home, "debug", make_agent(tmp_path, STOPPING), "--task", "arith-1-3", stdin=subprocess.PIPE) as client:
         client.until(lambda: [one for one in control.episodes().episodes if one.calls == 1])
-        out = client.ended(0, "import time\ntime.sleep(1.5)\np reply.content\nc\n")
+        out = client.ended(0, "import time\ntime.sleep(4)\np reply.content\nc\n")
     for shown in ("task arith-1-3", "call 1", "user: hi", "  -> ", "(Pdb)", "call 2", "0.5, solved", "time  "):
         assert shown in out
     (episode,) = control.episodes().episodes
