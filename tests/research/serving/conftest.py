@@ -178,9 +178,13 @@ class Pages:
 
 
 def trainings(state: StudyState) -> list[psutil.Process]:
-    """Return the processes of attempts that live."""
-    found = ((process, process.info["cmdline"] or []) for process in psutil.process_iter(["cmdline"]))
-    return [process for process, words in found if "research.attempts.attempt" in words and state.id in str(words)]
+    """Return the processes of attempts that live, without a child of theirs that has not yet become another program."""
+    found = [
+        process for process in psutil.process_iter(["cmdline", "ppid"])
+        if "research.attempts.attempt" in (words := process.info["cmdline"] or []) and state.id in str(words)
+    ]  # fmt: skip
+    parents = {process.pid for process in found}
+    return [process for process in found if process.info["ppid"] not in parents]
 
 
 def stop(pages: Pages, study: str) -> None:
