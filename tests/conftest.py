@@ -10,7 +10,6 @@ from __future__ import annotations
 import gc
 import os
 import re
-import shutil
 import signal
 import sys
 from collections.abc import Iterator
@@ -56,7 +55,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     gc.disable()  # until all is imported
     memory = Path("/dev/shm")  # nothing that --quick runs outlives it, and a disk is waited for at each commit
-    if config.getoption("--quick") and os.access(memory, os.W_OK) and shutil.disk_usage(memory).free > 4 << 30:
+    if config.getoption("--quick") and os.access(memory, os.W_OK) and _is_roomy(memory):
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(memory))
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -70,8 +69,15 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(EndsPrefect())
     golden.updating = config.getoption("--golden")
     settings.register_profile("quick", deadline=None, max_examples=15, derandomize=True)
-    settings.register_profile("full", deadline=None, max_examples=500)  # --hypothesis-profile full
+    for name, count in (("full", 500), ("wide", 200)):  # --hypothesis-profile full
+        settings.register_profile(name, deadline=None, max_examples=count, derandomize=False)
     settings.load_profile("quick")
+
+
+def _is_roomy(memory: Path) -> bool:
+    """Say whether there is room, and a script may be executed there: a container's memory may be mounted without."""
+    found = os.statvfs(memory)
+    return found.f_bavail * found.f_frsize > 4 << 30 and not found.f_flag & os.ST_NOEXEC
 
 
 @pytest.fixture(autouse=True)
@@ -99,6 +105,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep with --quick what `make test` runs, with --left the others."""
+    config.stash[golden.COLLECTED] = {item.nodeid for item in items}
     quick, left = config.getoption("--quick"), config.getoption("--left")
     if quick or left:
         others = [item for item in items if is_left(item) != left]
@@ -108,7 +115,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def is_left(item: pytest.Item) -> bool:
     """Say whether a test is left to the parts of `make test-all`."""
-    needs_server = {"container_engine", "prefect_server"} & set(getattr(item, "fixturenames", ()))
+    needs_server = {"container_engine", "prefect_server", "adapted_packages"} & set(getattr(item, "fixturenames", ()))
     return bool(needs_server) or any(item.get_closest_marker(mark) for mark in ("slow", "full"))
 
 

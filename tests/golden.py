@@ -23,6 +23,8 @@ import pytest
 from filelock import FileLock
 
 HERE: Final = Path(__file__).parent
+COLLECTED: Final = pytest.StashKey[set[str]]()
+"""The ids of all tests that were collected, those that are left out too."""
 _asked: Counter[str] = Counter()
 _read: dict[Path, dict[str, str]] = {}
 updating = False  # set by conftest, from --golden
@@ -52,6 +54,13 @@ def assert_golden(text: str) -> None:
     if updating:
         _write(file, key, text)
     assert text == _texts(file).get(key), f"the text of {key} in {file.name} is another (pytest --golden writes it)"
+
+
+def stale(collected: set[str]) -> list[str]:
+    """Return the keys of texts that no test of the collected files asks for by its id: they hold nothing."""
+    keys = [f"tests/{key}" for file in HERE.glob("**/golden.json") for key in json.loads(file.read_text())]
+    files = {test.partition("::")[0] for test in collected}
+    return [key for key in keys if key.partition("::")[0] in files and key.partition(" #")[0] not in collected]
 
 
 def _of_any_run(text: str) -> str:

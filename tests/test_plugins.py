@@ -17,8 +17,9 @@ import pytest
 import requests
 
 from research.orchestration import server
-from tests import parts
+from tests import golden, parts
 from tests.cpu_seconds import CpuSeconds
+from tests.imports import files_of, imported_by
 from tests.shared_prefect import EndsPrefect, shared_folder, shared_server
 
 ROOT = Path(__file__).parent.parent
@@ -37,10 +38,20 @@ def test_seconds_are_summed_by_test_and_failures_are_said_when_they_come() -> No
 
 
 def test_every_test_file_lies_under_a_part_and_every_path_of_a_part_is_there() -> None:
-    covered = set(parts.files_of([test for part in parts.parts() for test in part.tests]))
-    assert [path for path in parts.files_of([":(glob)tests/**/test_*.py"]) if path not in covered] == []
+    covered = set(files_of(ROOT, [test for part in parts.parts() for test in part.tests]))
+    assert [path for path in files_of(ROOT, ["tests/**/test_*.py"]) if path not in covered] == []
     paths = [path for part in parts.parts() for path in (*part.tests, *part.sources)]
-    assert [path for path in paths if not parts.files_of([path.partition("::")[0]])] == []
+    assert [path for path in paths if not files_of(ROOT, [path.partition("::")[0]])] == []
+
+
+def test_all_that_a_file_imports_is_found_and_what_that_imports() -> None:
+    found = imported_by(ROOT, ["tests/benchmarks/test_error_rates.py"])
+    assert {"tests/conftest.py", "benchmarks/simlab/flights/records.py", "studies/statistics/comparison.py"} <= found
+    assert "swarm/backends/local/learner.py" not in found
+
+
+def test_every_golden_text_is_of_a_test(pytestconfig: pytest.Config) -> None:
+    assert golden.stale(pytestconfig.stash[golden.COLLECTED]) == []
 
 
 @pytest.fixture
@@ -54,6 +65,8 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         '[long]\nabout = "long"\ntests = []\nsources = []\nrun = "true"\n'
         '[short]\nabout = "short"\ntests = []\nsources = ["outcome"]\nrun = "sh outcome"\n'
     )
+    for service in parts.SERVICES:
+        monkeypatch.setenv(service, "there")
     subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
     parts.parts.cache_clear()
     yield tmp_path
@@ -64,7 +77,9 @@ def outcomes(folder: Path) -> dict[str, str]:
     return {name: entry["outcome"] for name, entry in json.loads((folder / "tests/parts.json").read_text()).items()}
 
 
-def test_a_part_that_passed_runs_again_when_its_sources_change_or_it_is_named(project: Path) -> None:
+def test_a_part_that_passed_runs_again_when_its_sources_change_or_it_is_named(
+    project: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert parts.main([]) == 0
     before = (project / "tests/parts.json").stat().st_mtime_ns
     assert parts.main([]) == 0
@@ -73,8 +88,14 @@ def test_a_part_that_passed_runs_again_when_its_sources_change_or_it_is_named(pr
     assert [part.name for part in parts.parts() if parts.is_stale(part, parts.known())] == ["short"]
     assert parts.main([]) == 1
     assert outcomes(project) == {"long": "passed", "short": "failed"}
+    assert all(part.expected_s < parts.UNKNOWN_S for part in parts.parts()), "what failed at once says nothing of time"
+    (project / "outcome").write_text("date +%N > outcome")
+    assert parts.main(["short"]) == 0
+    assert outcomes(project)["short"] == "passed in part", "it was edited meanwhile"
+    monkeypatch.delenv(parts.SERVICES[0])
     assert parts.main(["long"]) == 0
     assert (project / "tests/parts.json").stat().st_mtime_ns != before
+    assert outcomes(project)["long"] == "passed in part", "a service was missing"
 
 
 def test_only_what_fits_into_the_time_is_run_and_the_rest_is_said(
