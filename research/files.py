@@ -22,12 +22,13 @@ def write_json(path: Path, value: JsonValue, *, durable: bool = True) -> str:
     return write_bytes(path, canonical(value).encode(), durable=durable)
 
 
-def write_bytes(path: Path, data: bytes, *, durable: bool = True) -> str:
-    """Write `data` as `write_json` writes a value; return its sha256."""
+def write_bytes(path: Path, data: bytes, *, durable: bool = True, mode: int = 0o666) -> str:
+    """Write `data` as `write_json` writes a value, for whom `mode` and the umask let read it; return its sha256."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
     try:
-        with open(draft, "wb") as file:
+        with open(draft, "wb", opener=lambda name, flags: os.open(name, flags | os.O_EXCL, mode)) as file:
             file.write(data)
             if durable:
                 file.flush()

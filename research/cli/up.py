@@ -80,9 +80,10 @@ def _server(home: Home) -> PrefectServer:
 
 def _say(server: PrefectServer, json: bool) -> None:
     if json:
-        print_json({"url": server.url, "reused": server.reused, "note": server.note})
+        password = str(server.password) if server.password else None
+        print_json({"url": server.url, "reused": server.reused, "note": server.note, "password_file": password})
     else:
-        console().print(f"Prefect UI  {server.url}" + (f"  ({server.note})" if server.note else ""))
+        console().print(server.line)
 
 
 def _stop(home: Home, json: bool) -> None:

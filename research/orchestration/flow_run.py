@@ -9,6 +9,7 @@ Import this module only after `client_environment` is in os.environ: Prefect rea
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,11 +23,12 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Completed, Crashed, Failed, Paused, Running
 
 from research.installation.home import Home
 from research.orchestration.deployments import TAG, resume_deployment, wish_of
+from research.orchestration.named import AUTH
 from research.orchestration.reconcile import Activity, SessionEnd, UserAction
 from research.orchestration.shown.rows import TaskRow
 from research.orchestration.shown.training import TrainingLine
@@ -47,8 +49,8 @@ class FlowRunGone(Exception):
 
 
 def connect(api: str) -> SyncPrefectClient:
-    """Return a client of the server at this address."""
-    with temporary_settings({PREFECT_API_URL: api}):
+    """Return a client of the server at this address, let in as the environment says."""
+    with temporary_settings({PREFECT_API_URL: api, PREFECT_API_AUTH_STRING: os.environ.get(AUTH) or None}):
         return get_client(sync_client=True)
 
 

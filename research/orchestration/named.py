@@ -1,15 +1,16 @@
-"""What the environment names of Prefect: a server that is there, how one is let in, a database. No password is said.
+"""How a Prefect server is reached: one that the environment names, or ours, and what lets in. No password is said.
 
-These are Prefect's own settings, by its names; a server of ours takes the database alone of them.
+A server of ours lets in who has the password of its folder, a file that only this user reads: whoever reaches its port
+could have it run flows. Prefect's own settings are named as Prefect names them.
 """
 
 from __future__ import annotations
 
 import base64
 import http.client
-import json
 import os
 import re
+import secrets
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -22,11 +23,13 @@ from urllib.parse import unquote, urlsplit
 import sqlalchemy as sa
 from sqlalchemy.exc import ArgumentError
 
+from research.files import write_bytes
 from research.installation.backends import PREFECT_REMEDY
 
 SERVER: Final = "PREFECT_API_URL"
 DATABASE: Final = "PREFECT_API_DATABASE_CONNECTION_URL"
-_AUTH: Final = "PREFECT_API_AUTH_STRING"
+AUTH: Final = "PREFECT_API_AUTH_STRING"
+SERVER_AUTH: Final = "PREFECT_SERVER_API_AUTH_STRING"
 _ANSWER_S: Final = 2.0
 _LONGEST: Final = 300
 _RAISED: Final = re.compile(r"^[\w.]*(?:Error|Exception|Refused|Timeout)\b.*", re.MULTILINE)
@@ -57,7 +60,7 @@ def named_server(environment: Mapping[str, str] = os.environ) -> str | None:
             f"expected a Prefect server at {url}, as {SERVER} names it; found none that answers; start it, correct the "
             "address, or unset it to have one of your own"
         )
-    _require_entry(url, environment.get(_AUTH, ""))
+    _require_entry(url, environment.get(AUTH, ""))
     return url
 
 
@@ -70,13 +73,35 @@ def answers(url: str) -> bool:
         return False
 
 
-def is_of(url: str, folder: Path) -> bool:
-    """Return whether the server that answers at an address has its state in a folder: else it is somebody else's."""
+def password_file(folder: Path) -> Path:
+    """Return where the password of a folder's server stands, USER:PASSWORD, as Prefect's pages ask for it."""
+    return folder / "password"
+
+
+def password_of(folder: Path) -> str:
+    """Return the password of a folder's server; "" where it has none yet."""
     try:
-        with urllib.request.urlopen(f"{url}/api/admin/settings", timeout=_ANSWER_S) as reply:
-            return Path(json.load(reply)["home"]).resolve() == folder.resolve()
-    except (OSError, ValueError, KeyError, TypeError, http.client.HTTPException):
+        return password_file(folder).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return ""
+
+
+def ensure_password(folder: Path, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the password for a folder's server: PREFECT_SERVER_API_AUTH_STRING, else the kept one, else a new one."""
+    kept = password_of(folder)
+    password = environment.get(SERVER_AUTH) or kept or f"ajet:{secrets.token_urlsafe(24)}"
+    if password != kept:
+        write_bytes(password_file(folder), f"{password}\n".encode(), mode=0o600)
+    return password
+
+
+def is_open(url: str) -> bool:
+    """Return whether a server lets in who says no password, as those did that earlier versions started."""
+    try:
+        urllib.request.urlopen(_asked(f"{url}/api/admin/version", ""), timeout=_ANSWER_S).close()
+    except (OSError, http.client.HTTPException):
         return False
+    return True
 
 
 def why_not_up(log: Path, since: int, environment: Mapping[str, str] = os.environ) -> str:
@@ -105,27 +130,31 @@ def _require_address(url: str) -> None:
     if parts.username is not None:
         raise PrefectUnavailable(
             f"expected no user and password in {SERVER}; found them before {parts.hostname}; take them out, and set "
-            f"{_AUTH}=USER:PASSWORD instead"
+            f"{AUTH}=USER:PASSWORD instead"
         )
 
 
 def _require_entry(url: str, auth: str) -> None:
     """Raise PrefectUnavailable where a server refuses us; health may be asked of it by anybody."""
-    asked = urllib.request.Request(f"{url}/api/admin/version")
-    if auth:
-        asked.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
     try:
-        urllib.request.urlopen(asked, timeout=_ANSWER_S).close()
+        urllib.request.urlopen(_asked(f"{url}/api/admin/version", auth), timeout=_ANSWER_S).close()
     except urllib.error.HTTPError as error:
         if error.code not in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             return  # whoever calls it next says what is wrong
-        refused = f"what {_AUTH} says" if auth else "whoever names no user"
+        refused = f"what {AUTH} says" if auth else "whoever names no user"
         raise PrefectUnavailable(
             f"expected the Prefect server at {url} to let us in; found that it refuses {refused} ({error.code}); set "
-            f"{_AUTH}=USER:PASSWORD as it was started with"
+            f"{AUTH}=USER:PASSWORD as it was started with"
         ) from error
     except (OSError, http.client.HTTPException):
         return  # as above: it answered a moment ago
+
+
+def _asked(url: str, auth: str) -> urllib.request.Request:
+    asked = urllib.request.Request(url)
+    if auth:
+        asked.add_header("Authorization", f"Basic {base64.b64encode(auth.encode()).decode()}")
+    return asked
 
 
 def _shown(database: str) -> str:

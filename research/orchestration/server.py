@@ -1,8 +1,9 @@
 """One local Prefect server per installation: started once, found again, stopped on request.
 
-It binds loopback, sends no telemetry, and keeps its database in the installation's folder, or where
-PREFECT_API_DATABASE_CONNECTION_URL says (PostgreSQL, for studies of days). It outlives the command that started it, so
-that a finished study can still be looked at. A server named by PREFECT_API_URL is used instead when it answers.
+It binds loopback, lets in who has its password (`named.py`), takes no page of another origin, sends no telemetry, and
+keeps its database in the installation's folder, or where PREFECT_API_DATABASE_CONNECTION_URL says (PostgreSQL, for
+studies of days); what else the environment says of Prefect's server, it does. It outlives the command that started it,
+so that a finished study can still be looked at. A server named by PREFECT_API_URL is used instead when it answers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,20 @@ import psutil
 from filelock import FileLock, Timeout
 
 from research.files import read_json, write_json
-from research.orchestration.named import DATABASE, PrefectUnavailable, is_of, named_server, require_prefect, why_not_up
+from research.orchestration.named import (
+    AUTH,
+    SERVER,
+    SERVER_AUTH,
+    PrefectUnavailable,
+    answers,
+    ensure_password,
+    is_open,
+    named_server,
+    password_file,
+    password_of,
+    require_prefect,
+    why_not_up,
+)  # fmt: skip
 from studies.log.leases import Holder
 
 DEFAULT_PORT = 4200
@@ -44,11 +58,19 @@ class PrefectServer:
     url: str
     reused: bool
     note: str | None = None
+    password: Path | None = None
+    """The file with the password that its pages ask for; None for a server of somebody else."""
 
     @property
     def api(self) -> str:
         """Address of the API, as PREFECT_API_URL wants it."""
         return f"{self.url}/api"
+
+    @property
+    def line(self) -> str:
+        """What a person is told of it."""
+        told = [self.note or "", f"its password is in {self.password}" if self.password else ""]
+        return "  ".join(["Prefect UI", self.url, *(f"({each})" for each in told if each)])
 
 
 def ensure_server(folder: Path, *, port: int = DEFAULT_PORT) -> PrefectServer:
@@ -65,8 +87,10 @@ def _found_or_begun(folder: Path, port: int) -> PrefectServer:
     known = recorded(folder / "server.json")
     if known is not None and lives(known):
         url = str(known["url"])
-        if _comes_up(url, folder, lambda: lives(known)):
-            return PrefectServer(url, reused=True)
+        if _comes_up(url, int(str(known["pid"])), lambda: lives(known)) and not is_open(url):
+            other = os.environ.get(SERVER_AUTH, password_of(folder)) != password_of(folder)
+            note = f"{SERVER_AUTH} counts when it is started again: ajet up --stop, ajet up" if other else None
+            return PrefectServer(url, reused=True, note=note, password=password_file(folder))
         stop_server(folder)
     elif known is not None:
         _end_remains(known)
@@ -92,6 +116,7 @@ def _starting(folder: Path) -> Iterator[None]:
 def client_environment(folder: Path) -> dict[str, str]:
     """Return the environment Prefect's client needs beside an address; it is read when prefect is first imported."""
     return {
+        **({} if os.environ.get(SERVER) else {AUTH: password_of(folder) or ensure_password(folder)}),
         **_QUIET,
         "PREFECT_HOME": str(folder),
         # A server that is gone must not hold up the next try: by default a call is tried for two minutes and more.
@@ -152,7 +177,7 @@ def _start(folder: Path, wanted: int) -> PrefectServer:
         port = _any_port()  # somebody was faster: it takes seconds until a server listens
         url = _begun(folder, port)
     note = None if port == wanted or not wanted else f"port {wanted} is in use, so Prefect took {port}"
-    return PrefectServer(url, reused=False, note=note)
+    return PrefectServer(url, reused=False, note=note, password=password_file(folder))
 
 
 def _begun(folder: Path, port: int) -> str:
@@ -163,37 +188,56 @@ def _begun(folder: Path, port: int) -> str:
     process = _launch(folder, port)
     # Recorded before it answers: whoever is interrupted or killed meanwhile leaves a server that is found again.
     record_or_end(folder / "server.json", process, url=url)
-    if not _comes_up(url, folder, lambda: process.poll() is None):
+    if not _comes_up(url, process.pid, lambda: process.poll() is None):
         stop_server(folder)
         raise PrefectUnavailable(f"expected a Prefect server to come up on {url}; {why_not_up(log, said)}")
     return url
 
 
-def _comes_up(url: str, folder: Path, is_there: Callable[[], bool]) -> bool:
+def _comes_up(url: str, leader: int, is_there: Callable[[], bool]) -> bool:
     """Wait until a server answers; False when it died before or took too long (a busy machine makes it slow).
 
-    One of another installation may have taken its port and answer there.
+    Another may have taken its port and answer there: it is asked nothing, and told no password.
     """
     deadline = time.monotonic() + _START_TIMEOUT_S
-    while not is_of(url, folder):
+    while not (_listens(leader, _port_of(url)) and answers(url)):
         if not is_there() or time.monotonic() > deadline:
             return False
         time.sleep(0.5)
     return True
 
 
+def _listens(leader: int, port: int) -> bool:
+    """Return whether a process of a group listens on a port."""
+    for process in psutil.process_iter():
+        with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if _group_of(process.pid) == leader and any(
+                each.status == psutil.CONN_LISTEN and each.laddr.port == port for each in process.net_connections("tcp")
+            ):
+                return True
+    return False
+
+
 def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    own = [f"http://{host}:{port}" for host in ("127.0.0.1", "localhost")]
     environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or key == DATABASE},
+        "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own),
+        **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or _is_of_servers(key)},
         **_QUIET,
         "PREFECT_HOME": str(folder),
-        "PREFECT_UI_API_URL": f"http://127.0.0.1:{port}/api",
+        "PREFECT_UI_API_URL": f"{own[0]}/api",
+        SERVER_AUTH: ensure_password(folder),
     }
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with (folder / "server.log").open("ab") as log:
         return subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
         )
+
+
+def _is_of_servers(variable: str) -> bool:
+    """Return whether a setting of Prefect's is its server's own, and none that names a server or a client's home."""
+    return variable.startswith(("PREFECT_SERVER_", "PREFECT_API_DATABASE_"))
 
 
 def record(path: Path, pid: int, **more: object) -> None:

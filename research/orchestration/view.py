@@ -103,7 +103,7 @@ class PrefectView:
 
     def _show(self, server: PrefectServer) -> None:
         self.url = server.url
-        self._say(f"Prefect UI  {server.url}" + (f"  ({server.note})" if server.note else ""))
+        self._say(server.line)
         os.environ.update(client_environment(self._home.prefect))
         from research.orchestration.flow_run import connect  # Prefect reads its settings at import
         from research.orchestration.session import ControllerSession

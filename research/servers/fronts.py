@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import http.client
 import json
-import os
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from urllib.parse import quote
 import psutil
 
 from research.errors import ResearchError
+from research.files import write_bytes
 from research.installation.home import Home
 
 _ANSWER_S = 60.0
@@ -82,9 +82,7 @@ def keep_token(folder: Path, token: str) -> Path:
     """Write the swarm server's token for a front, readable by its owner alone; return its file."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = folder / "server_token"
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(token)
+    write_bytes(path, token.encode(), mode=0o600)
     return path
 
 

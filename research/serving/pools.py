@@ -43,7 +43,7 @@ class ServedPool(Protocol):
 
     @property
     def job(self) -> Mapping[str, Any]:
-        """The job variables of both deployments; they are kept on the server, so no key is among them."""
+        """What is fixed of the jobs in the pool's template; it is kept on the server, so no key is in it."""
         ...
 
     def prepare(self, environment: Mapping[str, str]) -> dict[str, str]:

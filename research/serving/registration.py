@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Final
 
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate
+from prefect.client.schemas.actions import DeploymentUpdate, WorkPoolCreate, WorkPoolUpdate
 from prefect.client.schemas.objects import StateType
 from prefect.events.actions import ChangeFlowRunState
 from prefect.events.schemas.automations import AutomationCore, EventTrigger, Posture
@@ -51,30 +51,45 @@ def register(client: SyncPrefectClient, home: Home, pool: ServedPool) -> None:
 
 
 def _make_pool(client: SyncPrefectClient, pool: ServedPool) -> None:
+    template = _template(pool)
     try:
-        client.read_work_pool(pool.name)
+        known = client.read_work_pool(pool.name)
     except ObjectNotFound:
         made = WorkPoolCreate(
-            name=pool.name, type=pool.type, base_job_template=_template(pool.type),
+            name=pool.name, type=pool.type, base_job_template=template,
             description="Studies of this machine and installation; `ajet up --work` runs the worker.",
         )  # fmt: skip
         client.create_work_pool(made)
+        return
+    if known.base_job_template != template:
+        client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=template))
 
 
-def _template(kind: str) -> dict[str, Any]:
-    """Return which variables jobs of a type have, as Prefect's own worker says."""
-    if kind == ProcessWorker.type:
-        return ProcessWorker.get_default_base_job_template()
-    from prefect_docker.worker import DockerWorker  # half a second, which processes do without
+def _template(pool: ServedPool) -> dict[str, Any]:
+    """Return the template of the pool's jobs: Prefect's own, in which no flow run has anything to say but a name.
 
-    template: dict[str, Any] = DockerWorker.get_default_base_job_template()
-    return template
+    Else whoever begins one in the pages would say what runs on this machine, and with which environment.
+    """
+    if pool.type == ProcessWorker.type:
+        template: dict[str, Any] = ProcessWorker.get_default_base_job_template()
+    else:
+        from prefect_docker.worker import DockerWorker  # half a second, which processes do without
+
+        template = DockerWorker.get_default_base_job_template()
+    fields = template["variables"]["properties"]
+    name = fields.pop("name")
+    empty: dict[str, Any] = {"object": {}, "array": []}
+    fixed = {key: field.get("default", empty.get(field.get("type"))) for key, field in fields.items()}
+    return {
+        "job_configuration": {"name": "{{ name }}", **fixed, **pool.job},
+        "variables": {"type": "object", "properties": {"name": name}, "additionalProperties": False},
+    }
 
 
 def _deploy(client: SyncPrefectClient, home: Home, name: str, form: dict[str, Any], pool: ServedPool) -> None:
     told: dict[str, Any] = {
         "work_pool_name": pool.name, "description": _ABOUT[name], "parameter_openapi_schema": form,
-        "enforce_parameter_schema": True, "job_variables": dict(pool.job),
+        "enforce_parameter_schema": True, "job_variables": {},
     }  # fmt: skip
     known = deployment_of(client, home, name, **told)
     # What is not told stays, schedules among it; but the runs that a schedule has planned go with each change.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -17,8 +18,10 @@ from tests.end_to_end.factories import LARGE, TOPIC, ajet, check_whole, start, s
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def flow_runs(url: str) -> list[dict[str, Any]]:
-    request = urllib.request.Request(f"{url}/api/flow_runs/filter", b"{}", {"Content-Type": "application/json"})
+def flow_runs(url: str, home: Path) -> list[dict[str, Any]]:
+    entry = base64.b64encode((home / "prefect" / "password").read_text().strip().encode()).decode()
+    headers = {"Content-Type": "application/json", "Authorization": f"Basic {entry}"}
+    request = urllib.request.Request(f"{url}/api/flow_runs/filter", b"{}", headers)
     with urllib.request.urlopen(request, timeout=120) as reply:
         found: list[dict[str, Any]] = json.load(reply)
     return found
@@ -47,5 +50,5 @@ def test_a_killed_study_is_resumed_to_a_trustworthy_report(environment: dict[str
     assert not re.search(r"""(src|href)=["']https?://""", html), "the report is one self-contained file"
     assert result["verdicts"][0]["verdict"] in {"supported", "refuted", "equivalent", "inconclusive"}
 
-    states = sorted(run["state"]["type"] for run in flow_runs(result["prefect"]))
+    states = sorted(run["state"]["type"] for run in flow_runs(result["prefect"], Path(environment["AJET_HOME"])))
     assert states == ["COMPLETED", "CRASHED"]

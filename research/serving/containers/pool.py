@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
+from research.files import write_bytes
 from research.installation.home import Home
 from research.isolation.mode import CONTAINED
 from research.serving.containers import contained
@@ -92,7 +93,7 @@ class ContainerPool:
     def prepare(self, environment: Mapping[str, str]) -> dict[str, str]:
         """Write what sittings are given to the file; Prefect's worker is given the rest, and this engine."""
         given = {name: value for name, value in environment.items() if not name.startswith(_OF_THE_SERVER)}
-        _write_private(self._environment, _inside(given))
+        write_bytes(self._environment, json.dumps(_inside(given)).encode(), mode=0o600)
         kept = {name: value for name, value in given.items() if not name.startswith("DOCKER_")}
         return {**kept, "DOCKER_HOST": self.address}
 
@@ -148,13 +149,6 @@ def _inside(environment: Mapping[str, str]) -> dict[str, str]:
     inside = (name for name in environment if name not in _OUTSIDE and not name.startswith(_OUTSIDE_BEGIN))
     login = {name: str(path) for name, path in login_places(environment).items()}
     return {**{name: environment[name] for name in inside}, **login, "HOME": _HOME, CONTAINED: "1"}
-
-
-def _write_private(path: Path, value: Mapping[str, str]) -> None:
-    """Write JSON that only this user can read from its first byte on."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w", encoding="utf-8") as file:
-        json.dump(value, file)
 
 
 def _told_by_prefect() -> list[str]:

@@ -7,8 +7,10 @@ import errno
 import json
 import os
 import socket
+import stat
 import subprocess
 import sys
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,7 +22,7 @@ import pytest
 from filelock import FileLock
 
 from research.orchestration import named, server
-from research.orchestration.named import DATABASE, PrefectUnavailable, named_server, why_not_up
+from research.orchestration.named import DATABASE, PrefectUnavailable, named_server, password_of, why_not_up
 from research.orchestration.server import ensure_server, record, stop_server
 from tests.research.orchestration.shown import http_server
 
@@ -67,7 +69,23 @@ def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(folder:
     assert again.reused
     assert again.url == first.url
 
-    with urllib.request.urlopen(f"{first.api}/admin/settings", timeout=10) as reply:
+    entry = base64.b64encode(password_of(folder).encode()).decode()
+    assert stat.S_IMODE((folder / "password").stat().st_mode) == 0o600
+    assert first.password == again.password == folder / "password"
+    of_another = {"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
+    for method, path, headers, answer in (
+        ("OPTIONS", "flow_runs/filter", of_another, 400), ("POST", "flow_runs/filter", of_another, 401),
+        ("POST", "deployments/filter", {"Host": "evil.example"}, 401), ("GET", "admin/settings", {}, 401),
+        ("GET", "admin/settings", {"Authorization": f"Basic {base64.b64encode(b'ajet:ajet').decode()}"}, 401),
+    ):  # fmt: skip
+        asked = urllib.request.Request(
+            f"{first.api}/{path}", b"{}" if method == "POST" else None, headers, method=method
+        )
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(asked, timeout=60)
+        assert (path, refused.value.code) == (path, answer)
+    asked = urllib.request.Request(f"{first.api}/admin/settings", headers={"Authorization": f"Basic {entry}"})
+    with urllib.request.urlopen(asked, timeout=60) as reply:
         settings = json.load(reply)
     assert settings["server"]["analytics_enabled"] is False
     services = settings["server"]["services"]
@@ -85,6 +103,42 @@ def test_a_server_is_started_beside_a_taken_port_found_again_and_stopped(folder:
     assert not stop_server(folder)
 
 
+def test_what_a_user_says_of_prefects_server_counts_and_nothing_of_another_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: dict[str, str] = {}
+    monkeypatch.setattr(subprocess, "Popen", lambda command, *, env, **_: given.update(env))
+    monkeypatch.setenv("PREFECT_API_KEY", "of a cloud")
+    server._launch(tmp_path, 4321)
+    assert given["PREFECT_SERVER_CORS_ALLOWED_ORIGINS"] == "http://127.0.0.1:4321,http://localhost:4321"
+    assert given["PREFECT_SERVER_API_AUTH_STRING"] == password_of(tmp_path) != ""
+    assert "PREFECT_API_KEY" not in given
+    own = {
+        "PREFECT_SERVER_API_AUTH_STRING": "me:mine", "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": "https://mine.example",
+        "PREFECT_SERVER_CSRF_PROTECTION_ENABLED": "true", DATABASE: "postgresql+asyncpg://me@db.example/prefect",
+    }  # fmt: skip
+    for name, value in own.items():
+        monkeypatch.setenv(name, value)
+    server._launch(tmp_path, 4321)
+    assert own.items() <= given.items()
+    assert server.client_environment(tmp_path)["PREFECT_API_AUTH_STRING"] == "me:mine"
+    monkeypatch.setenv("PREFECT_API_URL", "http://team.example/api")
+    assert "PREFECT_API_AUTH_STRING" not in server.client_environment(tmp_path)
+
+
+def test_a_server_that_lets_in_everybody_as_earlier_versions_did_is_started_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with http_server(lambda asked: (200, b"{}")) as port:
+        record(tmp_path / "server.json", os.getpid(), url=f"http://127.0.0.1:{port}")
+        monkeypatch.setattr(server, "_group_of", lambda pid: os.getpid() if pid == os.getpid() else None)
+        monkeypatch.setattr(server, "end_group", lambda group, grace_s: True)
+        monkeypatch.setattr(server, "_begun", lambda folder, port: f"http://127.0.0.1:{port}")
+        found = ensure_server(tmp_path)
+    assert not found.reused
+    assert not (tmp_path / "server.json").exists()
+
+
 @pytest.mark.slow
 def test_a_server_whose_port_somebody_else_took_meanwhile_goes_to_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -93,13 +147,19 @@ def test_a_server_whose_port_somebody_else_took_meanwhile_goes_to_another(
     looks = iter([True])
     free = server._free
     monkeypatch.setattr(server, "_free", lambda port: next(looks, None) or free(port))
-    another = json.dumps({"home": "/another/installation/prefect"}).encode()
-    with http_server(lambda asked: (200, another)) as port:
+    told: list[str | None] = []
+
+    def another(asked: BaseHTTPRequestHandler) -> tuple[int, bytes]:
+        told.append(asked.headers["Authorization"])
+        return 200, json.dumps({"home": "/another/installation/prefect"}).encode()
+
+    with http_server(another) as port:
         try:
             slower = ensure_server(tmp_path, port=port)
         finally:
             stop_server(tmp_path)
     assert str(port) not in slower.url
+    assert not any(told), "whoever listens there is told no password"
     assert slower.note is not None
     assert str(port) in slower.note
 

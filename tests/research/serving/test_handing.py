@@ -93,7 +93,7 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
     home: Home, client: SyncPrefectClient, tell: Telling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from prefect.client.schemas.responses import DeploymentResponse
-    from prefect.exceptions import ObjectNotFound
+    from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
     from research.orchestration.deployments import hand_over
 
@@ -110,8 +110,13 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
     run = hand_over(client, home, "s-shown", "s-shown/key")
     assert run.deployment_id is not None
     known = client.read_deployment(run.deployment_id)
-    assert "research.serving.sitting" in known.job_variables["command"]
     assert known.work_pool_name is not None
+    fixed = client.read_work_pool(known.work_pool_name).base_job_template["job_configuration"]
+    assert "research.serving.sitting" in fixed["command"]
+    for name, value in (("command", "touch /tmp/x"), ("env", {"PYTHONPATH": "/tmp"}), ("working_dir", "/tmp")):
+        with pytest.raises(PrefectHTTPStatusError) as refused:
+            client.create_flow_run_from_deployment(known.id, job_variables={name: value})
+        assert refused.value.response.status_code == 422
 
 
 @pytest.mark.usefixtures("pool")

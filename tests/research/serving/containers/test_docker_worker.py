@@ -54,10 +54,10 @@ def test_a_study_goes_on_in_another_container_when_its_own_is_killed_and_ends_in
     assert lease is not None
     cgroup = Path(f"/proc/{lease.holder.pid}/cgroup").read_text()  # by its id on this machine
     assert first in cgroup, "its controller is in the container"
-    deployment = pages.client.read_deployment_by_name(f"ajet-resume/{pages.place}")
+    pool = pages.client.read_work_pool(f"{pages.place}-docker")
     assert SECRET in (pages.home.prefect / ENVIRONMENT).read_text()
     assert SECRET not in json.dumps(engine.client.api.inspect_container(first))
-    assert SECRET not in json.dumps(deployment.job_variables)
+    assert SECRET not in json.dumps(pool.base_job_template)
 
     engine.client.api.kill(first)
     wait_for(lambda: not trainings(pages.study()))
