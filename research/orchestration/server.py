@@ -218,9 +218,9 @@ def _listens(leader: int, port: int) -> bool:
     return False
 
 
-def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
+def _server_environment(folder: Path, port: int) -> dict[str, str]:
     own = [f"http://{host}:{port}" for host in ("127.0.0.1", "localhost")]
-    environment = {
+    return {
         "PREFECT_SERVER_CORS_ALLOWED_ORIGINS": ",".join(own),
         **{key: value for key, value in os.environ.items() if not key.startswith("PREFECT_") or _is_of_servers(key)},
         **_QUIET,
@@ -228,11 +228,15 @@ def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
         "PREFECT_UI_API_URL": f"{own[0]}/api",
         SERVER_AUTH: ensure_password(folder),
     }
+
+
+def _launch(folder: Path, port: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with (folder / "server.log").open("ab") as log:
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
-        )
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_server_environment(folder, port),
+            start_new_session=True,
+        )  # fmt: skip
 
 
 def _is_of_servers(variable: str) -> bool:

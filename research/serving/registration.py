@@ -70,13 +70,7 @@ def _template(pool: ServedPool) -> dict[str, Any]:
 
     Else whoever begins one in the pages would say what runs on this machine, and with which environment.
     """
-    if pool.type == ProcessWorker.type:
-        template: dict[str, Any] = ProcessWorker.get_default_base_job_template()
-    else:
-        from prefect_docker.worker import DockerWorker  # half a second, which processes do without
-
-        template = DockerWorker.get_default_base_job_template()
-    fields = template["variables"]["properties"]
+    fields = _variables(pool.type)
     name = fields.pop("name")
     empty: dict[str, Any] = {"object": {}, "array": []}
     fixed = {key: field.get("default", empty.get(field.get("type"))) for key, field in fields.items()}
@@ -84,6 +78,15 @@ def _template(pool: ServedPool) -> dict[str, Any]:
         "job_configuration": {"name": "{{ name }}", **fixed, **pool.job},
         "variables": {"type": "object", "properties": {"name": name}, "additionalProperties": False},
     }
+
+
+def _variables(kind: str) -> dict[str, Any]:
+    """Return which variables jobs of a type have, as Prefect's own worker says."""
+    if kind == ProcessWorker.type:
+        return dict(ProcessWorker.get_default_base_job_template()["variables"]["properties"])
+    from prefect_docker.worker import DockerWorker  # half a second, which processes do without
+
+    return dict(DockerWorker.get_default_base_job_template()["variables"]["properties"])
 
 
 def _deploy(client: SyncPrefectClient, home: Home, name: str, form: dict[str, Any], pool: ServedPool) -> None:
