@@ -50,7 +50,8 @@ class FlowRunGone(Exception):
 
 def connect(api: str) -> SyncPrefectClient:
     """Return a client of the server at this address, let in as the environment says."""
-    with temporary_settings({PREFECT_API_URL: api, PREFECT_API_AUTH_STRING: os.environ.get(AUTH) or None}):
+    entry = {PREFECT_API_AUTH_STRING: os.environ[AUTH]} if os.environ.get(AUTH) else {}
+    with temporary_settings({PREFECT_API_URL: api, **entry}):
         return get_client(sync_client=True)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from filelock import FileLock
 
+from research.orchestration.named import AUTH
 from research.orchestration.server import PrefectServer, client_environment
 from research.study.one_controller import controlling
 from studies import EventLog
@@ -38,15 +39,16 @@ def server(prefect_server: PrefectServer) -> PrefectServer:
 
 @pytest.fixture(scope="session")
 def client(server: PrefectServer, pytestconfig: pytest.Config) -> Iterator[SyncPrefectClient]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in client_environment(shared_folder(pytestconfig)).items():
-            patch.setenv(name, value)
-        # Another worker writes to the same database, and a server whose database is locked answers 503; more tries than
-        # these and a test would wait for minutes until a server that is gone counts as gone.
-        patch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
-        from research.orchestration.flow_run import connect  # Prefect reads its settings at import
-    with connect(server.api) as found:
-        yield found
+    with pytest.MonkeyPatch.context() as kept:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in client_environment(shared_folder(pytestconfig)).items():
+                (kept if name == AUTH else patch).setenv(name, value)
+            # Another worker writes to the same database, and a server whose database is locked answers 503; more tries
+            # than these, and a test would wait for minutes until a server that is gone counts as gone.
+            patch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
+            from research.orchestration.flow_run import connect  # Prefect reads its settings at import
+        with connect(server.api) as found:
+            yield found
 
 
 @pytest.fixture
