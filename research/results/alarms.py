@@ -15,6 +15,7 @@ collected, over its whole snapshot, and only that is believed. A design without 
     throughput_drop   tokens/generated over timing_s/step, of its median        note
     judge_outage      lease/aborted in a step over its episodes                 note
     server_silent     seconds without an answer of the server                   exclude
+    failed_plays      plays after training that the agent failed (`collect`)    note
 
 `abort` stops the training: the policy it reached is evaluated, so the run counts, with a measured value. `worst`: there
 is nothing left to measure, and the run counts with the metric's worst value. `exclude`: nothing of training, the run is

@@ -19,6 +19,7 @@ logs/                      output of server, client and evaluator
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -211,6 +212,14 @@ class EpisodeOutcome(_Evaluated):
     """Named numbers that the environment says of the play; empty for one that says none."""
     tokens: Annotated[int, Field(ge=0)] | None = None
     """Tokens that the policy sampled in it, as the server counted; None in files of versions that did not tell."""
+    failed: str = ""
+    """The error by which its agent failed the play, which is not solved then; earlier versions played it again."""
+
+    @property
+    def error(self) -> str:
+        """The name of that error; its text is foreign."""
+        found = re.match(r"\w{1,40}", self.failed)
+        return found[0] if found else "an error without a name"
 
 
 class TranscriptMessage(_Evaluated):

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -129,7 +129,7 @@ def collect(
         {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
         _bound(found, spec.run_id, evaluation_sha),
         conditions_of(spec, history, dumped, said.seen, neighbours, stopped),
-        _alarms(spec, history, evaluation.initial.success, evaluation.final.success),
+        (*_alarms(spec, history, evaluation.initial.success, evaluation.final.success), *_failed(evaluation)),
         _by_kind(evaluation.final, spec.run),
         facts(dumped["final"]),
     )
@@ -203,6 +203,15 @@ def _kept(folder: AttemptFolder, spec: AttemptSpec) -> dict[str, str]:
 
 def _alarms(spec: AttemptSpec, history: Sequence[Row], before: float, after: float) -> tuple[Alarm, ...]:
     return () if spec.watchdog is None else alarms(history, spec.watchdog, before, after)
+
+
+def _failed(evaluation: RunEvaluation) -> Iterator[Alarm]:
+    """Yield a note on plays of the last evaluation that the agent failed, which are counted as not solved."""
+    final = evaluation.final
+    if errors := Counter(episode.error for episode in final.episodes if episode.failed):
+        of = f"{errors.total()} of {len(final.episodes)} plays after training"
+        said = f"{of} were failed by the agent, most by {errors.most_common(1)[0][0]}: they are not solved"
+        yield Alarm("failed_plays", final.policy_version, said, "note")
 
 
 def history_of(run: TrackedRun, *, whole: bool = True) -> list[dict[str, Any]]:

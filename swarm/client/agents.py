@@ -63,6 +63,8 @@ class EpisodeResult:
     """Named numbers that the agent's answer has beside its reward (`facts`); empty for one without."""
     tokens: int | None = None
     """Tokens that the policy sampled in it, as the server counted; None where it does not tell."""
+    failed: str = ""
+    """The error by which its agent failed it; it is worth what `evaluate` was told, and not solved."""
 
 
 @dataclass(frozen=True, slots=True)

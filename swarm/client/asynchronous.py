@@ -10,7 +10,7 @@ import os
 import socket
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,7 +19,7 @@ from urllib.parse import quote, urlencode
 
 from pydantic import ValidationError
 
-from swarm.client.agents import Agent, EpisodeResult, RolloutSummary
+from swarm.client.agents import Agent, EpisodeResult, Result, RolloutSummary
 from swarm.client.episode import Episode, HasId, TaskT
 from swarm.client.home import Role, at_home, in_environment
 from swarm.client.rollout import GOODBYE_S, WAIT_S, Place, RolloutLoop, once_the_engine_is_on
@@ -339,17 +339,25 @@ class AsyncSwarmClient:
         samples: int = 1,
         concurrency: int = 64,
         timeout_s: float = EPISODE_TIMEOUT_S,
+        worst: Result = 0.0,
     ) -> list[EpisodeResult]:
-        """Let `agent` play each task `samples` times in evaluation episodes; results by task, then sample."""
+        """Let `agent` play each task `samples` times in evaluation episodes; results by task, then sample.
+
+        A play that the agent fails, by an error or by more than `timeout_s`, is worth `worst`, is not solved, and says
+        why (`failed`). AgentFailed where plays fail again and again before they call the model.
+        """
         known = list(tasks)
-        rollout = RolloutLoop(agent, timeout_s)
+        rollout = RolloutLoop(agent, timeout_s, worst)
         begin = partial(
             self.begin, kind="eval", stream=EVALUATION_STREAM, wait_s=WAIT_S, timeout_s=timeout_s + GOODBYE_S
         )
         places = (Place(sample, partial(begin, task)) for task in known for sample in range(samples))
         await rollout.play(places, concurrency)
         order = {task.id: place for place, task in enumerate(known)}
-        return sorted(rollout.results, key=lambda result: (order[result.task_id], result.sample))
+        results = rollout.results
+        if any(result.success is None for result in results):  # of an agent that does not say what is solved
+            results = [replace(result, success=None) if result.failed else result for result in results]
+        return sorted(results, key=lambda result: (order[result.task_id], result.sample))
 
     def _silent(self, seconds: float | None) -> Unreachable:
         return Unreachable(f"the swarm server at {self.url} did not answer within {seconds:g} s")

@@ -9,10 +9,11 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import Iterator
+from http import HTTPStatus
 from typing import Any, Final, Literal
 
 from swarm.client.agents import AgentFailed, UnusableReward, WrongResult
-from swarm.errors import InvalidRequest
+from swarm.errors import EngineUnavailable, InvalidRequest, Throttled, Unreachable
 
 FIRST_WAIT_S: Final = 0.5
 MOST_WAIT_S: Final = 30.0
@@ -22,6 +23,12 @@ MOST_MISPLAYS: Final = 8
 play may do so by chance: it divided by an empty list, it knew the answer from a cache. An agent that does so in
 half of its plays would be refused wrongly once in 256 times; a wrong type is no chance, and refused at once."""
 Misplay = Literal["wrong_result", "unusable_reward", "no_calls", "untrained_agents"]
+_OF_HTTP: Final = {"openai", "anthropic", "httpx", "httpcore", "requests", "urllib3", "aiohttp", "litellm"}
+_NO_ANSWER: Final = {
+    "APIConnectionError", "APITimeoutError", "ConnectError", "ConnectTimeout", "ReadError", "ReadTimeout", "WriteError",
+    "RemoteProtocolError", "ConnectionError", "Timeout", "ProtocolError", "ClientConnectionError", "ServerTimeoutError",
+    "ClientPayloadError", "ServerDisconnectedError", "ClientConnectorError", "ClientOSError", "MaxRetryError",
+}  # fmt: skip
 _TOO_MANY_REQUESTS = 429
 _MOST_CAUSES = 8
 
@@ -104,6 +111,24 @@ def limited_s(error: BaseException) -> float | None:
             if any(getattr(carrier, name, None) == _TOO_MANY_REQUESTS for name in ("status_code", "status", "code")):
                 return _asked_s(each, carrier)
     return None
+
+
+def is_servers(error: BaseException) -> bool:
+    """Return whether an agent's error is one of the server or network that it called: a status of 500 or more, or none.
+
+    Those of openai, anthropic, httpx, requests and aiohttp are known by their names; a play that one ended says nothing
+    of its agent.
+    """
+    for each in _causes(error):
+        if isinstance(each, ConnectionError | EngineUnavailable | Unreachable | Throttled):
+            return True
+        if type(each).__module__.partition(".")[0] in _OF_HTTP and type(each).__name__ in _NO_ANSWER:
+            return True
+        for carrier in (each, getattr(each, "response", None)):
+            status = getattr(carrier, "status_code", None) or getattr(carrier, "status", None)
+            if isinstance(status, int) and status >= HTTPStatus.INTERNAL_SERVER_ERROR:
+                return True
+    return False
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -3,6 +3,9 @@
 Each of `concurrency` workers holds one place: it begins an episode, lets the agent play it, ends it, and takes
 the next place. A play that failed is played again at once, by whoever asks first, so that no group waits for it; one
 that an API's rate limit failed (HTTP 429) says nothing of the agent, and its worker pauses before it begins another.
+In an evaluation what the agent failed counts as not solved: played again until it succeeds, an agent that breaks on
+half of the answers would look as good as one that breaks on none. Only what the server or the network lost is played
+again there.
 Leases of slow agents are kept alive; an agent that takes longer than `timeout_s` is given up.
 
 A server that goes away is waited for, as an engine that is off. What was played meanwhile is lost with its lease
@@ -34,7 +37,7 @@ from swarm.client.agents import (
     worth_of,
 )
 from swarm.client.episode import Episode
-from swarm.client.failures import NO_CALL, LimitPauses, Misplays, limited_s, misplay_of
+from swarm.client.failures import NO_CALL, LimitPauses, Misplays, is_servers, limited_s, misplay_of
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -188,8 +191,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         except (LeaseLost, EpisodeEnded, ServerFailed, AgentFailed, TeamAborted):
             raise
         except Exception as error:  # noqa: BLE001 - whatever foreign code raises: its episode is given up and counted
-            await self._give_up(episode, error, limits)
-            return False
+            return await self._failed(episode, sample, error, limits)
         limits.over()
         if not counts:
             return False
@@ -207,8 +209,8 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
                 raise TimeoutError(f"the play was not over after {self._timeout_s:g} s") from error
             raise
 
-    async def _give_up(self, episode: PlayT, error: Exception, limits: LimitPauses) -> None:
-        """Abort the episode of a failed play, and count it.
+    async def _failed(self, episode: PlayT, sample: int, error: Exception, limits: LimitPauses) -> bool:
+        """Abort the episode of a failed play, and count it; return whether its place is filled all the same.
 
         It says nothing of the agent if the server is away, or an API's rate limit failed it.
         """
@@ -231,9 +233,13 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
             limits.over()
             self._drop(f"agent: {type(error).__name__}", error)
             self._misplays.count(misplay_of(error), str(error))
+        return False
 
     def _drop(self, reason: str, error: BaseException) -> None:
         self.dropped[reason] += 1
+        self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
         self._failures_in_a_row += 1
         if self._failures_in_a_row >= self._most_failures:
             last = f"{type(error).__name__}: {error}"
@@ -251,9 +257,32 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
 class RolloutLoop(PlayLoop[Episode[Any], Result]):
     """The loop around an agent that plays single episodes."""
 
-    def __init__(self, agent: Agent, timeout_s: float) -> None:
+    def __init__(self, agent: Agent, timeout_s: float, worst: Result = 0.0) -> None:
         super().__init__(agent, timeout_s)
+        self._worst = worst
         self.results: list[EpisodeResult] = []
+
+    async def _failed(self, episode: Episode[Any], sample: int, error: Exception, limits: LimitPauses) -> bool:
+        """An evaluation's play that its agent failed counts, as not solved."""
+        lost = is_servers(error) or limited_s(error) is not None
+        if episode.kind != "eval" or isinstance(error, WrongResult) or lost:
+            return await super()._failed(episode, sample, error, limits)
+        limits.over()
+        reward, _ = worth_of(self._worst)
+        try:
+            ended = await self._end(episode, (reward, False))
+        except asyncio.CancelledError:
+            await carried_out(episode.abort("the rollout was cancelled"))
+            raise
+        said = f"{type(error).__name__}: {error}"
+        log.info("event=play_failed task=%s error=%s", episode.task.id, said)
+        version, facts = episode.lease.policy_version, facts_of(self._worst)
+        self.results.append(EpisodeResult(episode.task.id, sample, reward, False, version, facts, ended.tokens, said))
+        if ended.tokens == 0:  # it broke before it called the model: so it may each time
+            self._fail(error)
+        else:
+            self._failures_in_a_row = 0
+        return True
 
     def summary(self) -> RolloutSummary:
         """Return what was done."""

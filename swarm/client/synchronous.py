@@ -220,12 +220,14 @@ class SwarmClient:
             return self._loop.run(playing)
 
     def evaluate(
-        self, agent: SyncAgent, tasks: Iterable[HasId], *, samples: int = 1, concurrency: int = 16
+        self, agent: SyncAgent, tasks: Iterable[HasId], *, samples: int = 1, concurrency: int = 16, worst: Result = 0.0
     ) -> list[EpisodeResult]:
-        """Let `agent` play each task `samples` times in evaluation episodes."""
+        """Let `agent` play each task `samples` times in evaluation episodes; what it fails counts, as not solved."""
         with ThreadPoolExecutor(concurrency, "agent") as pool:
             playing = self._threaded(agent, pool)
-            return self._loop.run(self._client.evaluate(playing, tasks, samples=samples, concurrency=concurrency))
+            return self._loop.run(
+                self._client.evaluate(playing, tasks, samples=samples, concurrency=concurrency, worst=worst)
+            )
 
     def _threaded(self, agent: SyncAgent, pool: ThreadPoolExecutor) -> Agent:
         async def play(episode: Episode[Any]) -> Result:

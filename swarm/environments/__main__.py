@@ -38,7 +38,7 @@ from swarm.environments.playing import lifeline, standby
 from swarm.environments.playing.agents import load_agent, report_failures
 from swarm.environments.playing.code_hash import code_hash
 from swarm.environments.playing.during import EvaluationsFile, awaited, require_of
-from swarm.environments.playing.evaluate import Transcripts, evaluate, outcomes, rounds, write_json
+from swarm.environments.playing.evaluate import Transcripts, evaluate, outcomes, rounds, worst_of, write_json
 from swarm.environments.playing.play import agent_of
 from swarm.environments.playing.rewards import Reward
 from swarm.environments.registry import look_in
@@ -183,7 +183,8 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
     owner = os.environ.get(lifeline.OWNER, "evaluate")
     async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
         play = partial(
-            evaluate, client, agent, setup.tasks, concurrency=arguments.concurrency, timeout_s=arguments.timeout
+            evaluate, client, agent, setup.tasks, concurrency=arguments.concurrency, timeout_s=arguments.timeout,
+            worst=worst_of(setup.environment),
         )  # fmt: skip
         name = setup.environment.name if setup.environment else None
         if arguments.during:
@@ -204,6 +205,7 @@ def _summary(found: dict[str, Any]) -> dict[str, Any]:
         "reward_mean": sum(episode["reward"] for episode in episodes) / len(episodes),
         "success_mean": sum(known) / len(known) if known else None,
         "policy_version": found["policy_version"],
+        **({"failed": failed} if (failed := sum("failed" in episode for episode in episodes)) else {}),
     }
 
 

@@ -37,6 +37,8 @@ class HFRenderer:
             raise BackendError("the tokenizer has no tokenizer.json: save it as a fast tokenizer")
         self._tokenizer = tokenizer
         self._encoder = tokenizer.backend_tokenizer
+        self._encoder.no_truncation()  # which trainers leave in tokenizer.json: a text is all of it, and nothing more
+        self._encoder.no_padding()
         self._encoding = Encoding(self._encoder, ())
         self.template = source = _source(tokenizer.chat_template)
         self._answers = detect(source)

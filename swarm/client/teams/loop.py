@@ -2,11 +2,13 @@
 
 What one play lacks is told at once and ends the rollout, as playing on would not help: an answer that is no reward for
 each role, or a member whose model was never called. What may pass (an exception, a timeout, a reward that is NaN, a
-member's lease that is lost) gives all episodes of that team up, is counted with its reason, and is played again.
+member's lease that is lost) gives all episodes of that team up, is counted with its reason, and is played again; in an
+evaluation what the agent failed counts, as not solved.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -14,11 +16,12 @@ from typing import Any, TypeVar
 
 from swarm.client.agents import AgentFailed, Result, worth_of
 from swarm.client.asynchronous import AsyncSwarmClient
-from swarm.client.failures import LimitPauses
+from swarm.client.failures import LimitPauses, is_servers, limited_s
 from swarm.client.rollout import PlayLoop, carried_out, mean_of
 from swarm.client.teams.linked import LinkedEpisodes
 from swarm.errors import EpisodeEnded, LeaseLost, ServerFailed, Unreachable
 
+log = logging.getLogger(__name__)
 TeamT = TypeVar("TeamT", bound=LinkedEpisodes)
 
 
@@ -34,6 +37,8 @@ class TeamResult:
     policy_versions: Mapping[str, int]
     trained: frozenset[str]
     """Roles that the play trains: all, less those whose jobs were finished; none in an evaluation."""
+    failed: str = ""
+    """The error by which its agent failed an evaluation's play; it is worth nothing, and nobody solved it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,11 +85,28 @@ class TeamLoop(PlayLoop[TeamT, Mapping[str, Result]]):
             await carried_out(episode.abort(f"{type(error).__name__}: {error}"))
             raise
 
+    async def _failed(self, episode: TeamT, sample: int, error: Exception, limits: LimitPauses) -> bool:
+        """An evaluation's play that its agent failed counts, as not solved by anybody."""
+        of_evaluation = all(member.kind == "eval" for member in episode.episodes.values())
+        if not of_evaluation or is_servers(error) or limited_s(error) is not None:
+            return await super()._failed(episode, sample, error, limits)
+        if not any(member.chats for member in episode.episodes.values()):
+            return await super()._failed(episode, sample, error, limits)
+        limits.over()
+        said = f"{type(error).__name__}: {error}"
+        log.info("event=play_failed task=%s error=%s", episode.task.id, said)
+        await self._note(episode, sample, dict.fromkeys(self._clients, (0.0, False)), said)
+        return True
+
     async def _finish(self, episode: TeamT, sample: int, answer: Mapping[str, Result]) -> bool:
-        worths = _worths(answer, list(self._clients))
+        _worths(answer, list(self._clients))
         await self._require_calls(episode)
+        await self._note(episode, sample, answer)
+        return True
+
+    async def _note(self, episode: TeamT, sample: int, answer: Mapping[str, Result], failed: str = "") -> None:
         await _end(episode, answer)
-        members = episode.episodes
+        worths, members = _worths(answer, list(self._clients)), episode.episodes
         self.results.append(
             TeamResult(
                 episode.task.id,
@@ -93,9 +115,9 @@ class TeamLoop(PlayLoop[TeamT, Mapping[str, Result]]):
                 {role: success for role, (_, success) in worths.items()},
                 {role: member.lease.policy_version for role, member in members.items()},
                 frozenset(role for role, member in members.items() if member.kind == "train"),
+                failed,
             )
         )
-        return True
 
     async def _require_calls(self, team: TeamT) -> None:
         """Raise AgentFailed where a member's model was not called: its server would wait for its group's member."""

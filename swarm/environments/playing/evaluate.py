@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from swarm.client import Agent, AsyncSwarmClient, EpisodeResult
-from swarm.environments.base import Message, Split, Task
+from swarm.client.agents import Result
+from swarm.environments.base import Environment, Message, Outcome, Split, Task
 
 MOST_MESSAGES: Final = 20
 MOST_CHARACTERS: Final = 2000
 """What is kept of a play at most: its first messages, and of each its beginning."""
+MOST_REASON: Final = 200
+"""Characters that are kept of the error by which an agent failed a play."""
 
 
 class Transcripts:
@@ -52,16 +55,24 @@ async def evaluate(
     seed: int,
     concurrency: int,
     timeout_s: float,
+    worst: Result = 0.0,
 ) -> list[EpisodeResult]:
-    """Let `agent` play `episodes` episodes of the tasks; return what each was worth.
+    """Let `agent` play `episodes` episodes of the tasks; return what each was worth, `worst` where it failed.
 
     If there are fewer tasks than that, each is played equally often, give or take one.
     """
     results: list[EpisodeResult] = []
     for sample, chosen in enumerate(rounds(tasks, episodes, seed)):
-        played = await client.evaluate(agent, chosen, concurrency=concurrency, timeout_s=timeout_s)
+        played = await client.evaluate(agent, chosen, concurrency=concurrency, timeout_s=timeout_s, worst=worst)
         results += [replace(result, sample=sample) for result in played]
     return results
+
+
+def worst_of(environment: Environment | None) -> Result:
+    """Return what a play of an environment is worth that its agent failed: its least reward, its worst facts."""
+    if environment is None:
+        return 0.0
+    return Outcome(environment.reward_range[0], False, {name: worst for name, (worst, _) in environment.facts.items()})
 
 
 def rounds(tasks: Sequence[Task], episodes: int, seed: int) -> list[list[Task]]:
@@ -90,6 +101,7 @@ def outcomes(
             {"task_id": r.task_id, "sample": r.sample, "success": success(r), "reward": r.reward}
             | ({"facts": dict(r.facts)} if r.facts else {})
             | ({"tokens": r.tokens} if r.tokens is not None else {})
+            | ({"failed": r.failed[:MOST_REASON]} if r.failed else {})
             for r in results
         ],
         **({"transcripts": list(kept)} if kept else {}),

@@ -12,6 +12,7 @@ import pytest
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
 from research.errors import BadTopic, PlannerFailed
+from research.llm_planner.completions import ChatCompletion, Unusable, Usage, json_object
 from research.llm_planner.endpoint import EndpointError, Kind, OpenAiEndpoint
 from research.llm_planner.planner import LlmPlanner
 from research.planner import Digest, PlannerTurn
@@ -39,6 +40,7 @@ HYPOTHESIS = {
     "confounds": [],
 }  # fmt: skip
 PROPOSAL = {"action": "propose", "hypotheses": [HYPOTHESIS]}
+DRAFT = json.dumps({"action": "propose", "hypotheses": [{**HYPOTHESIS, "treatment": 2}]})
 DESIGN = {"action": "design", "environment": "guess", "steps": None, "constants": []}
 TOPIC = "Do larger groups learn faster?"
 SOURCE = "def reward(task, messages, outcome):\n    return float(outcome['success'])\n"
@@ -96,12 +98,40 @@ def test_the_request_holds_the_facts_and_a_strict_schema(digest: MakeDigest) -> 
     "answer",
     [
         f"<think>Is it {{this}}?</think>\n{json.dumps(PROPOSAL)}", f"```json\n{json.dumps(PROPOSAL)}\n```",
-        f"Here you are: {json.dumps(PROPOSAL)} Good luck {{}}!",
+        f"Here you are: {json.dumps(PROPOSAL)} Good luck {{}}!", f"{{}} {json.dumps(PROPOSAL)}",
+        *(f"{mark}A draft: {DRAFT}{end}\n{json.dumps(PROPOSAL)}" for mark, end in (
+            ("", "</think>"), ("<think>", "</think>"), ("<THINK>", "</Think>"), ("[THINK]", "[/THINK]"),
+            ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>"), ("◁think▷", "◁/think▷"),
+            ("<|START_THINKING|>", "<|END_THINKING|>"), ("<|channel|>analysis", "<|channel|>final<|message|>"),
+            ("<think>one</think> and <think>", "</think>"),
+        )),
     ],
 )  # fmt: skip
 def test_thinking_fences_and_chatter_around_the_object_are_tolerated(answer: str, digest: MakeDigest) -> None:
     turn, _ = ask([says(answer)], digest(TOPIC))
     assert turn.tries == 1
+    assert turn.action.hypotheses[0].treatment == HYPOTHESIS["treatment"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (f"<think>A draft: {DRAFT}", "does not end"), (f"[THINK] {DRAFT}", "does not end"),
+        (f"{DRAFT} no, rather {json.dumps(PROPOSAL)}", "found 2"),
+        (json.dumps(PROPOSAL)[:-3], "cut short"), (json.dumps(PROPOSAL)[:-60], "cut short"),
+        (f"```json\n{json.dumps(PROPOSAL)[:-3]}\n```", "cut short"), ("{this} is no {answer}", "expected one JSON"),
+    ],
+)  # fmt: skip
+def test_a_draft_and_half_an_object_are_no_answer(answer: str, why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        json_object(answer)
+
+
+def test_parts_of_a_content_are_joined_without_thinking_and_an_endpoint_need_not_count() -> None:
+    parts = [{"type": "thinking", "thinking": DRAFT}, {"type": "text", "text": "{"}, {"type": "text", "text": "}"}]
+    usage = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None}
+    found = ChatCompletion.of(json.dumps({"choices": [{"message": {"content": parts}}], "usage": usage}))
+    assert (found.choices[0].message.content, found.usage) == ("{}", Usage())
 
 
 def changed(**changes: Any) -> dict[str, Any]:

@@ -99,6 +99,23 @@ def test_measurements_are_counted_from_outcomes_and_bound_to_their_file(folder: 
     assert measure(tmp_path, collected, ORDER.run.metric) == evidence.measurements
 
 
+def test_plays_that_the_agent_failed_are_not_solved_and_noted(folder: AttemptFolder, tmp_path: Path) -> None:
+    def fail(evaluation: dict[str, Any]) -> None:
+        for play in evaluation["episodes"][:8]:
+            play.update(success=False, failed="KeyError: \x1b[2Jwhatever a container says")
+
+    edit(folder.evaluation("final"), fail)
+    evidence = collect(folder, ORDER, tmp_path)
+    (alarm,) = [alarm for alarm in evidence.alarms if alarm.code == "failed_plays"]
+    assert (alarm.effect, f"8 of {EPISODES}" in alarm.sentence, "most by KeyError:" in alarm.sentence) == (
+        "note",
+        True,
+        True,
+    )
+    assert "\x1b" not in alarm.sentence
+    assert {m.key: m.value for m in evidence.measurements}["hidden/success"] == 0.5 - 8 / EPISODES
+
+
 @pytest.mark.parametrize("said", [{}, {"calls": float("nan")}], ids=["missing", "NaN"])
 def test_a_fact_that_some_plays_do_not_say_is_refused_with_their_number(
     folder: AttemptFolder, said: dict[str, float]

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, NamedTask
 from swarm.client.agents import Result, UnusableReward, WrongResult
 from swarm.client.failures import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
+from swarm.environments import Outcome
 from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed
 from swarm.wire import Ack, ServerState
 from tests.swarm.factories import HI, good
@@ -135,6 +136,51 @@ async def test_a_hanging_tool_costs_its_own_play_alone(client: AsyncSwarmClient)
 
     summary = await client.rollout(agent, TASKS, concurrency=4, timeout_s=0.3)
     assert (summary.episodes, summary.dropped.keys()) == (12, {"agent: TimeoutError"})
+
+
+@pytest.mark.parametrize("solved", [True, None])
+async def test_an_evaluations_play_that_its_agent_fails_counts_once_and_is_not_solved(
+    served: Served, client: AsyncSwarmClient, solved: bool | None
+) -> None:
+    async def agent(episode: Episode[Any]) -> Result:
+        await episode.chat(HI)
+        if int(episode.task.id) % 3:
+            raise ValueError("no JSON")
+        return 1.0 if solved is None else (1.0, solved)
+
+    tasks = [NamedTask(str(number)) for number in range(300)]
+    results = await client.evaluate(agent, tasks, worst=Outcome(-1.0, facts={"guesses": 9.0}))
+    counts = served.server.training.rollout.counts
+    assert (len(results), counts["begun"], counts["evaluated"]) == (300, 300, 300)
+    failed = [result for result in results if result.failed]
+    assert [int(result.task_id) % 3 > 0 for result in results] == [bool(result.failed) for result in results]
+    assert {(one.reward, one.success, one.facts["guesses"], one.failed) for one in failed} == {
+        (-1.0, None if solved is None else False, 9.0, "ValueError: no JSON")
+    }  # fmt: skip
+
+
+async def test_what_the_server_or_the_network_lost_of_an_evaluation_is_played_again(
+    served: Served, client: AsyncSwarmClient
+) -> None:
+    lost = iter([Carrier(503), ConnectionResetError("gone"), caused_by(Carrier(502)), Limited("wait")])
+
+    async def agent(episode: Episode[Any]) -> Result:
+        await episode.chat(HI)
+        for error in lost:
+            raise error
+        return 1.0, True
+
+    results = await client.evaluate(agent, [NamedTask(str(number)) for number in range(8)], concurrency=2)
+    counts = served.server.training.rollout.counts
+    assert ([result.success for result in results], counts["begun"], counts["aborted"]) == ([True] * 8, 12, 4)
+
+
+async def test_an_agent_that_never_calls_the_model_is_not_evaluated(client: AsyncSwarmClient) -> None:
+    async def broken(_: Episode[Any]) -> float:
+        raise NameError("name 'jsn' is not defined")
+
+    with pytest.raises(AgentFailed, match="64 plays in a row failed; the last one with NameError"):
+        await client.evaluate(broken, [NamedTask(str(number)) for number in range(99)], concurrency=4)
 
 
 async def test_a_reward_that_is_no_number_is_one_clear_error_by_hand(client: AsyncSwarmClient) -> None:

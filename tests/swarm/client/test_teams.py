@@ -511,6 +511,19 @@ async def test_members_that_can_be_no_team_are_refused_before_anything_is_begun(
         assert [both.rollout(role).counts["begun"] for role in REWARDS] == [0, 0]
 
 
+async def test_an_evaluations_play_that_a_teams_agent_fails_counts_as_not_solved_by_anybody(both: Pair) -> None:
+    async def breaks(team: Team) -> dict[str, float]:
+        found = await play(team)
+        if team.task.id == TASKS[0].id:
+            raise ValueError("no JSON")
+        return found
+
+    results = await Team.evaluate(both.clients, TASKS, breaks)
+    assert [result.failed for result in results] == ["ValueError: no JSON", *[""] * (len(TASKS) - 1)]
+    assert (set(results[0].rewards.values()), set(results[0].successes.values())) == ({0.0}, {False})
+    assert [both.rollout(role).counts["evaluated"] for role in REWARDS] == [len(TASKS)] * 2
+
+
 async def test_evaluation_plays_each_task_at_all_members_and_trains_none(both: Pair) -> None:
     results = await Team.evaluate(both.clients, TASKS, play, samples=2)
     assert [(result.task_id, result.sample) for result in results] == [(t.id, n) for t in TASKS for n in (0, 1)]

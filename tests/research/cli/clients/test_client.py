@@ -19,7 +19,7 @@ import pytest
 
 from research.agents.request import Confinement
 from research.agents.run import AgentResult
-from research.cli.clients.client_summary import exit_code, show, tell_why
+from research.cli.clients.client_summary import _evaluated, exit_code, show, tell_why
 from sandboxes import Exit
 from swarm.client import NamedTask, SwarmClient
 from swarm.errors import SwarmError
@@ -298,3 +298,9 @@ def test_a_brought_environment_is_debugged_by_its_folder_and_then_by_its_name(
         found = ended.data
         assert (found["task"].startswith("sum"), found["calls"], " plus " in ended.err) == (True, 1, True)
     assert [(one.state, one.reason) for one in control.episodes().episodes] == [("aborted", "debugged")] * 2
+
+
+def test_what_an_agent_failed_is_told_beside_what_it_solved() -> None:
+    plays = [{"reward": 1.0, "success": True}] * 3 + [{"reward": 0.0, "success": False, "failed": "KeyError: x"}] * 2
+    told = _evaluated({"episodes": plays, "policy_version": 4})
+    assert ("solved 0.600" in told, "2 by KeyError" in told) == (True, True)

@@ -105,6 +105,18 @@ def test_the_ends_that_a_generation_config_names_stop_too(tmp_path: Path) -> Non
     assert len(load_renderer(tmp_path).stop_ids) == 1
 
 
+def test_a_prompt_is_whole_and_not_padded_whatever_a_trainer_left_in_the_tokenizers_file(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer_of(FAMILIES["qwen3"])
+    plain = HFRenderer(tokenizer).encode("a word " * 40)
+    tokenizer.backend_tokenizer.enable_truncation(8)
+    tokenizer.backend_tokenizer.enable_padding(length=300)
+    tokenizer.save_pretrained(tmp_path)
+    kept = json.loads((tmp_path / "tokenizer.json").read_text())
+    assert kept["truncation"]
+    assert kept["padding"]
+    assert load_renderer(tmp_path).encode("a word " * 40) == plain
+
+
 def test_a_developer_is_a_system_where_the_template_knows_no_developer() -> None:
     told = [{"role": "developer", "content": "Be kind."}, {"role": "user", "content": "hi"}]
     system = [{**told[0], "role": "system"}, told[1]]
