@@ -28,9 +28,11 @@ PAUSED = "paused in the Prefect UI"
 """Reasons of a study that somebody stopped or paused on a page."""
 
 if TYPE_CHECKING:
+    from playwright.sync_api import Page
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
 
+    from research.orchestration.server import PrefectServer
     from research.orchestration.session import ControllerSession
 
 
@@ -230,3 +232,15 @@ def logs_of(client: SyncPrefectClient, task_run: str) -> list[str]:
 def state_of(run: FlowRun) -> State[Any]:
     assert run.state is not None
     return run.state
+
+
+def visit(page: Page, server: PrefectServer, path: str) -> None:
+    """Open one of Prefect's pages as a person does: a browser that is new is asked for the password."""
+    if page.url == "about:blank":
+        assert server.password is not None
+        page.goto(server.url)
+        page.wait_for_url(lambda url: "/login" in url)
+        page.locator("input").first.fill(server.password.read_text().strip())
+        page.keyboard.press("Enter")
+        page.wait_for_url(lambda url: "/login" not in url)
+    page.goto(f"{server.url}/v2/{path}")

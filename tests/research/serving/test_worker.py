@@ -12,7 +12,7 @@ import pytest
 from research.orchestration.reconcile import SessionEnd
 from research.orchestration.server import recorded
 from research.serving.supervision import WORKER
-from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, PAUSED, artifacts_of, wait_for
+from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, PAUSED, artifacts_of, visit, wait_for
 from tests.research.serving.conftest import TOPIC, Pages, stop, trainings
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
 
 def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages, page: Page) -> None:
     deployment = pages.client.read_deployment_by_name(f"ajet-research/{pages.place}")
-    page.goto(f"{pages.server.url}/v2/deployments/deployment/{deployment.id}")
+    visit(page, pages.server, f"deployments/deployment/{deployment.id}")
     page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Custom run").click()
     page.get_by_label("Topic").fill("group size 4 vs 8 on arith with 3 training steps")
