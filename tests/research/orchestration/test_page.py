@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 
 
 def click(page: Page, server: PrefectServer, watched: Watched, button: str, confirmed: str) -> None:
-    """Choose from the flow run's menu and confirm, as a person would, until the server has done it: a busy one may not."""
+    """Choose from the flow run's menu and confirm, as a person would, until a server that may be busy has done it."""
     done = False
     while not done:
         visit(page, server, f"runs/flow-run/{watched.flow_run.id}")
