@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 TOPIC = "group size 4 vs 8 with 600 training steps"
 LINGERING = '''
 """Whoever answers waits half a minute for the verdict."""
+import time
 
 from swarm.environments import Environment, Game, Outcome, Task, said
 
