@@ -353,6 +353,6 @@ def test_what_a_container_cannot_be_or_be_given_is_one_line_and_leaves_no_record
 
     before = left()
     assert "creating sandbox" in refused("--cpus", "4000")
+    assert left() == before
     assert "--requirements" in refused(make_agent(tmp_path, "import no_such_package_here\n"))
     assert "--sandbox process" in refused(slow_agent(tmp_path), "--reload")
-    assert left() == before
