@@ -265,7 +265,8 @@ def test_a_killed_run_takes_what_it_started_with_it_and_the_next_one_has_its_pla
             psutil.wait_procs([agent], 60)
             assert not agent.is_running() or agent.status() == psutil.STATUS_ZOMBIE
         else:
-            client.until(lambda: len(containers_of(request.getfixturevalue("engine"), home)) == 1)
+            engine = request.getfixturevalue("engine")
+            client.until(lambda: [one.status for one in containers_of(engine, home)].count("running") == 1)
 
 
 @pytest.fixture
