@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -64,7 +65,8 @@ def _evaluated(outcomes: Mapping[str, Any]) -> str:
     episodes = [episode for episode in found if isinstance(episode, dict)] if isinstance(found, list) else []
     said = {what: [episode.get(what) for episode in episodes] for what in ("reward", "success")}
     means = {f"{what}_mean": None if set(values) <= {None} else _mean(values) for what, values in said.items()}
-    failed = Counter(str(episode["failed"]).partition(":")[0] for episode in episodes if episode.get("failed"))
+    said_of = [str(episode["failed"]) for episode in episodes if episode.get("failed")]
+    failed = Counter(found[0] if (found := re.match(r"\w{1,40}", text)) else "an error" for text in said_of)
     why = ", ".join(f"{count} by {name}" for name, count in failed.most_common(3))
     lost = f"; failed by the agent, which counts as not solved: {why}" if why else ""
     version = outcomes.get("policy_version")

@@ -302,5 +302,6 @@ def test_a_brought_environment_is_debugged_by_its_folder_and_then_by_its_name(
 
 def test_what_an_agent_failed_is_told_beside_what_it_solved() -> None:
     plays = [{"reward": 1.0, "success": True}] * 3 + [{"reward": 0.0, "success": False, "failed": "KeyError: x"}] * 2
+    plays += [{"reward": 0.0, "success": False, "failed": "\x1b[2Ja file of a container"}]
     told = _evaluated({"episodes": plays, "policy_version": 4})
-    assert ("solved 0.600" in told, "2 by KeyError" in told) == (True, True)
+    assert ("solved 0.500" in told, "2 by KeyError, 1 by an error" in told, "\x1b" in told) == (True, True, False)
