@@ -45,6 +45,7 @@ def test_both_kinds_of_question_are_asked_behind_six_examples(environment: Envir
     assert [message["role"] for message in opening] == ["user", "assistant"] * 6 + ["user"]
 
 
+@pytest.mark.slow
 def test_the_right_answer_counts_and_nothing_beside_it(environment: Environment) -> None:
     assert all(solved(environment))
     assert not any(solved(environment, "The answer is 7 anchor"))

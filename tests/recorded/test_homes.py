@@ -94,6 +94,7 @@ def test_each_study_verifies_where_it_lies_and_as_an_export(
 
 
 @pytest.mark.parametrize(("name", "number"), REPORTED)
+@pytest.mark.slow
 def test_a_report_is_there_as_it_was_and_is_built_again_with_the_same_data(
     home: Path, says: Says, unpack: Unpack, expected: Expected, name: str, number: int
 ) -> None:

@@ -188,6 +188,7 @@ def test_a_flag_that_says_finished_counts_for_nothing_when_the_process_died(tmp_
     assert [verdict.verdict for verdict in state.verdicts] == ["invalid"]
 
 
+@pytest.mark.slow
 def test_a_breakdown_that_an_attempt_only_says_it_had_is_not_held_against_its_arm(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
 

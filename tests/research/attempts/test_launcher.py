@@ -132,6 +132,7 @@ def test_an_engine_that_is_gone_starts_nothing_and_costs_nothing(bench: Bench, c
     assert {run.status for run in state.runs.values()} == {"collected"}
 
 
+@pytest.mark.slow
 def test_an_attempt_is_not_over_until_the_engine_says_that_its_containers_are(
     bench: Bench, containers: FakeContainers
 ) -> None:
@@ -330,6 +331,7 @@ def test_the_time_that_a_machine_was_off_is_no_time_of_the_attempt_that_it_ended
     assert state.runs[run.run_id].attempts[0].seconds == worked
 
 
+@pytest.mark.slow
 def test_what_a_resumed_attempt_took_is_no_price_of_a_run(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.sandbox.script = Leaving(bench)

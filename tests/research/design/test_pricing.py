@@ -87,6 +87,7 @@ def test_attempts_that_failed_say_nothing_of_what_a_run_takes(tmp_path: Path) ->
     assert price_of(state, "confirm") == 10.0
 
 
+@pytest.mark.slow
 def test_only_finished_attempts_set_a_price(tmp_path: Path) -> None:
     bench = Bench(tmp_path, lambda order: "failed" if order.attempt == 1 else "ok")
     state = bench.drive(bench.loop()).state
@@ -96,6 +97,7 @@ def test_only_finished_attempts_set_a_price(tmp_path: Path) -> None:
     assert len(jobs) == 2
 
 
+@pytest.mark.slow
 def test_attempts_in_containers_have_prices_of_their_own(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.isolation = Isolation(Sandboxing(kind="docker", image="sha256:0"), FakeContainers())
@@ -118,6 +120,7 @@ def test_a_studys_own_runs_are_no_observation_for_itself_nor_a_corrupt_study_for
         assert observed_seconds(log) == {}
 
 
+@pytest.mark.slow
 def test_a_job_this_version_does_not_know_sets_no_price(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
     bench.drive(bench.loop())

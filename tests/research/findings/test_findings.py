@@ -89,6 +89,7 @@ def test_a_verdict_whose_files_changed_is_named_and_has_no_numbers(tmp_path: Pat
     assert "cannot be" in second.doubt
 
 
+@pytest.mark.slow
 def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypatch: pytest.MonkeyPatch) -> None:
     study = InRounds.of(home)
     other = make_study(home, "other", study.log)
@@ -110,6 +111,7 @@ def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypat
     assert known_findings(home, study.log) == again, "what is kept is what would be computed"
 
 
+@pytest.mark.slow
 def test_a_log_that_cannot_be_read_is_named_and_hides_no_other(home: Home) -> None:
     study = InRounds.of(home)
     study.two_rounds()
@@ -192,6 +194,7 @@ def test_many_findings_on_one_question_are_one_contradiction() -> None:
     assert all(f"e{number}" in differ for number in range(7))
 
 
+@pytest.mark.slow
 def test_a_planner_finds_what_other_studies_found_and_not_its_own(home: Home, log: EventLog) -> None:
     InRounds.of(home, "one").two_rounds()
     InRounds.of(home, "two").two_rounds()

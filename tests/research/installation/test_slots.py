@@ -91,6 +91,7 @@ def test_it_is_said_once_who_is_waited_for_and_what_can_be_done(bench: Bench) ->
     assert_golden(line)
 
 
+@pytest.mark.slow
 def test_runs_beside_another_studys_training_have_it_as_a_neighbour(tmp_path: Path) -> None:
     alone, beside = Bench(tmp_path / "alone"), Bench(tmp_path / "beside")
     beside.sandbox.occupy(LEFT, beside.clock.now - timedelta(hours=2), beside.clock.now - timedelta(hours=1))

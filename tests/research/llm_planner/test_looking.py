@@ -140,6 +140,7 @@ def test_a_mangled_tool_call_is_returned_with_the_error(mangled: list[Any], dige
 
 
 @pytest.mark.parametrize("by_tools", [True, False])
+@pytest.mark.slow
 def test_who_looks_for_ever_is_told_to_act_and_fails(by_tools: bool, digest: MakeDigest) -> None:
     count = 0
 

@@ -49,6 +49,7 @@ def refused(landed: Landed, name: str, arguments: Mapping[str, Any]) -> str:
     return str(caught.value)
 
 
+@pytest.mark.slow
 def test_the_table_of_runs_has_each_run_with_what_was_measured(landed: Landed) -> None:
     shown = landed.looks().answer("runs", {})
     rows = {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in shown["rows"]}

@@ -78,6 +78,7 @@ def test_a_try_that_begins_anew_is_drawn_by_its_own_progress(synthetic: Syntheti
     assert arms(curves, synthetic)[f"{spec.arm}, running"].seeds[0].points == ((128.0, 0.5),)
 
 
+@pytest.mark.slow
 def test_the_picture_of_two_hundred_long_runs_is_small() -> None:
     """The limit that docs name: 300 kB."""
     drawn = []

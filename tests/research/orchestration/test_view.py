@@ -63,6 +63,7 @@ def bench(tmp_path: Path) -> Bench:
     return Bench(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_study_begins_before_the_server_answers_and_ends_without_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:

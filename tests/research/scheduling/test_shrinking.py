@@ -108,6 +108,7 @@ def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: P
     assert taken[0] == taken[1]
 
 
+@pytest.mark.slow
 def test_the_confirmation_is_kept_wherever_a_controller_is_killed(fast_path: Path) -> None:
     for at in (11, 40, 73):
         bench = Bench(fast_path / str(at), design=wide(), budget_s=400)
@@ -199,6 +200,7 @@ def test_a_candidate_that_was_never_measured_for_want_of_time_counts_as_none(fas
     assert state.verdicts
 
 
+@pytest.mark.slow
 def test_levels_are_said_in_their_order_alone(fast_path: Path) -> None:
     for number, seconds in enumerate((20, 40, 80)):
         state = flown(fast_path / str(number), wide(), budget_s=220, seconds=seconds)

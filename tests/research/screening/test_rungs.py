@@ -152,6 +152,7 @@ def test_a_space_too_large_to_list_is_still_searched() -> None:
     assert scores[asked[-1].name, 0] > 30  # type: ignore[operator]
 
 
+@pytest.mark.slow
 def test_tpe_and_the_surface_by_either_rule_ask_where_scores_are_high_more_than_chance_does() -> None:
     def noisy(values: Mapping[str, JsonValue], rung: int) -> float:
         return bowl(values) + random.Random(repr(values)).gauss(0, 0.02)
@@ -176,6 +177,7 @@ def test_a_screen_locked_before_bounds_were_asks_by_expected_improvement_and_kee
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(4, 16), st.integers(1, 3))
+@pytest.mark.slow
 def test_what_the_upper_bound_asks_are_jobs_on_the_ladders_none_twice_and_the_same_each_time(
     seed: int, candidates: int, at_once: int
 ) -> None:

@@ -224,6 +224,7 @@ class Planned:
         raise AssertionError("no design")
 
 
+@pytest.mark.slow
 def test_studies_that_need_the_same_noise_at_once_measure_it_each_and_both_learn_from_all(fast_path: Path) -> None:
     first = Planned(fast_path, "first")
     second = Planned(fast_path, "second", first)

@@ -59,6 +59,7 @@ def test_what_is_appended_is_read_back_in_order(log: EventLog) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(st.sampled_from(EventType), PAYLOADS, st.sampled_from(["s-a", "s-b"])), max_size=8))
+@pytest.mark.slow
 def test_any_sequence_of_appends_verifies(appends: list[tuple[EventType, dict[str, Any], str]]) -> None:
     log = EventLog("sqlite://", clock=Ticking())
     for kind, payload, study in appends:

@@ -65,6 +65,7 @@ def test_the_p_is_twice_the_published_one_sided_p(
     assert exact.boschloo(control, treatment) == pytest.approx(2 * p, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_every_table_of_few_runs_has_scipys_p() -> None:
     for a, b in product(range(3), range(4)):
         found = stats.boschloo_exact([[a, b], [2 - a, 3 - b]], n=64).pvalue

@@ -78,6 +78,7 @@ def test_words_stream_as_they_come(answers: AnswerFormat) -> None:
     assert "".join(piece.text for pieces in fed for piece in pieces if isinstance(piece, Words)) == "Hello there <t>"
 
 
+@pytest.mark.slow
 def test_a_long_call_fed_by_the_character_is_not_read_again_each_time() -> None:
     """A reader that scanned its buffer at each feed would take some 10^10 steps here."""
     text = '<tool_call>{"name": "f", "arguments": {"a": "' + "x" * 200_000 + '"}}</tool_call>'

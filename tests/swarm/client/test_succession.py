@@ -120,6 +120,7 @@ async def test_clients_of_one_process_and_name_leave_each_other_alone(tmp_path: 
     ("refusal", "again"),
     [(EngineUnavailable("boots"), True), (InvalidKey("a wrong token"), True), (Forbidden("a door"), False)],
 )
+@pytest.mark.slow
 async def test_a_server_that_cannot_be_told_now_is_told_by_the_next_client(
     tmp_path: Path, refusal: SwarmError, again: bool
 ) -> None:
@@ -128,6 +129,7 @@ async def test_a_server_that_cannot_be_told_now_is_told_by_the_next_client(
     assert await take_over(tmp_path) == ([name] if again else [])
 
 
+@pytest.mark.slow
 async def test_a_record_of_another_boot_or_machine_is_left_alone(tmp_path: Path) -> None:
     dead(tmp_path)
     (record,) = records(tmp_path)

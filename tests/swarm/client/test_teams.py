@@ -266,6 +266,7 @@ async def test_a_server_that_dies_between_the_phases_comes_back_prepared_and_lea
             assert [(sample.episode, sample.reward) for sample in group.ended] == [(both.episodes["listener"].id, 0.5)]
 
 
+@pytest.mark.slow
 async def test_both_members_train_on_every_play_with_their_own_rewards(both: Pair) -> None:
     summary = await Team.rollout(both.clients, TASKS, play, concurrency=CONCURRENCY)
     assert (summary.plays, summary.dropped) == (8, {})
@@ -383,6 +384,7 @@ async def test_a_lease_lost_at_one_member_gives_the_others_up_too(both: Pair) ->
     assert await both.trained() == dict.fromkeys("abcd", 2)
 
 
+@pytest.mark.slow
 async def test_leases_of_a_slow_play_are_kept_at_every_member(tmp_path: Path) -> None:
     """For more than twice the speaker's lease nothing is called."""
     async with pair(tmp_path, speaker={"steps": 1, "lease_ttl_s": 0.6}, listener={"steps": 1}) as both:

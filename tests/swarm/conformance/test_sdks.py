@@ -243,6 +243,7 @@ async def test_a_blocking_client_does_the_same(tmp_path: Path, ask: Callable[[Le
         await assert_trained_once(served, lease, ["sunny"], start=1)
 
 
+@pytest.mark.slow
 async def test_a_silent_stream_of_each_protocol_says_that_it_lives(tmp_path: Path) -> None:
     patience = Patience(keep_alive_s=0.02)
     async with serving(tmp_path, roomy(), script=saying("at last"), patience=patience) as served:
@@ -379,6 +380,7 @@ async def test_a_stream_that_breaks_raises(tmp_path: Path, sdk_of: Client) -> No
         assert len(seen) > 1
 
 
+@pytest.mark.slow
 async def test_anthropic_s_tool_runner_plays_without_the_thread_it_offers(tmp_path: Path) -> None:
     @anthropic.beta_async_tool
     async def weather(city: str) -> str:

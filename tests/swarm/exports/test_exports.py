@@ -153,6 +153,7 @@ def written(*found: EpisodeRecord) -> Any:
     return pq.read_table(file)
 
 
+@pytest.mark.slow
 def test_there_is_one_row_per_call_by_the_documented_schema() -> None:
     open_one = episode(call(0, None, (9,), (8,)), id="f", state="open", group=None, reward=None, success=None)
     table = written(episode(call(0, None, (1, 2), (3,)), call(1, 0, (4,), (5, 6)), step=7), open_one)

@@ -116,6 +116,7 @@ async def changed(folder: Path, statement: str) -> None:
     engine.dispose()
 
 
+@pytest.mark.slow
 async def test_a_store_that_refuses_for_good_fails_the_server_with_the_reason_and_is_not_waited_for(
     tmp_path: Path,
 ) -> None:

@@ -66,6 +66,7 @@ def test_a_study_is_read_once_until_something_is_added_to_it(finished: Synthetic
     assert {entry["study"]: entry["status"] for entry in found} == {STUDY: "concluded", "another": "stopped"}
 
 
+@pytest.mark.slow
 def test_a_verdict_whose_file_is_changed_is_doubted_though_the_log_is_as_it_was(
     finished: Synthetic, reads: Reads
 ) -> None:

@@ -125,6 +125,7 @@ def test_a_report_that_is_built_again_is_what_the_log_says(ajet: Ajet, finished:
     assert ajet("study", "verify").code == 0
 
 
+@pytest.mark.slow
 def test_an_export_verifies_anywhere_and_a_change_of_it_is_named(
     ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -152,6 +152,7 @@ numbers = st.floats(-1, 1).map(lambda value: round(value, 3))
 
 @settings(max_examples=8)
 @given(numbers, numbers, st.none() | numbers, st.floats(0, 0.5), st.none() | st.floats(0.001, 0.3))
+@pytest.mark.slow
 def test_whatever_is_predicted_and_observed_no_text_is_crossed(
     low: float, high: float, estimate: float | None, half: float, margin: float | None
 ) -> None:
@@ -166,6 +167,7 @@ def test_a_picture_of_a_metric_is_the_same_bytes_again_and_needs_no_style_sheet(
     assert "var(--arm-0" in svg
 
 
+@pytest.mark.slow
 def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() -> None:
     drawing.drawn_once.cache_clear()
     first = drawing.learning_curves(curves())

@@ -39,6 +39,7 @@ def in_round_2(inquiry: Inquiry, attempts: int) -> Inquiry:
     )
 
 
+@pytest.mark.slow
 def test_an_inquiry_that_is_stopped_before_the_lock_of_a_round_says_so_and_keeps_what_is_known(
     inquiry: Inquiry, tmp_path: Path
 ) -> None:
@@ -58,6 +59,7 @@ def test_a_round_that_is_given_up_is_told_and_its_runs_are_accounted_for(inquiry
 
 
 @pytest.mark.parametrize("stopped", [True, False])
+@pytest.mark.slow
 def test_a_budget_that_is_used_up_within_a_round_ends_it_with_what_was_judged(
     inquiry: Inquiry, tmp_path: Path, stopped: bool
 ) -> None:

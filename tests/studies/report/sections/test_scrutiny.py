@@ -82,6 +82,7 @@ def test_a_verdict_on_a_replication_that_does_not_follow_refuses_the_report_too(
         render_report(replace(state, replications=(forged,)), study.folder)
 
 
+@pytest.mark.slow
 def test_unequal_training_and_retries_and_a_small_sample_are_threats(study: Synthetic) -> None:
     specs = study.begin(design(seeds=2))
     study.launch(specs[0])
@@ -120,6 +121,7 @@ def test_a_large_study_at_the_ceiling_says_so_and_not_that_it_is_small(study: Sy
     assert_golden(said_of(study))
 
 
+@pytest.mark.slow
 def test_pages_at_wandb_are_linked_and_a_copy_that_differs_is_a_threat(study: Synthetic) -> None:
     first, second, third = list(study.whole().runs)[:3]
     assert "Weights" not in pages(study)[1].text

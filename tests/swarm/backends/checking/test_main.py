@@ -84,6 +84,7 @@ def test_a_bound_on_the_cache_bounds_what_fits(tmp_path: Path) -> None:
         ("{% if tools %}{{ tools | tojson }} <tool_call> <think>{% endif %}" + TEMPLATE, "rendered", True),
     ],
 )
+@pytest.mark.slow
 def test_what_a_template_does_with_tools_is_said(tmp_path: Path, template: str, tools: str, thinking: bool) -> None:
     folder = save_folder(tmp_path / "m")
     (folder / "chat_template.jinja").write_text(template)

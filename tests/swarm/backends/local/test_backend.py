@@ -115,6 +115,7 @@ async def test_stopping_frees_the_weights_and_the_engine_s_memory(tmp_path: Path
     assert [reference() for reference in left if reference() is not None] == []
 
 
+@pytest.mark.slow
 async def test_as_many_sequences_run_at_once_as_have_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine, "_GATHER_S", 0.0)  # a chunk for each token
     folder = save_folder(tmp_path / "small")

@@ -88,6 +88,7 @@ def _courses(policy: Policy, learner: LocalLearner, updates: int) -> list[dict[s
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_training_resumed_from_a_checkpoint_is_the_same_bit_for_bit(fields: dict[str, Any], tmp_path: Path) -> None:
     job = _job(**fields)
     straight, resumed = _policy(job), _policy(job)

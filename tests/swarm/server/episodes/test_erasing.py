@@ -58,6 +58,7 @@ async def test_nobody_erases_what_is_not_theirs(tmp_path: Path) -> None:
         assert (await served.post("/owners/erase", viewer, {"secret": SECRET, "episodes": [episode]})).status == 403
 
 
+@pytest.mark.slow
 async def test_what_may_have_to_be_learned_again_waits_for_its_checkpoint(tmp_path: Path) -> None:
     wanted = job(group_size=2, episodes_per_step=2, steps=2, checkpoint_every=2)
     async with serving(tmp_path, wanted) as served:

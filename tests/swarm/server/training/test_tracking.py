@@ -80,6 +80,7 @@ def test_wandb_is_told_to_collect_nothing_by_itself(tmp_path: Path, monkeypatch:
     assert os.environ["WANDB_ERROR_REPORTING"] == "false"
 
 
+@pytest.mark.slow
 def test_a_run_that_wandb_does_not_take_is_logged_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb
 

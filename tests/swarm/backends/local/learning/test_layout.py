@@ -318,6 +318,7 @@ def test_a_loss_whose_terms_cancel_is_the_same_to_their_rounding() -> None:
 
 
 @pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
+@pytest.mark.slow
 def test_with_several_optimiser_steps_the_weights_end_alike(algorithm: str) -> None:
     """AdamW divides each gradient by its own size: where that is hardly more than rounding, a step may turn."""
     ends = [trained(merging, algorithm) for merging in ("linear", "tree")]
