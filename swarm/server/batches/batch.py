@@ -174,7 +174,10 @@ class Groups:
         self._adopt(listed.stream, self.streams.list_tasks(listed).adopt)
 
     def adopt_again(self) -> None:
-        """Give restored groups that began without a turn those that were theirs before."""
+        """Give restored groups that began without a turn those that were theirs before, whole ones too."""
+        for group in self if not self._loose else ():
+            if group.turn is None and (turn := self.turns.of_group(group)) is not None:
+                self._members.give_turn(group, turn)
         for stream in self.streams.names:
             if (found := self.streams.passes.of(stream)) is not None:
                 self._adopt(stream, found.untouched)

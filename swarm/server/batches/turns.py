@@ -51,10 +51,15 @@ class Turns:
         self._of.pop(episode, None)
 
     def give(self, group: Group, turn: int) -> None:
-        """Count the plays of a group that began without a turn for this one."""
+        """Count the plays of a group that began without a turn for this one; its members are not open."""
         if (found := self._passes.of(group.stream)) is not None:
-            self._of |= dict.fromkeys((sample.episode for sample in group.ended), turn)
-            found.restored(turn, len(group))
+            without = [sample.episode for sample in group.ended if sample.episode not in self._of]
+            self._of |= dict.fromkeys(without, turn)
+            found.restored(turn, len(without))
+
+    def of_group(self, group: Group) -> int | None:
+        """Return the turn for which a member of a group plays, or None."""
+        return next((self._of[sample.episode] for sample in group.ended if sample.episode in self._of), None)
 
     def restore(self, sample: Sample) -> None:
         """Count the play of a sample that was read back."""
