@@ -43,6 +43,7 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a front until a signal ends it; return the exit code."""
+    os.umask(0o077)
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
     folder: Path = options.directory.absolute()

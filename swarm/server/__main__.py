@@ -88,6 +88,7 @@ class _Uvicorn(uvicorn.Server):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a server until a signal ends it; return the exit code."""
+    os.umask(0o077)  # every token and every hidden outcome is its owner's, whoever made the folder
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
     try:

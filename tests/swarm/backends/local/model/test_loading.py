@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from research.installation.threads import keep_to_one_thread, shared_by
+from research.installation.own_process import keep_to_one_thread, shared_by
 from swarm.backends.local.generating.cache import SlotCache
 from swarm.backends.local.learning.learner import LocalLearner
 from swarm.backends.local.model import fit, loading
