@@ -38,8 +38,8 @@ class NoRoom(BackendError):
     """A disk is full: nothing was written, and the same again succeeds once there is room."""
 
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What the operating system says then."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+"""What the operating system says then, or where too many files are open: both pass."""
 
 
 class RequestRefused(BackendError):

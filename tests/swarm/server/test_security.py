@@ -14,9 +14,9 @@ from typing import Any
 import jwt
 import pytest
 
+from swarm.connections import MAX_HEAD_BYTES, MAX_HEADERS, LimitedHttp
 from swarm.server import Keys
 from swarm.server.http.guard import MAX_CONTROL_BYTES
-from swarm.server.http.head_limits import MAX_HEAD_BYTES, MAX_HEADERS
 from swarm.server.http.operations import OPERATIONS
 from tests.swarm.server.http.test_control import routes
 from tests.swarm.server.support import Served, serving
@@ -43,7 +43,7 @@ def forged(keys: Keys) -> dict[str, str | None]:
 
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 async def test_no_route_but_health_opens_to_a_forged_key(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 100_000)
+    monkeypatch.setattr("swarm.connections.FAILURES", 100_000)
     walked = routes(served)
     assert len(walked) >= len(OPERATIONS)
     keys = forged(served.server.keys)
@@ -65,7 +65,7 @@ async def test_nobody_but_its_holder_moves_an_episode(served: Served, operation:
 async def test_many_wrong_keys_are_answered_429_and_valid_keys_still_pass(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 5)
+    monkeypatch.setattr("swarm.connections.FAILURES", 5)
     lease = await served.begin("a", kind="eval")
     for _ in range(5):
         assert (await served.call("GET", "/status", "wrong")).status == 401
@@ -83,7 +83,7 @@ async def test_many_wrong_keys_are_answered_429_and_valid_keys_still_pass(
 async def test_a_valid_key_in_the_header_of_another_protocol_is_no_guess(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 2)
+    monkeypatch.setattr("swarm.connections.FAILURES", 2)
     lease = await served.begin("a", kind="eval")
 
     async def listed(key: str) -> int:
@@ -118,6 +118,39 @@ async def sent(served: Served, *parts: bytes) -> bytes:
         return await asyncio.wait_for(reader.read(), 120)
     finally:
         writer.close()
+
+
+@pytest.mark.parametrize(
+    "said", [b"", b"GE", b"GET /health HTTP/1.1\r\nHost: x\r\n", b"after an answer", b"half a body"]
+)
+async def test_who_says_nothing_or_half_of_a_request_is_not_waited_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr("swarm.connections.TICK_S", 0.01)
+    monkeypatch.setattr("swarm.connections.PATIENCE_S", 0.05)
+    said = {
+        b"after an answer": b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n\r\n",
+        b"half a body": f"POST /episodes HTTP/1.1\r\nAuthorization: Bearer {served.admin}\r\n".encode()
+        + b"Content-Length: 500\r\n\r\n{",
+    }.get(said, said)
+    answered = await sent(served, said)  # until the server closes
+    assert not answered or answered.startswith(b"HTTP/1.1 200 ")
+    assert LimitedHttp._dropped["silent"]
+    monkeypatch.undo()
+
+
+async def test_too_many_connections_that_wait_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.connections.MOST_WAITING", 5)
+    crowd = [await served.connect() for _ in range(20)]
+    reader, writer = await served.connect()
+    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    assert [await reader.read() for reader, _ in crowd[:10]] == [b""] * 10
+    monkeypatch.setattr("swarm.connections.most_connections", lambda: 0)
+    monkeypatch.setattr(LimitedHttp, "_waiting", {})  # all have a request under way
+    assert b'"code":"engine_unavailable"' in await sent(served, b"")
+    for _, each in [*crowd, (reader, writer)]:
+        each.close()
 
 
 async def test_heads_have_an_end(served: Served) -> None:
@@ -171,7 +204,7 @@ async def test_no_key_and_no_secret_is_in_any_log(
 async def test_what_never_reaches_anthropics_protocol_is_told_in_its_form_too(
     served: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 1)
+    monkeypatch.setattr("swarm.connections.FAILURES", 1)
     monkeypatch.setattr("swarm.server.http.guard.MAX_BODY_BYTES", 100)
     lease = await served.begin("a", kind="eval")
     large = await served.call("POST", path, lease["api_key"], raw=b" " * 101)
