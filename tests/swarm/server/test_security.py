@@ -153,6 +153,21 @@ async def test_too_many_connections_that_wait_keep_nobody_out(served: Served, mo
         each.close()
 
 
+async def test_episodes_without_a_call_are_bounded_and_keep_no_agent_out_that_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.episodes.admission.MOST_UNPAID", 3)
+    monkeypatch.setattr("swarm.server.episodes.admission.UNPAID_PER_S", 0.0)
+    async with serving(tmp_path) as served:
+        assert (await served.chat(await served.begin("a", kind="eval", owner="plays"))).status == 200
+        for _ in range(2):
+            lease = await served.begin("a", kind="eval", owner="floods")
+            await served.post(f"/episodes/{lease['episode_id']}/abort", lease["lease_token"], {"reason": "r" * 1900})
+        asked = {"task_id": "a", "kind": "eval", "owner": "floods too"}
+        assert (await served.post("/episodes", served.admin, asked)).code == "throttled"
+        await served.begin("a", kind="eval", owner="plays")
+
+
 async def test_heads_have_an_end(served: Served) -> None:
     start = b"GET /health HTTP/1.1\r\nHost: x\r\n"
     crowd = b"".join(b"x-%d: y\r\n" % number for number in range(MAX_HEADERS + 1))
