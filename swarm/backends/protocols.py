@@ -30,6 +30,16 @@ class BackendError(Exception):
     """A backend could not be made or broke; the message says what was expected, found, and what to do."""
 
 
+def not_loaded(what: str, error: Exception) -> BackendError:
+    """Return the error of a model or tokenizer that does not load; transformers' own advice would be to trust it."""
+    if "trust_remote_code" in str(error):
+        return BackendError(
+            f"{what} does not load: it brings code of its own (auto_map), which is never run here; take a model of an "
+            "architecture that transformers has itself"
+        )
+    return BackendError(f"{what} does not load: {error}")
+
+
 class NotFinite(BackendError):
     """Loss or gradient is no finite number: the training broke down, and no machine is to blame."""
 
