@@ -25,6 +25,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from swarm.errors import EngineUnavailable, InvalidRequest, SwarmError
 
 log = logging.getLogger(__name__)
+logging.getLogger("uvicorn.error").setLevel(logging.ERROR)  # its line for each piece of nonsense would fill the disk
 MAX_HEAD_BYTES = 64 * 1024
 MAX_HEADERS = 100
 PATIENCE_S, TICK_S = 30.0, 5.0
@@ -130,6 +131,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no HTTP request of ours, and close."""
+        self._count("no_http")
         expected = f"expected an HTTP/1.1 request with at most {MAX_HEADERS} headers of {MAX_HEAD_BYTES} bytes together"
         self._refuse(InvalidRequest(expected), HTTPStatus.BAD_REQUEST)
 

@@ -168,7 +168,7 @@ async def test_episodes_without_a_call_are_bounded_and_keep_no_agent_out_that_pl
         await served.begin("a", kind="eval", owner="plays")
 
 
-async def test_heads_have_an_end(served: Served) -> None:
+async def test_heads_have_an_end(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     start = b"GET /health HTTP/1.1\r\nHost: x\r\n"
     crowd = b"".join(b"x-%d: y\r\n" % number for number in range(MAX_HEADERS + 1))
     endless = [b"x" * 8192] * (MAX_HEAD_BYTES // 8192 + 2)  # one header that never ends
@@ -176,6 +176,7 @@ async def test_heads_have_an_end(served: Served) -> None:
         head, _, body = (await sent(served, *parts)).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400 ")
         assert json.loads(body)["error"]["code"] == "invalid_request"
+    assert len([line for line in caplog.messages if "HTTP" in line or "connections_dropped" in line]) <= 1
     assert (await served.call("GET", "/health")).status == 200
     whole = await sent(served, start, b"".join(b"x-%d: y\r\n" % n for n in range(60)), b"connection: close\r\n\r\n")
     assert whole.startswith(b"HTTP/1.1 200 ")
