@@ -60,8 +60,8 @@ def most_connections() -> int:
 class LimitedHttp(HttpToolsProtocol):
     """One connection."""
 
-    _waiting: ClassVar[dict[LimitedHttp, None]] = {}
-    """The connections of this process that have no request under way, those that wait longest first."""
+    _waiting: dict[LimitedHttp, None]
+    """The connections of this server that have no request under way, those that wait longest first."""
     _dropped: ClassVar[Counter[str]] = Counter()
     _told_at: ClassVar[float] = float("-inf")
 
@@ -73,6 +73,7 @@ class LimitedHttp(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection; where there are too many, the one that waits longest goes, and failing that this one."""
         super().connection_made(transport)
+        self._waiting = vars(self.server_state).setdefault("waiting", {})
         full = len(self.connections) > most_connections()
         if self._waiting and (full or len(self._waiting) >= MOST_WAITING):
             next(iter(self._waiting))._drop("crowded")

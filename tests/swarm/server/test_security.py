@@ -146,11 +146,20 @@ async def test_too_many_connections_that_wait_keep_nobody_out(served: Served, mo
     writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
     assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
     assert [await reader.read() for reader, _ in crowd[:10]] == [b""] * 10
-    monkeypatch.setattr("swarm.connections.most_connections", lambda: 0)
-    monkeypatch.setattr(LimitedHttp, "_waiting", {})  # all have a request under way
-    assert b'"code":"engine_unavailable"' in await sent(served, b"")
     for _, each in [*crowd, (reader, writer)]:
         each.close()
+
+
+async def test_a_connection_beyond_those_that_have_a_request_under_way_is_told_to_come_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.call("GET", "/health")
+    monkeypatch.setattr("swarm.connections.most_connections", lambda: 1)
+    reader, writer = await served.connect()  # in place of the one that waited
+    writer.write(f"GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.admin}\r\n\r\n".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    assert b'"code":"engine_unavailable"' in await sent(served, b"")
+    writer.close()
 
 
 async def test_episodes_without_a_call_are_bounded_and_keep_no_agent_out_that_plays(
