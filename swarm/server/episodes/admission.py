@@ -41,17 +41,18 @@ class Allowance:
         self._left, self._at = float(MOST_UNPAID), clock()
         self._paid: dict[str, int] = {}
 
-    def require(self, owner: str) -> None:
-        """Raise Throttled where the owner may begin no episode now."""
+    def refusal(self, owner: str) -> Throttled | None:
+        """Return why the owner may begin no episode now; None where it may."""
         now = self._clock()
         self._left = min(float(MOST_UNPAID), self._left + (now - self._at) * UNPAID_PER_S)
         self._at = now
-        if not self._paid.get(owner) and self._left < 1:
-            raise Throttled(
-                f"expected calls of the model in episodes, found {MOST_UNPAID} without; see why the agent ends before "
-                f"its first call; others begin at {UNPAID_PER_S:g} a second",
-                retry_after=1.0,
-            )
+        if self._paid.get(owner) or self._left >= 1:
+            return None
+        return Throttled(
+            f"expected calls of the model in episodes, found {MOST_UNPAID} without; see why the agent ends before its "
+            f"first call; others begin at {UNPAID_PER_S:g} a second",
+            retry_after=1.0,
+        )
 
     def spend(self, owner: str) -> None:
         """Count an episode that begins."""

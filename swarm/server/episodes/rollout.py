@@ -256,7 +256,9 @@ class Rollout:
             raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
         if request.kind == "train" and (self.ledger.awaited or self.ledger.ending):
             return None
-        self.ledger.allowance.require(request.owner)
+        if (refusal := self.ledger.allowance.refusal(request.owner)) is not None:
+            self.counts["throttled"] += 1
+            raise refusal
         if request.kind == "eval":
             assert request.task_id is not None  # `BeginRequest` sees to it
             return self._open(request, request.task_id)

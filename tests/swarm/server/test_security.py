@@ -174,6 +174,7 @@ async def test_episodes_without_a_call_are_bounded_and_keep_no_agent_out_that_pl
             await served.post(f"/episodes/{lease['episode_id']}/abort", lease["lease_token"], {"reason": "r" * 1900})
         asked = {"task_id": "a", "kind": "eval", "owner": "floods too"}
         assert (await served.post("/episodes", served.admin, asked)).code == "throttled"
+        assert served.server.training.rollout.counts["throttled"] == 1
         await served.begin("a", kind="eval", owner="plays")
 
 
