@@ -6,8 +6,13 @@ import re
 import signal
 from collections.abc import Mapping
 
-_STEERING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb]")
-"""Control characters but tab and line feed, and what turns the direction of text or hides in it."""
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e"
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0"
+    "\ufff0-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Control characters but tab and line feed, what turns the direction of text, and what Unicode has drawn as nothing
+(Default_Ignorable_Code_Point, tags among it, which language models read) but the two marks of emoji."""
 _ANCHOR = 256
 _CUT = "\N{REPLACEMENT CHARACTER}"
 _OFTEN: Mapping[str, str] = {

@@ -107,7 +107,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "environments.playing environments.adapters client.teams",
         "environments client models",
         "snapshot",
-        "job wire",
+        "job wire connections",
         "verl_fields",
         "errors job_schema entry_points",
         "verl_names",

@@ -20,9 +20,11 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import urlsplit
 
 from research.agents.request import AgentRequest, Confinement, PlayedServer
 from research.environments.record import client_files, hand_out
+from research.installation.own_process import bypass_proxy
 from research.isolation.access_policy import AccessPolicy
 from research.isolation.engine_thread import EngineThread
 from sandboxes import ContainerHandle, Exit, SandboxSpec
@@ -142,12 +144,14 @@ async def in_process(
     if request.environment is not None:
         hand_out(request.environment, environments)
     code = str(request.code.folder) if request.code else ""
+    own = {"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token}
+    bypass_proxy(own, urlsplit(server.url).hostname or "")
     with lifeline() as held:
         process = await asyncio.create_subprocess_exec(
             sys.executable, *request.arguments(
                 server=server.url, code=code, tasks=str(tasks), out=str(result), environments=str(environments),
             ),
-            env={"PYTHONUNBUFFERED": "1", **os.environ, **environment, "AJET_TOKEN": server.token, VARIABLE: str(held)},
+            env={**own, VARIABLE: str(held)},
             stdin=asyncio.subprocess.PIPE if request.standby else asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             start_new_session=True, pass_fds=(held,),

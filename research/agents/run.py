@@ -273,8 +273,8 @@ async def ended_by_signals() -> AsyncIterator[None]:
 
 
 def hear(text: str, contained: bool = False) -> None:
-    """Pass on the agent's output; that of a container must not steer a terminal."""
-    sys.stderr.write(shown(text) if contained and sys.stderr.isatty() else text)
+    """Pass on the agent's output; that of a container must not steer a terminal, also one behind a pipe (`| tee`)."""
+    sys.stderr.write(shown(text) if contained else text)
     sys.stderr.flush()
 
 

@@ -27,8 +27,8 @@ from research.installation.backends import variables_of
 from research.installation.disk import FULL_EXIT, LAUNCH_ROOM, require_room
 from research.installation.home import Home
 from research.installation.model_folder import require_unchanged
+from research.installation.own_process import shared_by
 from research.installation.slots import MachineSlots
-from research.installation.threads import shared_by
 from research.isolation.mode import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
 from research.results.alarms import longest_silence
 from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec, read_progress

@@ -15,7 +15,7 @@ import typer
 
 from research.cli.lazy import Lazy, LazyGroup
 from research.cli.output import warn
-from research.installation.threads import keep_to_one_thread
+from research.installation.own_process import begin_process
 
 
 class Ajet(LazyGroup):
@@ -100,7 +100,7 @@ def ajet(
 
 def run() -> NoReturn:
     """Run the command line and exit."""
-    keep_to_one_thread()
+    begin_process()
     try:
         _check_text(sys.argv[1:])
         app()

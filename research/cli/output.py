@@ -20,7 +20,7 @@ _WIDE = 160
 _GAP = "  "
 _LEAST_WRAPPED = 20
 """Least width of a column that is wrapped, on however narrow a terminal."""
-_STEERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
 
 
 def bare(text: str) -> str:

@@ -243,7 +243,7 @@ def _written(found: Handle, before: str) -> str:
 
 
 def _write(text: str) -> None:
-    sys.stdout.write(shown(text) if sys.stdout.isatty() else text)
+    sys.stdout.write(shown(text))
     sys.stdout.flush()
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -52,6 +52,7 @@ class Home:
         probe = self.path / f".probe.{os.getpid()}"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._take_from_others()
             # A page, because a disk can be full and still take an empty file.
             probe.write_bytes(b"\0" * 4096)
             probe.unlink(missing_ok=True)  # another thread's has the same name
@@ -59,6 +60,13 @@ class Home:
             raise home_error(self.path, error) from error
         look_in(self.environments)
         return self
+
+    def _take_from_others(self) -> None:
+        """Close to others what earlier versions left open to them in a folder that somebody else had made."""
+        for name in ("ajet.db", "ajet.db-wal", "ajet.db-shm", "studies", "models", "environments", "plans", "prefect"):
+            with suppress(OSError):  # it is not there, or is somebody else's
+                if (mode := (self.path / name).stat().st_mode) & 0o077:
+                    (self.path / name).chmod(mode & 0o700)
 
     def for_reading(self) -> Home:
         """Return it to be looked at: one that is there is not written to, for its disk may be read-only."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from base64 import urlsafe_b64decode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -96,7 +98,21 @@ def _addressed(url: str, role: UserRole, environ: Mapping[str, str], home: Home)
         )
     if not (token.isascii() and token.isprintable()):
         raise BadServer(f"expected a token in {TOKEN}, as `ajet swarm token` prints it; found other characters")
+    if role == "client" and _role_of(token) != "client":
+        raise BadServer(
+            f"expected a client's token of {url} in {TOKEN}, as `ajet swarm token` prints it where the server runs; "
+            "found another: an admin's opens more than is needed here, and would stand behind whatever code plays"
+        )
     return ReachedServer(url, token)
+
+
+def _role_of(token: str) -> str | None:
+    """Return the role that a signed token says it has; None for an admin's of somebody's own choice."""
+    try:
+        claims = json.loads(urlsafe_b64decode(token.split(".")[1] + "=="))
+        return str(claims["role"])
+    except (ValueError, LookupError, TypeError):
+        return None
 
 
 def _check_address(url: str) -> None:

@@ -28,7 +28,7 @@ from research.errors import BadParameters, HomeError, ResearchError, StudyBusy
 from research.installation.disk import unless_full
 from research.installation.every_study import find_study
 from research.installation.home import Home
-from research.installation.threads import keep_to_one_thread
+from research.installation.own_process import begin_process
 from research.isolation.mode import CONTAINED, Isolation, choose
 from research.orchestration import PrefectView
 from research.orchestration.deployments import RESEARCH, RESUME
@@ -189,7 +189,7 @@ class Sitting:
 
 def main() -> int:
     """Work on the flow run that the worker names in the environment; return the exit code."""
-    keep_to_one_thread()
+    begin_process()
     identity = UUID(os.environ["PREFECT__FLOW_RUN_ID"])
     with connect(os.environ["PREFECT_API_URL"]) as client, terminable(), ExitStack() as while_known:
         flow_run = FlowRun(client, identity)

@@ -172,7 +172,7 @@ def _run(command: list[str], what: str) -> None:
     try:
         done = subprocess.run(
             command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            timeout=BOOTSTRAP_TIMEOUT_S, check=False,
+            timeout=BOOTSTRAP_TIMEOUT_S, check=False, umask=0o022,  # a container's user reads it
         )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise SandboxError(f"{command[0]} could not {what} in {BOOTSTRAP_TIMEOUT_S:.0f} s") from error

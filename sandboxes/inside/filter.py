@@ -6,7 +6,8 @@ This one refuses what that lets through, depending on the engine's version, and 
 - sockets of other families than Unix, IP and netlink: no network namespace holds AF_VSOCK, which leads to the
   hypervisor, and the others are much kernel for nothing;
 - io_uring, which makes sockets and opens files past every filter;
-- limits, priorities and scheduling of other processes: PID 1 is of the same user, and would be starved or killed;
+- limits, priorities, processors and scheduling of other processes: PID 1 is of the same user, and would be starved or
+  killed;
 - signals with a sender of the caller's choice, by which code inside would pose as the engine;
 - system calls of another architecture's numbers (32 bit, x32).
 
@@ -44,13 +45,15 @@ class Architecture(NamedTuple):
     forged_signals: tuple[int, ...]
     """rt_sigqueueinfo, rt_tgsigqueueinfo"""
     of_others: tuple[int, ...]
-    """prlimit64, sched_setparam, sched_setscheduler, sched_setattr: their first argument is a process"""
+    """prlimit64, sched_setparam, sched_setscheduler, sched_setattr, sched_setaffinity: their first argument is a
+    process"""
     set_priority: int
+    set_io_priority: int
 
 
 ARCHITECTURES = {
-    "x86_64": Architecture(0xC000003E, 41, (129, 297), (302, 142, 144, 314), 141),
-    "aarch64": Architecture(0xC00000B7, 198, (138, 240), (261, 118, 119, 274), 140),
+    "x86_64": Architecture(0xC000003E, 41, (129, 297), (302, 142, 144, 314, 203), 141, 251),
+    "aarch64": Architecture(0xC00000B7, 198, (138, 240), (261, 118, 119, 274, 122), 140, 30),
 }
 
 
@@ -65,7 +68,7 @@ def program(architecture: Architecture) -> list[Instruction]:
         (_AT_LEAST, 0, 1, X32_BIT),
         _refuse(errno.ENOSYS),
     ]
-    for number in (*IO_URING, *architecture.forged_signals):
+    for number in (*IO_URING, *architecture.forged_signals, architecture.set_io_priority):
         rules += [(_EQUAL, 0, 1, number), refused]
     for number in architecture.of_others:
         rules += _where(number, [*_zero(0), refused])

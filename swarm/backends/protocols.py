@@ -30,6 +30,16 @@ class BackendError(Exception):
     """A backend could not be made or broke; the message says what was expected, found, and what to do."""
 
 
+def not_loaded(what: str, error: Exception) -> BackendError:
+    """Return the error of a model or tokenizer that does not load; transformers' own advice would be to trust it."""
+    if "trust_remote_code" in str(error):
+        return BackendError(
+            f"{what} does not load: it brings code of its own (auto_map), which is never run here; take a model of an "
+            "architecture that transformers has itself"
+        )
+    return BackendError(f"{what} does not load: {error}")
+
+
 class NotFinite(BackendError):
     """Loss or gradient is no finite number: the training broke down, and no machine is to blame."""
 
@@ -38,8 +48,8 @@ class NoRoom(BackendError):
     """A disk is full: nothing was written, and the same again succeeds once there is room."""
 
 
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
-"""What the operating system says then."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
+"""What the operating system says then, or where too many files are open: both pass."""
 
 
 class RequestRefused(BackendError):

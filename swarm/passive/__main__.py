@@ -26,6 +26,7 @@ from sqlalchemy.exc import DBAPIError
 
 from swarm.arguments import seconds
 from swarm.client import AsyncSwarmClient
+from swarm.connections import LimitedHttp, raise_file_limit
 from swarm.errors import InvalidRequest
 from swarm.passive.app import App
 from swarm.passive.erasing import Eraser
@@ -43,9 +44,11 @@ _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a front until a signal ends it; return the exit code."""
+    os.umask(0o077)
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
     folder: Path = options.directory.absolute()
+    raise_file_limit()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with FileLock(folder / "front.lock").acquire(timeout=0), _bound(options) as sock:
@@ -129,8 +132,8 @@ async def _serve(options: argparse.Namespace, folder: Path, secrets: Secrets, so
             users=RateLimit("user", options.per_user),
         )  # fmt: skip
         config = uvicorn.Config(
-            app.starlette(), lifespan="off", log_config=None, access_log=False, server_header=False, ws="none",
-            proxy_headers=False, timeout_graceful_shutdown=5,
+            app.starlette(), http=LimitedHttp, lifespan="off", log_config=None, access_log=False, server_header=False,
+            ws="none", proxy_headers=False, timeout_graceful_shutdown=5,
         )  # fmt: skip
         logging.getLogger("uvicorn").setLevel(logging.WARNING)
         erasing = asyncio.create_task(eraser.run())
@@ -178,6 +181,7 @@ def _write_address(path: Path, sock: socket.socket) -> None:
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     write_private(path, json.dumps({"url": url, "pid": os.getpid(), "started": time.time()}))
     logging.getLogger(__name__).info("event=listening url=%s pid=%d", url, os.getpid())
+    print(f"serving at {url}; let an application in with `ajet passive key NAME`; Ctrl-C stops", flush=True)  # noqa: T201
 
 
 if __name__ == "__main__":

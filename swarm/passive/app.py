@@ -33,6 +33,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from swarm.connections import Failures, peer_of
 from swarm.errors import (
     BodyTooLarge,
     EngineUnavailable,
@@ -91,6 +92,7 @@ class App:
         users: RateLimit,
         keep_alive_s: float = 5.0,
     ) -> None:
+        self._failures = Failures()
         self._front = front
         self._records = records
         self._secrets = secrets
@@ -219,13 +221,21 @@ class App:
     def _application(self, request: Request) -> str:
         found = self._records.application(key_hash(_key(request)))
         if found is None:
-            self._records.count("wrong_keys")
-            raise InvalidKey("the key is none of this front's; have one made with `ajet passive key NAME`")
+            raise self._wrong_key(request, "none of this front's; have one made with `ajet passive key NAME`")
         return found
 
     def _require_admin(self, request: Request) -> None:
         if not hmac.compare_digest(key_hash(_key(request)), key_hash(self._secrets.admin)):
-            raise InvalidKey("the key is not the front's admin key")
+            raise self._wrong_key(request, "not the front's admin key")
+
+    def _wrong_key(self, request: Request, why: str) -> SwarmError:
+        """Count a wrong key, in memory: a stranger's is not worth a flush of the disk."""
+        peer = peer_of(request.scope)
+        self._records.wrong_keys += 1
+        if (wait_s := self._failures.wait_s(peer)) > 0:
+            return Throttled(f"too many wrong keys came from {peer}; wait {wait_s:.1f} s", retry_after=wait_s)
+        self._failures.note(peer)
+        return InvalidKey(f"the key is {why}")
 
     def _pseudonym(self, application: str, name: str) -> str:
         if len(name) > _MOST_NAME:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,8 @@ class Records:
     """The file of one front; used on one thread. Only one process writes a folder (`swarm.passive.__main__`)."""
 
     def __init__(self, path: Path) -> None:
+        self.wrong_keys = 0
+        """How many are not written down yet: that is done with the next count, and at the end."""
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         self._engine = sa.create_engine(
             f"sqlite:///{path}", poolclass=StaticPool, connect_args={"check_same_thread": False}
@@ -109,6 +112,7 @@ class Records:
 
     def close(self) -> None:
         """Let go of the file."""
+        self.count("wrong_keys", 0)
         self._engine.dispose()
 
     def keep_application(self, name: str, key_hash: str) -> None:
@@ -260,16 +264,19 @@ class Records:
 
     def count(self, name: str, by: int = 1) -> None:
         """Count something."""
+        counted, self.wrong_keys = Counter({name: by, "wrong_keys": self.wrong_keys}), 0
         with self._engine.begin() as connection:
-            added = sa.update(_COUNTS).where(_COUNTS.c.name == name).values(count=_COUNTS.c.count + by)
-            if not connection.execute(added).rowcount:
-                connection.execute(sa.insert(_COUNTS), {"name": name, "count": by})
+            for each, more in (+counted).items():
+                added = sa.update(_COUNTS).where(_COUNTS.c.name == each).values(count=_COUNTS.c.count + more)
+                if not connection.execute(added).rowcount:
+                    connection.execute(sa.insert(_COUNTS), {"name": each, "count": more})
 
     def counts(self) -> Mapping[str, int]:
         """Return what was counted."""
         with self._engine.connect() as connection:
             rows = connection.execute(sa.select(_COUNTS).order_by(_COUNTS.c.name)).mappings()
-            return {str(row["name"]): int(row["count"]) for row in rows}
+            written = {str(row["name"]): int(row["count"]) for row in rows}
+        return dict(+Counter(written) + Counter(wrong_keys=self.wrong_keys))
 
 
 def _replies_of(user: str) -> sa.Select[Any]:

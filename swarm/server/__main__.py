@@ -24,10 +24,10 @@ import uvicorn
 from filelock import FileLock, Timeout
 
 from swarm.arguments import seconds
+from swarm.connections import LimitedHttp, raise_file_limit
 from swarm.environments.registry import look_in
 from swarm.errors import ServerFailed, SwarmError
 from swarm.server.http.app import make_app
-from swarm.server.http.head_limits import LimitedHttp
 from swarm.server.service.core import SwarmServer, default_store
 from swarm.server.shared.directory import ServerDirectory
 from swarm.server.shared.keys import Keys
@@ -88,6 +88,7 @@ class _Uvicorn(uvicorn.Server):
 
 def main(arguments: list[str] | None = None) -> int:
     """Run a server until a signal ends it; return the exit code."""
+    os.umask(0o077)  # every token and every hidden outcome is its owner's, whoever made the folder
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s level=%(levelname)s %(message)s", stream=sys.stderr)
     try:
@@ -186,6 +187,7 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: b
     for caught in (signal.SIGTERM, signal.SIGINT):
         signal.signal(caught, http.stop_soon)
     collect_rarely()
+    raise_file_limit()
     server.keys.write_tokens(directory / "tokens.json")
     _write_address(address, sock)
     http.run(sockets=[sock])

@@ -14,6 +14,7 @@ def test_a_terminal_is_not_steered() -> None:
 
 def test_text_is_neither_turned_nor_hidden() -> None:
     assert shown("pay \u202eeno\u200b") == r"pay \u202eeno\u200b"
+    assert shown("say\U000e0061\u3164\U000e0101\ud800") == r"say\U000e0061\u3164\U000e0101\ud800"
 
 
 def test_lines_tabs_and_letters_of_the_world_stay() -> None:

@@ -68,8 +68,6 @@ def start(
     }  # fmt: skip
     options = [text for name, value in given.items() if value is not None for text in (name, str(value))]
     command = ["--directory", str(folder), "--server", url, "--token-file", str(keep_token(folder, token)), *options]
-    console().print(f"serving on port {port}; let an application in with `ajet passive key NAME`; Ctrl-C stops")
-    sys.stdout.flush()
     os.execv(sys.executable, [sys.executable, "-m", "swarm.passive", *command])  # signals are the front's own
 
 

@@ -27,8 +27,8 @@ from research.environments.measured import MeasuredEnvironment, conditions_of, m
 from research.errors import CheckFailed
 from research.files import read_json, write_bytes
 from research.installation.home import Home
+from research.installation.own_process import shared_by
 from research.installation.server_process import Binding, SwarmProcess, start_swarm, stop_swarm
-from research.installation.threads import shared_by
 from research.installation.tiny_model import Note, prepare_model
 from sandboxes.shown import last_lines
 from swarm.client import SwarmClient

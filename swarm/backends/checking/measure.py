@@ -26,6 +26,7 @@ from swarm.backends.local.model.loading import chosen_device
 from swarm.backends.local.model.policy import Policy
 from swarm.backends.local.provenance import ADAPTER
 from swarm.backends.protocols import Sampling
+from swarm.backends.rendering.renderer import in_time
 from swarm.environments.bringing.memory import peak_memory
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, conditions
@@ -56,7 +57,7 @@ async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
             folder=job.model.path,
             folder_hash=folder_hash,
             conditions=conditions(job),
-            template=check_template(backend.renderer),
+            template=in_time(lambda: check_template(backend.renderer)),
             load_s=load_s,
             loaded_bytes=loaded,
             logprob_gap=gap.found,

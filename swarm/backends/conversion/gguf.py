@@ -32,11 +32,10 @@ def convert(source: Path, target: Path) -> None:
 
     with _parsed_once():
         _say("reading the tokenizer")
-        tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, gguf_file=source.name, local_files_only=True)
+        own: Any = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
+        tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, **own)
         _say("reading the weights")
-        read: Any = AutoModelForCausalLM.from_pretrained(
-            source.parent, gguf_file=source.name, dtype=torch.float32, local_files_only=True
-        )
+        read: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **own)
     _say("writing the weights in fp32")
     # What was read from GGUF remembers its quantisation and refuses to be saved: a fresh model has the weights alone.
     fresh = type(read)(read.config)

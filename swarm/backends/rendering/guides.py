@@ -42,7 +42,7 @@ def load_tokenizer(folder: Path) -> Any:
     """Return the tokenizer of the model in `folder`, without the padding and truncation its file may ask for."""
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True).backend_tokenizer
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False).backend_tokenizer
     tokenizer.no_padding()
     tokenizer.no_truncation()
     return tokenizer

@@ -7,21 +7,26 @@ Knows nothing of timelines: which ids are served and which are rendered anew is 
 
 from __future__ import annotations
 
+import ctypes
 import json
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from jinja2 import TemplateError
 
 from swarm.answers import AnswerFormat, detect
-from swarm.backends.protocols import BackendError, Message, Tool
+from swarm.backends.protocols import BackendError, Message, Tool, not_loaded
 from swarm.backends.rendering.adapt import as_system, with_short_ids
 from swarm.backends.rendering.encoding import Encoding
 from swarm.backends.rendering.marks import closing_id, end_ids, takes_call_ids
 
 _REFUSALS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 """What a template raises on messages it was not written for."""
+RENDER_S = 30.0
+T = TypeVar("T")
 
 
 class HFRenderer:
@@ -118,11 +123,36 @@ def load_renderer(folder: Path) -> HFRenderer:
     from transformers import AutoTokenizer
 
     try:
-        return HFRenderer(AutoTokenizer.from_pretrained(folder, local_files_only=True), _configured_stops(folder))
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return in_time(lambda: HFRenderer(tokenizer, _configured_stops(folder)))
     except (OSError, ValueError, KeyError) as error:
-        raise BackendError(f"the tokenizer in {folder} does not load: {error}") from error
+        raise not_loaded(f"the tokenizer in {folder}", error) from error
     except BackendError as error:
         raise BackendError(f"{folder}: {error}") from error
+
+
+def in_time(render: Callable[[], T]) -> T:
+    """Return what is rendered of a few messages; BackendError where the template, which may loop, takes too long.
+
+    It is Python, in a thread of its own, which the exception that is raised in it ends.
+    """
+    done: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(render())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            done.set_exception(error)
+
+    thread = threading.Thread(target=work, name="template", daemon=True)
+    thread.start()
+    try:
+        return done.result(RENDER_S)
+    except TimeoutError:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        raise BackendError(
+            f"the chat template takes longer than {RENDER_S:g} s for a few messages: it may loop; take another"
+        ) from None
 
 
 def _source(template: Any) -> str:

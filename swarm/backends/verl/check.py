@@ -113,7 +113,7 @@ def _require_critic(folder: Path) -> None:
 
     from swarm.backends.verl.critic.adapter import require_critic
 
-    require_critic(AutoConfig.from_pretrained(folder, local_files_only=True))
+    require_critic(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
 
 
 def _device(job: Job) -> str:

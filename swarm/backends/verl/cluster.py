@@ -11,9 +11,12 @@ import logging
 import os
 import secrets
 import socket
+import stat
 import sys
+import tempfile
 import threading
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import psutil
@@ -239,6 +242,8 @@ def _begin(address: str | None, cpus: int | None) -> None:
     }
     if address is None and cpus is not None:
         common |= {"num_cpus": cpus, "object_store_memory": 512 << 20}
+    if address is None and "RAY_TMPDIR" not in os.environ:
+        common["_temp_dir"] = private_folder()
     try:
         if address is None:
             with needed_alone():
@@ -251,6 +256,21 @@ def _begin(address: str | None, cpus: int | None) -> None:
         raise BackendError(f"{where} could not be used: {said}") from error
 
 
+def private_folder() -> str:
+    """Return the folder for our own Rays, below one of this user alone. Raises BackendError where that is another's.
+
+    Ray opens its own to everybody, whoever made it: who puts a socket there in place of the object store's has our
+    processes read its objects, which are pickles.
+    """
+    place = tempfile.gettempdir()
+    folder = Path(place if len(place) <= _LONGEST_PLACE else "/tmp", f"ajet-ray-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise BackendError(f"expected {folder} to be this user's alone, found that it is not; remove it, or set TMPDIR")
+    return str(folder / "ray")
+
+
 def _joined_or_left(common: Mapping[str, Any]) -> None:
     import ray
 
@@ -261,6 +281,8 @@ def _joined_or_left(common: Mapping[str, Any]) -> None:
         raise
 
 
+_LONGEST_PLACE: Final = 15
+"""A kernel takes 107 bytes for the path of a socket, of which Ray's own names take more than half."""
 _STARTS: Final = 3
 """Times that a Ray of our own is started: it gives its processes 30 s each time, which a busy machine may exceed."""
 _SLOW: Final = "timed out during startup"

@@ -279,6 +279,8 @@ class Call:
             return
         self._served = True
         self._replies = [answer.reply for answer in self._answers]
+        if self._nodes and not self._episode.tree.nodes:
+            self._ledger.allowance.earn(self._episode.owner)
         for node, answer in zip(self._nodes, self._answers, strict=True):
             self._episode.tree.keep(answer.prompt, node, answer.message)
         self._over()

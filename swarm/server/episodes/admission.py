@@ -12,9 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from swarm.errors import SwarmError
+from swarm.errors import SwarmError, Throttled
 
 T = TypeVar("T")
+MOST_UNPAID, UNPAID_PER_S = 10_000, 10.0
+"""Episodes that may begin though no call was made in them: at once, and more each second."""
+PAID = 2
+"""Episodes that its owner may begin for one in which the model was called."""
+MOST_PAID, MOST_OWNERS = 1000, 4096
 
 
 @dataclass(eq=False)
@@ -22,6 +27,45 @@ class _Waiter(Generic[T]):
     attempt: Callable[[], T | None]
     answer: asyncio.Future[T]
     since: float
+
+
+class Allowance:
+    """How many episodes may begin without a call of the model, which alone costs whoever begins them anything.
+
+    Rows of episodes stay for ever: code in a container that begins and gives up in a loop would fill the disk. Owners
+    whose agents call the model go on whatever another does.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left, self._at = float(MOST_UNPAID), clock()
+        self._paid: dict[str, int] = {}
+
+    def refusal(self, owner: str) -> Throttled | None:
+        """Return why the owner may begin no episode now; None where it may."""
+        now = self._clock()
+        self._left = min(float(MOST_UNPAID), self._left + (now - self._at) * UNPAID_PER_S)
+        self._at = now
+        if self._paid.get(owner) or self._left >= 1:
+            return None
+        return Throttled(
+            f"expected calls of the model in episodes, found {MOST_UNPAID} without; see why the agent ends before its "
+            f"first call; others begin at {UNPAID_PER_S:g} a second",
+            retry_after=1.0,
+        )
+
+    def spend(self, owner: str) -> None:
+        """Count an episode that begins."""
+        if self._paid.get(owner):
+            self._paid[owner] -= 1
+        else:
+            self._left -= 1
+
+    def earn(self, owner: str) -> None:
+        """Count the first call in an episode."""
+        self._paid[owner] = min(MOST_PAID, self._paid.pop(owner, 0) + PAID)
+        if len(self._paid) > MOST_OWNERS:
+            del self._paid[next(iter(self._paid))]
 
 
 class Admission(Generic[T]):

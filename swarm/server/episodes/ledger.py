@@ -25,7 +25,7 @@ from swarm.backends.protocols import Renderer
 from swarm.errors import EngineUnavailable, EpisodeEnded, StoreUnavailable
 from swarm.job import Job
 from swarm.server.batches.batch import Groups
-from swarm.server.episodes.admission import Admission
+from swarm.server.episodes.admission import Admission, Allowance
 from swarm.server.episodes.call_rewards import call_rewards
 from swarm.server.episodes.episodes import Closing, LeasedEpisode, Leases, PreparedEpisode
 from swarm.server.episodes.trained_agents import require_trained
@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 
 RETRY_AFTER_S = 1.0
 LOST_KEPT = 50
+REASON_KEPT = 500
+"""Characters of the reason of an episode that was given up, which are a client's own words."""
 SETTLING_S = 30.0
 """Seconds after which those who wait for a store that does not answer are told so."""
 
@@ -64,6 +66,7 @@ class Ledger:
         """Begins the names of the episodes of this life of the server: those of another one never come again."""
         self.leases = Leases(job.lease_ttl_s, clock, self.life)
         self.groups = Groups(job, clock)
+        self.allowance = Allowance(clock)
         self.gate = Gate()
         self.counts: Counter[str] = Counter()
         """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, and
@@ -187,7 +190,7 @@ class Ledger:
         """Close an open episode without a reward, and count and note it; its place is free again."""
         self.counts[state] += 1
         self.leases.close(episode, state)
-        self.store.note(Closed(episode.id, state, episode.epoch, reason=reason or None))
+        self.store.note(Closed(episode.id, state, episode.epoch, reason=reason[:REASON_KEPT] or None))
         if episode.kind == "train":
             self.groups.leave(episode.id)
 

@@ -256,6 +256,9 @@ class Rollout:
             raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
         if request.kind == "train" and (self.ledger.awaited or self.ledger.ending):
             return None
+        if (refusal := self.ledger.allowance.refusal(request.owner)) is not None:
+            self.counts["throttled"] += 1
+            raise refusal
         if request.kind == "eval":
             assert request.task_id is not None  # `BeginRequest` sees to it
             return self._open(request, request.task_id)
@@ -291,6 +294,7 @@ class Rollout:
         if self.ledger.renderer is None:
             raise RuntimeError("episodes begin only after the backend started")
         self.counts["begun"] += 1
+        self.ledger.allowance.spend(request.owner)
         name = f"{self.ledger.life}-{self.counts['begun']:07d}"
         if group is not None:
             self.groups.join(group, name, turn)

@@ -68,7 +68,10 @@ class Sweeps:
             return []
         silent_since = self._silent_since(now)
         playing = [e for e in ledger.leases if e.settling is None]
-        stuck = [e for e in playing if _time_is_over(e, now) or (not e.calls and e.heard_at <= silent_since)]
+        stuck = [
+            e for e in playing
+            if _time_is_over(e, now, waited_for=len(ledger.line) > 0) or (not e.calls and e.heard_at <= silent_since)
+        ]  # fmt: skip
         awaited = ledger.groups.awaited if stuck else set()
         return [e for e in stuck if e.id in awaited]
 
@@ -111,8 +114,11 @@ class Sweeps:
             ledger.groups.lend()
 
 
-def _time_is_over(episode: LeasedEpisode, now: float) -> bool:
-    """Return whether its client gave it no more time; where it gave none, heartbeats alone give HEARTBEATS_ONLY_S."""
-    if episode.due_at is not None:
+def _time_is_over(episode: LeasedEpisode, now: float, *, waited_for: bool) -> bool:
+    """Return whether its client gave it no more time; where it gave none, heartbeats alone give HEARTBEATS_ONLY_S.
+
+    So they do where no call was made while others wait for its place: one client could hold all of them for a week.
+    """
+    if episode.due_at is not None and (episode.tree.nodes or not waited_for):
         return episode.due_at <= now
     return not episode.calls and episode.active_at <= now - HEARTBEATS_ONLY_S

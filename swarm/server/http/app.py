@@ -15,6 +15,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from swarm.connections import Failures
 from swarm.errors import SwarmError
 from swarm.server.dialects.chat.dialect import ChatDialect
 from swarm.server.dialects.messages.dialect import MessagesDialect
@@ -22,7 +23,7 @@ from swarm.server.dialects.responses.dialect import ResponsesDialect
 from swarm.server.http.control import control_handlers
 from swarm.server.http.counting import CountEndpoint
 from swarm.server.http.endpoint import PATIENCE, ModelEndpoint, Patience
-from swarm.server.http.guard import KEY_HEADER, Failures, Guard
+from swarm.server.http.guard import KEY_HEADER, Guard
 from swarm.server.http.http import ClientGone, on_any_error, on_client_gone, on_http_error, on_swarm_error
 from swarm.server.http.operations import OPERATIONS
 from swarm.server.http.reading import reading_handlers

@@ -12,22 +12,15 @@ Memory is constant: MOST_PEERS addresses (an IPv6 network of 64 bits is one), th
 
 from __future__ import annotations
 
-import ipaddress
-import time
-from collections import OrderedDict
-from collections.abc import Callable
 from functools import partial
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from swarm.connections import Failures, peer_of
 from swarm.errors import BodyTooLarge, InvalidKey, SwarmError, Throttled
 from swarm.server.http.http import MAX_BODY_BYTES, Tell, authorization, error_response, header, openai_error
 from swarm.server.shared.keys import Claims, Keys, Role, Use, permitted
 
-FAILURES = 100
-"""A server with a new secret meets the old keys of all its clients at once; their 401 must reach them."""
-REFILL_S = 2.0
-MOST_PEERS = 4096
 MAX_CONTROL_BYTES = 1024 * 1024
 """Most bytes of a control-plane body: a job is a few kilobytes. Task lists may be as large as conversations."""
 KEY_HEADER = b"x-api-key"
@@ -35,32 +28,6 @@ KEY_HEADER = b"x-api-key"
 _KEY = "ajet.key"
 """Where a request's scope has what its key says."""
 _NO_KEY_NEEDED = frozenset({"/health"})
-
-
-class Failures:
-    """A bucket of allowed failures per peer. `clock` is in seconds."""
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._left)
-
-    def wait_s(self, peer: str) -> float:
-        """Return the seconds until the peer may fail again; 0 if it may now."""
-        return max(0.0, (1.0 - self._allowed(peer)) * REFILL_S) if peer in self._left else 0.0
-
-    def note(self, peer: str) -> None:
-        """Count a failure of the peer."""
-        self._left[peer] = (max(0.0, self._allowed(peer) - 1.0), self._clock())
-        self._left.move_to_end(peer)
-        if len(self._left) > MOST_PEERS:
-            self._left.popitem(last=False)
-
-    def _allowed(self, peer: str) -> float:
-        left, at = self._left.get(peer, (float(FAILURES), 0.0))
-        return min(float(FAILURES), left + (self._clock() - at) / REFILL_S)
 
 
 class Guard:
@@ -91,7 +58,7 @@ class Guard:
             return
         refusal = _too_large(scope)
         if refusal is None and not self._signed(scope):
-            peer = _peer(scope)
+            peer = peer_of(scope)
             refusal = self._throttled(scope["path"], peer)
             send = partial(self._counting, send, peer)
         if refusal is not None:
@@ -164,15 +131,3 @@ def _limited(scope: Scope, receive: Receive) -> Receive:
         return message
 
     return counted
-
-
-def _peer(scope: Scope) -> str:
-    host = (scope.get("client") or ("unknown", 0))[0]
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return str(host)
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    mapped = address.ipv4_mapped
-    return str(mapped) if mapped is not None else str(ipaddress.ip_network((address, 64), strict=False))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from swarm.backends.protocols import NO_ROOM, BackendError, Learner, NoRoom
@@ -51,7 +52,7 @@ class Checkpoints:
             if isinstance(error, OSError) and error.errno not in NO_ROOM:
                 raise
             self._clear()
-            raise NoRoom(f"{error}; free space, then it goes on by itself") from error
+            raise NoRoom(f"{error}; make room, then it goes on by itself") from error
         return name
 
     def count_on(self, step: int, name: str) -> None:
@@ -71,13 +72,12 @@ class Checkpoints:
         self._clear()
 
     def _clear(self) -> None:
-        """Delete every folder that is not known."""
-        if not self._folder.is_dir():
-            return
+        """Delete every folder that is not known; where no descriptor is left to list them, the next time does."""
         known = {name for _, name in self._known}
-        for path in self._folder.iterdir():
-            if path.name not in known and path.name.lstrip(".").startswith("step-"):
-                shutil.rmtree(path, ignore_errors=True)
+        with suppress(OSError):
+            for path in self._folder.iterdir():
+                if path.name not in known and path.name.lstrip(".").startswith("step-"):
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 def listed(folder: Path, known: Sequence[tuple[int, str]]) -> list[CheckpointSummary]:

@@ -14,6 +14,7 @@ from research.agents.files import AgentFiles
 from research.agents.launch import container_spec, in_process
 from research.agents.request import AgentRequest, Confinement, PlayedServer
 from research.agents.restarts import FIRST_WAIT_S, HEALTHY_S, MOST_IN_VAIN, MOST_WAIT_S, RestartPolicy, why_again
+from research.agents.run import hear
 from sandboxes import Exit
 from sandboxes.docker.archive import check
 from sandboxes.gateway.destinations import Destination
@@ -101,3 +102,9 @@ def test_the_pause_doubles_until_a_client_was_healthy() -> None:
 def test_clients_that_finish_episodes_are_started_again_for_ever() -> None:
     policy = RestartPolicy()
     assert None not in [policy.pause(0.1, 1) for _ in range(10 * MOST_IN_VAIN)]
+
+
+def test_what_a_container_says_steers_no_terminal_behind_a_pipe(capsys: pytest.CaptureFixture[str]) -> None:
+    hear("\x1b[2Jgone\n", contained=True)
+    hear("\x1b[2Jmine\n")
+    assert capsys.readouterr().err == "\\x1b[2Jgone\n\x1b[2Jmine\n"

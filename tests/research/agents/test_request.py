@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.agents.request import AgentRequest, BadOption, check_evaluated, memory_of, stream_of, variables_of
+from research.agents.request import (
+    AgentRequest,
+    BadOption,
+    check_evaluated,
+    find_server,
+    memory_of,
+    stream_of,
+    variables_of,
+)
+from research.installation.home import Home
+from research.servers.names import BadServer
 from swarm.environments import Task
 from swarm.job import Job
+from swarm.server import Keys
 
 
 @pytest.mark.parametrize(
@@ -74,3 +86,13 @@ def test_a_job_that_waits_for_no_evaluation_has_nobody_evaluate_whenever_it_does
         check_evaluated(Job())
     check_evaluated(Job(eval_every=4))
     check_evaluated(Job(evaluate_after=(4,)))
+
+
+def test_no_admin_s_key_stands_behind_code_that_plays(tmp_path: Path) -> None:
+    chosen, home = "an operator's own words, forty characters", Home(tmp_path, "")
+    keys = Keys(chosen)
+    for key in (keys.role("admin"), keys.role("viewer"), chosen):
+        with pytest.raises(BadServer, match="a client's token"):
+            find_server("http://far:1", {"AJET_TOKEN": key}, home)
+    client = keys.role("client")
+    assert find_server("http://far:1", {"AJET_TOKEN": client}, home).token == client

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from urllib.request import proxy_bypass
 
 import pytest
 
 from research.errors import HomeError
+from research.files import write_json
 from research.installation.home import Home, home_error
+from research.installation.own_process import begin_process, bypass_proxy
 from tests.golden import assert_golden, refused
 from tests.research.factories import make_home
 
@@ -32,6 +37,32 @@ def test_it_is_made_for_its_owner_only(tmp_path: Path) -> None:
     assert home.path.stat().st_mode & 0o777 == 0o700
     assert list(home.path.iterdir()) == []
     assert home.prepare() == home
+
+
+def test_what_is_in_a_folder_that_somebody_else_had_made_is_its_owner_s_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    (tmp_path / "studies").mkdir(mode=0o755)  # of an earlier version
+    (tmp_path / "of somebody").mkdir(mode=0o755)
+    monkeypatch.setattr(os, "environ", {})
+    request.addfinalizer(partial(os.umask, os.umask(0o022)))
+    begin_process()
+    home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    write_json(home.study("s") / "design.lock", {})
+    open_to_others = {path.name for path in tmp_path.rglob("*") if path.stat().st_mode & 0o077}
+    assert open_to_others == {"of somebody"}
+
+
+def test_a_proxy_is_not_asked_for_what_is_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.setenv("NO_PROXY", "corp.example")
+    bypass_proxy(os.environ, "127.0.0.1", "trainer")
+    assert [host for host in ("127.0.0.1", "trainer", "corp.example", "other") if proxy_bypass(host)] == [
+        "127.0.0.1", "trainer", "corp.example",
+    ]  # fmt: skip
+    without: dict[str, str] = {}
+    bypass_proxy(without, "127.0.0.1")
+    assert not without
 
 
 @pytest.mark.parametrize("place", ["file", "/sys/ajet"])

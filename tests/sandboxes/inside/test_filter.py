@@ -62,6 +62,7 @@ def test_a_process_may_change_limits_and_scheduling_of_itself_alone(architecture
         assert judged(architecture, number, 0, 9, 9) == ALLOWED
         assert judged(architecture, number, 1) == errno.EPERM
         assert judged(architecture, number, 1 << 32) == errno.EPERM
+    assert judged(architecture, architecture.set_io_priority, 1, 1, 0x6000) == errno.EPERM
     assert judged(architecture, architecture.set_priority, 0, 0, 19) == ALLOWED
     assert judged(architecture, architecture.set_priority, 0, 1, 19) == errno.EPERM
     assert judged(architecture, architecture.set_priority, 2, 0, 19) == errno.EPERM, "all of this user, PID 1 too"
@@ -84,7 +85,7 @@ def test_numbers_of_another_architecture_are_refused(architecture: Architecture)
 
 @given(st.integers(0, 600), st.lists(st.integers(0, 2**64 - 1), max_size=6))
 def test_every_other_call_is_left_to_the_engines_profile(number: int, arguments: list[int]) -> None:
-    judged_calls = {X86.socket, X86.set_priority, filtering.PIDFD_SEND_SIGNAL, *filtering.IO_URING}
+    judged_calls = {X86.socket, X86.set_priority, X86.set_io_priority, filtering.PIDFD_SEND_SIGNAL, *filtering.IO_URING}
     if number not in {*judged_calls, *X86.forged_signals, *X86.of_others}:
         assert judged(X86, number, *arguments) == ALLOWED
 
@@ -102,14 +103,16 @@ try:
     socket.socket(40)
 except OSError as error:
     print(error.errno)
-try:
-    os.setpriority(os.PRIO_PROCESS, os.getppid(), 1)
-except OSError as error:
-    print(error.errno)
+other = os.getppid()
+for change, arguments in ((os.setpriority, (os.PRIO_PROCESS, other, 1)), (os.sched_setaffinity, (other, {0}))):
+    try:
+        change(*arguments)
+    except OSError as error:
+        print(error.errno)
 """
     folder = str(Path(filtering.__file__).parent)
     done = subprocess.run([sys.executable, "-I", "-S", "-c", code, folder], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [str(errno.EAFNOSUPPORT), str(errno.EPERM)]
+    assert done.stdout.split() == [str(errno.EAFNOSUPPORT), str(errno.EPERM), str(errno.EPERM)]
 
 
 def test_a_machine_whose_numbers_are_not_known_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,6 +143,22 @@ async def test_wrong_keys_and_requests_are_refused_in_openais_form(tmp_path: Pat
         assert old.encode() not in (front.folder / "records.sqlite3").read_bytes()
 
 
+async def test_wrong_keys_are_made_to_wait_and_cost_the_disk_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.connections.FAILURES", 2)
+    monkeypatch.setattr("swarm.connections.REFILL_S", 1e6)
+    async with serving(tmp_path / "server", job(**FOUR)) as served, chatting(served, tmp_path) as front:
+        written = (front.folder / "records.sqlite3").read_bytes()
+        tried = [await front.call("GET", path, key="a guess") for path in ("/v1/models", *["/admin/status"] * 3)]
+        assert [answer.status for answer in tried] == [401, 401, 429, 429]
+        assert (front.folder / "records.sqlite3").read_bytes() == written
+        assert (await front.call("GET", "/v1/models")).status == 200
+        assert (await front.counts())["wrong_keys"] == 4
+        assert (await front.chat()).status == 200
+        assert (await front.counts())["wrong_keys"] == 4  # written down by now
+
+
 async def test_a_user_and_an_application_are_held_to_their_rates(tmp_path: Path) -> None:
     async with (
         serving(tmp_path / "server", job(**FOUR)) as served,

@@ -17,11 +17,11 @@ import uvicorn
 
 from swarm.backends.fake.backend import FakeBackend, Script, number_script
 from swarm.backends.protocols import Backend
+from swarm.connections import LimitedHttp
 from swarm.job import Job
 from swarm.server import Keys, SwarmServer, make_app
 from swarm.server.episodes.rollout import Rollout
 from swarm.server.http.endpoint import PATIENCE, Patience
-from swarm.server.http.head_limits import LimitedHttp
 from swarm.server.shared.directory import ServerDirectory
 from swarm.server.training.tracking import NullTracker, Tracker
 

@@ -18,6 +18,7 @@ from tests.swarm.store.test_writer import room_for
 
 LONG = "x" * 20_000
 FULL = OSError(errno.ENOSPC, "No space left on device")
+NO_DESCRIPTOR = OSError(errno.EMFILE, "Too many open files")
 
 
 def is_unavailable(answer: Answer) -> bool:
@@ -51,11 +52,12 @@ async def test_what_was_served_before_the_disk_was_full_is_trained_once(tmp_path
 
 
 @pytest.mark.parametrize("staleness", [0, 1])
-@pytest.mark.parametrize("what", [InStep, Consumed, "save", "publish"])
+@pytest.mark.parametrize("what", [InStep, Consumed, "save", "publish", "open"])
 async def test_a_step_waits_for_room_wherever_it_lacks_and_is_learned_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Any, staleness: int
 ) -> None:
     is_full, write, save, publish = [True], SqlStore.write, FakeLearner.save, FakeBackend.publish
+    lacking = {"save": FULL, "open": NO_DESCRIPTOR}
 
     async def writing(store: SqlStore, *changes: Change) -> None:
         if is_full and isinstance(what, type) and any(isinstance(change, what) for change in changes):
@@ -63,9 +65,9 @@ async def test_a_step_waits_for_room_wherever_it_lacks_and_is_learned_once(
         await write(store, *changes)
 
     def saving(learner: FakeLearner, folder: Path) -> None:
-        if is_full and what == "save":
+        if is_full and what in lacking:
             (folder.parent / f"{folder.name}.part").mkdir()
-            raise FULL
+            raise lacking[what]
         save(learner, folder)
 
     def publishing(backend: FakeBackend) -> None:
@@ -77,13 +79,13 @@ async def test_a_step_waits_for_room_wherever_it_lacks_and_is_learned_once(
     monkeypatch.setattr(FakeLearner, "save", saving)
     monkeypatch.setattr(FakeBackend, "publish", publishing)
     monkeypatch.setattr("swarm.server.training.training.RETRY_S", (0.01, 0.01))
-    waits = {"save": f"for room: {FULL}", "publish": "for room to publish: no room"}.get(
-        what, "for the store: disk full"
-    )
+    waits = {name: f"for room: {error}" for name, error in lacking.items()} | {
+        "publish": "for room to publish: no room"
+    }
     async with serving(tmp_path, job(steps=3, checkpoint_every=1, max_staleness=staleness)) as served:
         await served.play_step()
         status = await eventually(served.status, lambda status: status["waiting"])
-        assert status["waiting"].startswith(f"step 1 waits {waits}")
+        assert status["waiting"].startswith(f"step 1 waits {waits.get(what, 'for the store: disk full')}")
         assert (status["state"], status["reason"], status["updating"]) == (
             "ROLLING" if staleness else "WEIGHT_SYNCING", None, True,
         )  # fmt: skip

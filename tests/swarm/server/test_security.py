@@ -14,9 +14,9 @@ from typing import Any
 import jwt
 import pytest
 
+from swarm.connections import MAX_HEAD_BYTES, MAX_HEADERS, LimitedHttp
 from swarm.server import Keys
 from swarm.server.http.guard import MAX_CONTROL_BYTES
-from swarm.server.http.head_limits import MAX_HEAD_BYTES, MAX_HEADERS
 from swarm.server.http.operations import OPERATIONS
 from tests.swarm.server.http.test_control import routes
 from tests.swarm.server.support import Served, serving
@@ -43,7 +43,7 @@ def forged(keys: Keys) -> dict[str, str | None]:
 
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 async def test_no_route_but_health_opens_to_a_forged_key(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 100_000)
+    monkeypatch.setattr("swarm.connections.FAILURES", 100_000)
     walked = routes(served)
     assert len(walked) >= len(OPERATIONS)
     keys = forged(served.server.keys)
@@ -65,7 +65,7 @@ async def test_nobody_but_its_holder_moves_an_episode(served: Served, operation:
 async def test_many_wrong_keys_are_answered_429_and_valid_keys_still_pass(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 5)
+    monkeypatch.setattr("swarm.connections.FAILURES", 5)
     lease = await served.begin("a", kind="eval")
     for _ in range(5):
         assert (await served.call("GET", "/status", "wrong")).status == 401
@@ -83,7 +83,7 @@ async def test_many_wrong_keys_are_answered_429_and_valid_keys_still_pass(
 async def test_a_valid_key_in_the_header_of_another_protocol_is_no_guess(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 2)
+    monkeypatch.setattr("swarm.connections.FAILURES", 2)
     lease = await served.begin("a", kind="eval")
 
     async def listed(key: str) -> int:
@@ -120,7 +120,65 @@ async def sent(served: Served, *parts: bytes) -> bytes:
         writer.close()
 
 
-async def test_heads_have_an_end(served: Served) -> None:
+@pytest.mark.parametrize(
+    "said", [b"", b"GE", b"GET /health HTTP/1.1\r\nHost: x\r\n", b"after an answer", b"half a body"]
+)
+async def test_who_says_nothing_or_half_of_a_request_is_not_waited_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr("swarm.connections.TICK_S", 0.01)
+    monkeypatch.setattr("swarm.connections.PATIENCE_S", 0.05)
+    said = {
+        b"after an answer": b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n\r\n",
+        b"half a body": f"POST /episodes HTTP/1.1\r\nAuthorization: Bearer {served.admin}\r\n".encode()
+        + b"Content-Length: 500\r\n\r\n{",
+    }.get(said, said)
+    answered = await sent(served, said)  # until the server closes
+    assert not answered or answered.startswith(b"HTTP/1.1 200 ")
+    assert LimitedHttp._dropped["silent"]
+    monkeypatch.undo()
+
+
+async def test_too_many_connections_that_wait_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.connections.MOST_WAITING", 5)
+    crowd = [await served.connect() for _ in range(20)]
+    reader, writer = await served.connect()
+    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    assert [await reader.read() for reader, _ in crowd[:10]] == [b""] * 10
+    for _, each in [*crowd, (reader, writer)]:
+        each.close()
+
+
+async def test_a_connection_beyond_those_that_have_a_request_under_way_is_told_to_come_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.call("GET", "/health")
+    monkeypatch.setattr("swarm.connections.most_connections", lambda: 1)
+    reader, writer = await served.connect()  # in place of the one that waited
+    writer.write(f"GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.admin}\r\n\r\n".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    assert b'"code":"engine_unavailable"' in await sent(served, b"")
+    writer.close()
+
+
+async def test_episodes_without_a_call_are_bounded_and_keep_no_agent_out_that_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.episodes.admission.MOST_UNPAID", 3)
+    monkeypatch.setattr("swarm.server.episodes.admission.UNPAID_PER_S", 0.0)
+    async with serving(tmp_path) as served:
+        assert (await served.chat(await served.begin("a", kind="eval", owner="plays"))).status == 200
+        for _ in range(2):
+            lease = await served.begin("a", kind="eval", owner="floods")
+            await served.post(f"/episodes/{lease['episode_id']}/abort", lease["lease_token"], {"reason": "r" * 1900})
+        asked = {"task_id": "a", "kind": "eval", "owner": "floods too"}
+        assert (await served.post("/episodes", served.admin, asked)).code == "throttled"
+        assert served.server.training.rollout.counts["throttled"] == 1
+        await served.begin("a", kind="eval", owner="plays")
+
+
+async def test_heads_have_an_end(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     start = b"GET /health HTTP/1.1\r\nHost: x\r\n"
     crowd = b"".join(b"x-%d: y\r\n" % number for number in range(MAX_HEADERS + 1))
     endless = [b"x" * 8192] * (MAX_HEAD_BYTES // 8192 + 2)  # one header that never ends
@@ -128,6 +186,7 @@ async def test_heads_have_an_end(served: Served) -> None:
         head, _, body = (await sent(served, *parts)).partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 400 ")
         assert json.loads(body)["error"]["code"] == "invalid_request"
+    assert len([line for line in caplog.messages if "HTTP" in line or "connections_dropped" in line]) <= 1
     assert (await served.call("GET", "/health")).status == 200
     whole = await sent(served, start, b"".join(b"x-%d: y\r\n" % n for n in range(60)), b"connection: close\r\n\r\n")
     assert whole.startswith(b"HTTP/1.1 200 ")
@@ -171,7 +230,7 @@ async def test_no_key_and_no_secret_is_in_any_log(
 async def test_what_never_reaches_anthropics_protocol_is_told_in_its_form_too(
     served: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.http.guard.FAILURES", 1)
+    monkeypatch.setattr("swarm.connections.FAILURES", 1)
     monkeypatch.setattr("swarm.server.http.guard.MAX_BODY_BYTES", 100)
     lease = await served.begin("a", kind="eval")
     large = await served.call("POST", path, lease["api_key"], raw=b" " * 101)

@@ -12,7 +12,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.protocols import BackendError
+from swarm.backends.protocols import BackendError, not_loaded
 from swarm.errors import InvalidRequest
 from swarm.models import folder_hash, require_model_folder
 from swarm.models.card import CARD
@@ -64,9 +64,9 @@ def _architecture(folder: Path) -> dict[str, Any]:
     from transformers import AutoConfig
 
     try:
-        whole = AutoConfig.from_pretrained(folder, local_files_only=True).to_dict()
+        whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).to_dict()
     except (OSError, ValueError, KeyError) as error:
-        raise BackendError(f"the model in {folder} does not load: {error}") from error
+        raise not_loaded(f"the model in {folder}", error) from error
     return {name: value for name, value in whole.items() if name not in _OF_A_COPY}
 
 

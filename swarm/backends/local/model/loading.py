@@ -22,7 +22,7 @@ from swarm.backends.local.model.architecture import Attention, attention, refusi
 from swarm.backends.local.model.fit import require_room
 from swarm.backends.local.model.policy import Policy
 from swarm.backends.local.model.threads import choose_threads
-from swarm.backends.protocols import BackendError
+from swarm.backends.protocols import BackendError, not_loaded
 from swarm.job import Job
 
 
@@ -67,9 +67,9 @@ def _skeleton(folder: Path, job: Job) -> Any:
     from transformers import AutoConfig, AutoModelForCausalLM
 
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, job.dtype))
+            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, job.dtype), trust_remote_code=False)
             if job.lora_rank:
                 add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
@@ -89,6 +89,7 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
             dtype=dtype,
             attn_implementation=attends,
             local_files_only=True,
+            trust_remote_code=False,
             use_safetensors=True,
             output_loading_info=True,
         )
@@ -104,7 +105,7 @@ def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Modul
 
 
 def _unreadable(folder: Path, error: Exception) -> BackendError:
-    return BackendError(f"the model in {folder} does not load: {error}")
+    return not_loaded(f"the model in {folder}", error)
 
 
 def _require_rows(folder: Path, skeleton: Any, ids: int) -> None:

@@ -1,8 +1,8 @@
 """How many threads torch computes a model with: as many as it is large enough for, of the cores that are its own.
 
 A number that a person set as OMP_NUM_THREADS stands. One that `ajet` set for all it starts does not: beside it stands
-AJET_RUNS_AT_ONCE (`research/installation/threads.py`), the training runs among which the machine's cores are shared.
-More threads than the machine has cores for cost more than they give: each waits for the slowest.
+AJET_RUNS_AT_ONCE (`research/installation/own_process.py`), the training runs among which the machine's cores are
+shared. More threads than the machine has cores for cost more than they give: each waits for the slowest.
 """
 
 from __future__ import annotations

@@ -271,7 +271,7 @@ class VerlLearner:
         rows, job = update.all_rows, self._job
         found = disputed(zip(rows, self._scored(rows, timeout_s=OPINION_S), strict=True), self.version)
         buckets = self.exported(timeout_s=OPINION_S)
-        config = AutoConfig.from_pretrained(self._folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(self._folder, local_files_only=True, trust_remote_code=False)
         plain = PlainModel(config, (ray.get(bucket, timeout=OPINION_S) for bucket in buckets))
         return side(found, plain.logprobs, job.temperature, job.mismatch_limit, job.dtype, self.replicas, self.version)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,29 @@ def test_a_tokenizer_without_a_template_is_refused(tmp_path: Path) -> None:
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(BackendError, match=f"{tmp_path}.*no chat template"):
         load_renderer(tmp_path)
+
+
+def test_a_template_that_loops_is_refused_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenizer = make_tokenizer()
+    endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
+    tokenizer.chat_template = endless + tokenizer.chat_template
+    tokenizer.save_pretrained(tmp_path)
+    monkeypatch.setattr("swarm.backends.rendering.renderer.RENDER_S", 0.1)
+    with pytest.raises(BackendError, match="may loop"):
+        load_renderer(tmp_path)
+    for thread in threading.enumerate():
+        if thread.name == "template":
+            thread.join()
+
+
+def test_code_of_a_tokenizer_is_not_run_and_not_to_be_trusted(tmp_path: Path) -> None:
+    make_tokenizer().save_pretrained(tmp_path)
+    own = {"auto_map": {"AutoTokenizer": ["own.Own", None]}, "tokenizer_class": "Own"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(own))
+    (tmp_path / "own.py").write_text("raise SystemExit('it ran')\n")
+    with pytest.raises(BackendError, match="never run") as refused:
+        load_renderer(tmp_path)
+    assert "trust" not in str(refused.value)
 
 
 def test_a_template_without_an_end_is_refused() -> None:

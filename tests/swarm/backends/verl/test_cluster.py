@@ -21,7 +21,7 @@ from swarm.backends.protocols import BackendError
 from swarm.backends.verl import backend as backend_module
 from swarm.backends.verl import cluster as cluster_module
 from swarm.backends.verl.check import _devices
-from swarm.backends.verl.cluster import Cluster, device_of, fewer, require_reachable
+from swarm.backends.verl.cluster import Cluster, device_of, fewer, private_folder, require_reachable
 from swarm.job import Job, PathModel, TinyModel
 from swarm.verl_fields import VerlFields
 
@@ -131,6 +131,21 @@ def test_a_tiny_model_has_heads_that_the_backend_has_attention_for_and_a_recorde
 def head_size(job: Job) -> int:
     assert isinstance(job.model, TinyModel)
     return job.model.head_size
+
+
+def test_ray_s_own_folder_is_nobody_else_s(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("swarm.backends.verl.cluster._LONGEST_PLACE", 1000)
+    folder = Path(private_folder()).parent
+    assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
+    assert private_folder() == str(folder / "ray")
+    folder.chmod(0o777)
+    with pytest.raises(BackendError, match="TMPDIR"):
+        private_folder()
+    folder.rmdir()
+    folder.symlink_to(tmp_path)
+    with pytest.raises(BackendError, match="TMPDIR"):
+        private_folder()
 
 
 @pytest.mark.parametrize(("first", "second"), [(None, "10.0.0.1:6379"), ("10.0.0.1:6379", None), ("a:1", "b:1")])

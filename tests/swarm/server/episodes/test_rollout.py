@@ -178,6 +178,20 @@ async def test_who_holds_a_batch_up_is_fenced_once_its_time_is_over_and_its_plac
     assert scene.rollout.groups.complete
 
 
+async def test_who_never_calls_holds_places_that_others_wait_for_no_longer_than_heartbeats_give() -> None:
+    scene = Scene()
+    held = [await scene.rollout.begin(BeginRequest(task_id=task, timeout_s=604_800)) for task in "aabb"]
+    scene.machine.to(S.ROLLING_POST)
+    scene.rollout.drain.begin()
+    passes(scene, 700, *held)
+    assert scene.rollout.counts["fenced"] == 0
+    begun = await waiting(scene, "a")
+    scene.call(held[0])
+    passes(scene, 5, *held)
+    assert (await begun).task_id == "a"
+    assert scene.rollout.counts["drop_held_up_batch"] == 3
+
+
 async def test_heartbeats_alone_keep_one_that_told_no_limit_for_ten_minutes_after_its_last_call() -> None:
     scene, (straggler,) = await draining(3)
     passes(scene, 300, straggler)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from swarm.server.http.guard import FAILURES, MOST_PEERS, REFILL_S, Failures, Guard, _peer, authorised
+from swarm.connections import FAILURES, MOST_PEERS, REFILL_S, Failures, peer_of
+from swarm.server.http.guard import Guard, authorised
 from swarm.server.shared.keys import Keys
 from tests.swarm.server.support import Clock
 
@@ -132,8 +133,8 @@ def test_memory_is_constant_and_the_longest_quiet_is_forgotten_first(clock: Cloc
     ],
 )  # fmt: skip
 def test_an_ipv6_network_is_one_peer(host: str, peer: str) -> None:
-    assert _peer({"type": "http", "client": (host, 1)}) == peer
+    assert peer_of({"type": "http", "client": (host, 1)}) == peer
 
 
 def test_a_request_of_no_known_address_is_a_peer_too() -> None:
-    assert _peer({"type": "http", "client": None}) == "unknown"
+    assert peer_of({"type": "http", "client": None}) == "unknown"

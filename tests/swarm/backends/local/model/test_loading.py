@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from research.installation.threads import keep_to_one_thread, shared_by
+from research.installation.own_process import keep_to_one_thread, shared_by
 from swarm.backends.local.generating.cache import SlotCache
 from swarm.backends.local.learning.learner import LocalLearner
 from swarm.backends.local.model import fit, loading
 from swarm.backends.local.model import threads as module
 from swarm.backends.local.model.cache_shape import measure_cache_shape
 from swarm.backends.local.model.fit import free_bytes, host_needs, needs, require_room
-from swarm.backends.local.model.loading import _skeleton, chosen_device, load_policy
+from swarm.backends.local.model.loading import _skeleton, chosen_device, load_policy, read_model
 from swarm.backends.local.model.threads import A_THREAD, RUNS_AT_ONCE, SET_BY_HAND, choose_threads, threads
 from swarm.backends.protocols import BackendError
 from swarm.job import Job
@@ -90,6 +91,16 @@ def test_damaged_files_and_another_shape_are_refused(tmp_path: Path) -> None:
     for folder in tmp_path.iterdir():
         with pytest.raises(BackendError, match="does not load"):
             load_policy(folder, _job())
+
+
+@pytest.mark.parametrize("load", [lambda f: read_model(f, torch.float32, "eager"), lambda f: _skeleton(f, _job())])
+def test_code_of_a_model_is_not_run_and_not_to_be_trusted(load: Callable[[Path], object], tmp_path: Path) -> None:
+    own = {"model_type": "own", "auto_map": {"AutoConfig": "own.Own", "AutoModelForCausalLM": "own.Own"}}
+    (tmp_path / "config.json").write_text(json.dumps(own))
+    (tmp_path / "own.py").write_text("raise SystemExit('it ran')\n")
+    with pytest.raises(BackendError, match="never run") as refused:
+        load(tmp_path)
+    assert "trust" not in str(refused.value)
 
 
 def test_a_weight_that_is_missing_is_named_and_not_made_up(tmp_path: Path) -> None:
