@@ -21,7 +21,7 @@ from research.cli.swarm.watching.status_lines import status_lines
 from research.cli.swarm.watching.top import top
 from research.environments.bring import environment_of
 from research.installation.backends import require_backend
-from research.installation.base_job import read_job, with_backend
+from research.installation.base_job import read_job, with_backend, with_fields
 from research.installation.home import Home
 from research.installation.server_process import SwarmProcess, SwarmProcessError, stop_swarm
 from research.servers.names import BadServer, checked
@@ -90,6 +90,10 @@ def start(
         str | None,
         typer.Option(help="Backend, in place of the job's: local, verl (docs/cluster.md), or an installed one."),
     ] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option(help="Most tokens of prompt and answer, in place of the job's.", show_default=False),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Start nothing: say what the backend verl finds and lacks here.")
     ] = False,
@@ -134,6 +138,8 @@ def start(
         _warn_of_rate(wanted)
     if backend is not None:
         wanted = with_backend(wanted or Job(), backend)
+    if max_context is not None:
+        wanted = with_fields(wanted or Job(), max_context=max_context)
     if wanted is not None and server is None:
         require_backend(wanted.backend)
     home.prepare()
@@ -286,9 +292,7 @@ def _with_model(job: Job, path: str) -> Job:
     """Return the job with the model of a folder; raise InvalidRequest where that is none."""
     require_model_folder(path)
     said = job.model if isinstance(job.model, PathModel) else PathModel(path=path)  # a tiny one's warm start is its own
-    return job.model_copy(
-        update={"model": said.model_copy(update={"path": str(Path(path).absolute()), "sha256": None})}
-    )
+    return with_fields(job, model=said.model_copy(update={"path": str(Path(path).absolute()), "sha256": None}))
 
 
 def _warn_of_rate(job: Job) -> None:
