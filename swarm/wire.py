@@ -278,6 +278,10 @@ class EndAck(Ack):
 
     tokens: int | None = None
     """Tokens that the policy sampled in the episode; None where the server does not know any more."""
+    refused: int = Field(default=0, exclude_if=lambda value: not value)
+    """Model calls of the episode that were refused."""
+    refusal: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What the last of them was told."""
 
 
 class SharesRequest(_Wire):
@@ -434,6 +438,10 @@ class EpisodeSummary(_Wire):
     """Sampled tokens."""
     code: str | None = None
     """sha256 of the files of the agent that played it; None where its client did not say."""
+    refusals: Mapping[str, int] = Field(default_factory=dict)
+    """Model calls that were refused since the server was started, by their error's code."""
+    refusal: str | None = None
+    """What the last of them was told."""
 
 
 class EpisodeList(_Wire):

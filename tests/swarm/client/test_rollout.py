@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import math
 import urllib.error
+from contextlib import suppress
 from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, 
 from swarm.client.agents import Result, UnusableReward, WrongResult
 from swarm.client.failures import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
 from swarm.environments import Outcome
-from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed
+from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed, SwarmError
 from swarm.wire import Ack, ServerState
 from tests.swarm.factories import HI, good
 from tests.swarm.server.support import Served, job, serving
@@ -52,6 +53,13 @@ async def silent(_: Episode[Any]) -> float:
     return 1.0
 
 
+async def refused(episode: Episode[Any]) -> float:
+    """Do as command lines do: hide what the server said."""
+    with suppress(SwarmError):
+        await episode.chat([{"role": "user", "content": "x" * 20_000}])
+    return 0.0
+
+
 @pytest.mark.parametrize(
     ("misplay", "reason"),
     [
@@ -82,6 +90,7 @@ async def test_an_agent_that_always_fails_ends_the_rollout_with_its_last_error(c
         (agent_of(then=None), "None", 1),
         *((agent_of(then=wrong), type(wrong).__name__, 1) for wrong in ("good", (1.0, True, 2), [1.0], object())),
         (silent, "model", MOST_MISPLAYS),
+        (refused, "maximum context length", MOST_MISPLAYS),
         (agent_of(then=math.nan), "nan", MOST_MISPLAYS),
     ],
 )

@@ -9,6 +9,7 @@ from research.cli.swarm.watching.words import (
     job_words,
     line_words,
     number,
+    refusals_words,
     state_words,
     step_words,
     tokens_words,
@@ -36,6 +37,7 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
         ("tokens", tokens_words(snapshot)),
         ("waits for", waits_words(snapshot)),
         ("drops", drops_words(snapshot)),
+        *([("refused", f"calls {refusals_words(snapshot)}")] if snapshot.refusals else []),
         ("more", MORE),
     ]
 
