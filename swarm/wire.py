@@ -28,7 +28,7 @@
     POST /v1/responses                 OpenAI responses    (the episode's api_key)
     POST /v1/messages                  Anthropic messages  (the episode's api_key)
     POST /v1/messages/count_tokens     Anthropic messages  (the episode's api_key; nothing is recorded)
-    GET  /v1/models                                   -> OpenAI list   (api_key or any role)
+    GET  /v1/models, /v1/models/{id}                  -> OpenAI list, model   (api_key or any role)
     GET  /openapi.json                                                 (any role)
     GET  /health                                      -> {"status": "ok"}   (no key)
 

@@ -70,6 +70,7 @@ def _with_training(told: Snapshot, training: Training) -> Snapshot:
             "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
             "episodes": {name: rollout.counts[name] for name in _COUNTS},
             "drops": _counted(rollout.counts, "drop_"),
+            "flat": training.flat,
             "refusals": _counted(rollout.counts, "refused_"),
             "refusal": rollout.ledger.refusal,
             "recent_drops": tuple(

@@ -75,6 +75,8 @@ def _head(frame: TopFrame) -> Iterator[Text]:
     yield _named("tokens", tokens_words(snapshot))
     if status.evaluation is not None or status.best is not None:
         yield _named("evaluation", evaluation_words(status))
+    if snapshot.flat is not None:
+        yield _named("warning", snapshot.flat, "yellow")
     yield _named("drops", drops_words(snapshot), "" if not snapshot.drops else "yellow")
 
 

@@ -32,6 +32,7 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
         ("step", step_words(snapshot)),
         ("reward", _now_and_then(frame, REWARD)),
         ("success", _now_and_then(frame, SUCCESS)),
+        *([("warning", snapshot.flat)] if snapshot.flat is not None else []),
         ("evaluation", evaluation_words(status)),
         ("episodes", f"{episodes}, {line_words(snapshot)}"),
         ("tokens", tokens_words(snapshot)),

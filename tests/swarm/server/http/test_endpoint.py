@@ -83,6 +83,18 @@ async def test_a_prompt_that_leaves_no_room_is_refused_with_its_code(served: Ser
     assert (await served.chat(await served.begin(kind="eval"), "x" * 155)).status == 200
 
 
+async def test_an_anthropic_base_url_with_v1_works_and_the_one_model_can_be_asked_for(served: Served) -> None:
+    lease = await served.begin()
+    body = {"model": lease["model"], "max_tokens": 3, "messages": [{"role": "user", "content": "hi"}]}
+    for path in ("/v1/messages", "/v1/v1/messages"):
+        assert (await served.post(path, lease["api_key"], body)).status == 200
+    del body["max_tokens"]
+    assert (await served.post("/v1/v1/messages/count_tokens", lease["api_key"], body)).status == 200
+    (card,) = (await served.call("GET", "/v1/models", lease["api_key"])).body["data"]
+    assert (await served.call("GET", f"/v1/models/{lease['model']}", lease["api_key"])).body == card
+    assert (await served.call("GET", "/v1/models/other", lease["api_key"])).code == "not_found"
+
+
 async def test_a_malformed_body_is_an_openai_error(served: Served) -> None:
     lease = await served.begin()
     answer = await served.call("POST", "/v1/chat/completions", lease["api_key"], raw=b"{")
