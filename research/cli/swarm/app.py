@@ -26,7 +26,7 @@ from research.installation.home import Home
 from research.installation.server_process import SwarmProcess, SwarmProcessError, stop_swarm
 from research.servers.names import BadServer, checked
 from research.servers.option import Server
-from research.servers.running import ReachedServer, reached
+from research.servers.running import ReachedServer, reached, starting
 from research.servers.starting import Wish, started
 from swarm.client import SwarmClient
 from swarm.environments.registry import environments, get_environment, look_in
@@ -128,7 +128,7 @@ def start(
 
         AJET_TOKEN=... ajet swarm start --server http://trainer:8700 --job job.json
     """
-    home = Home.locate()
+    home, (name, server) = Home.locate(), starting(name, server)
     look_in(home.environments)
     if environment is not None and environment not in environments():
         environment = environment_of(environment, None, home.prepare(), warn).name
@@ -239,7 +239,10 @@ def _elsewhere(server: str, wish: Wish, wanted: Job | None) -> ReachedServer:
     if wanted is not None and isinstance(wanted.model, PathModel) and Path(wanted.model.path).exists():
         warn(f"the model's folder {wanted.model.path} is looked for where the server runs, not here")
     if wish != Wish():
-        raise BadServer("expected --server alone, or with --job: it runs already; found options that start a server")
+        raise BadServer(
+            f"expected the server {server} (--server, or AJET_SERVER) alone, or with --job: it runs already; found "
+            "options that start one here; leave them out, or name one that is to run here with --name"
+        )
     if wanted is None:
         raise BadServer(f"expected --job FILE or --environment NAME for the server {server}; found neither")
     return reached(server)
