@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -39,6 +42,9 @@ from swarm.wire import ServerState, Status
 DEFAULT_PORT = 8700
 PATIENCE_S = 15.0
 """A server that does not say within so long what it does is stopped, or busy beyond use."""
+
+_BOOTING = "booting the model (made on the spot at first use: a minute or two)"
+TOLD_EVERY_S = 15.0
 
 HOW_TO_TRAIN = "ajet swarm start --environment guess, or --job FILE: there is no job under way"
 
@@ -168,10 +174,34 @@ def _served(at: ReachedServer, client: SwarmClient, wanted: Job | None, *, ran: 
         client.stop()
     if wanted is None:
         return client.status()
-    if quiet:
+    shown = console().is_terminal and not quiet
+    with console().status(_BOOTING) if shown else _told(at):
         return client.ensure_training(wanted)
-    with console().status("booting the model (made on the spot at first use)"):
-        return client.ensure_training(wanted)
+
+
+@contextmanager
+def _told(at: ReachedServer) -> Iterator[None]:
+    """Say to whoever captures the output that it boots, and every quarter of a minute how far it is."""
+    over, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(TOLD_EVERY_S):
+            last = "" if at.process is None else _last_event(at.process.folder / "server.log")
+            warn(f"still booting after {time.monotonic() - began:.0f} s{last}")
+
+    warn(_BOOTING)
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _last_event(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 2000))
+        lines = file.read().decode(errors="replace").splitlines()
+    return f": {lines[-1].partition('event=')[2]}" if lines else ""
 
 
 def _say_started(at: ReachedServer, status: Status) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import TypeVar
 
+from swarm.backends.protocols import Renderer
 from swarm.errors import EngineUnavailable, NotFound, ServerFailed
 from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.service.core import SwarmServer
@@ -43,11 +44,14 @@ class Inspection:
 
     async def episode(self, name: str) -> EpisodeRecord:
         """Return one episode with every token; NotFound if there is none of this name."""
-        record = await self._record(name)
+        record, renderer = await self._record(name), self.renderer
+        return record if renderer is None else await asyncio.to_thread(with_texts, record, renderer)
+
+    @property
+    def renderer(self) -> Renderer | None:
+        """What knows the text of ids; None while no engine runs."""
         training = self._training()
-        if training is None or training.rollout.ledger.renderer is None:
-            return record
-        return await asyncio.to_thread(with_texts, record, training.rollout.ledger.renderer)
+        return None if training is None else training.rollout.ledger.renderer
 
     async def names(self) -> list[str]:
         """Return the ids of all episodes that are known, the oldest first."""
