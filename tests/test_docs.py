@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -139,6 +140,12 @@ def test_a_command_or_an_option_that_is_not_there_is_seen() -> None:
     assert list(problems(["ajet", "study", "shwo", "x"])) == ["ajet study has no command shwo"]
     assert list(problems(["ajet", "research", "x", "--buget=1h"])) == ["ajet research has no option --buget=1h"]
     assert list(problems(["ajet", "research", "x", "--budget", "1h"])) == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=named)
+def test_every_block_of_python_and_json_is_whole(page: Path) -> None:
+    for language, block in re.findall(r"^```(python|json)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        ast.parse(block) if language == "python" else json.loads(block)
 
 
 @pytest.mark.parametrize("room", ROOMS)

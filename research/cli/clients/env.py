@@ -77,7 +77,8 @@ PRESETS: Final[Mapping[CommandLine, Preset]] = {
         "--no-check-update", "--no-show-model-warnings", "--analytics-disable",
     ]""",
         """{"OPENAI_API_BASE": episode.base_url, "OPENAI_API_KEY": episode.api_key}""",
-        'a max_context of 4,096, and "foreign_sampling": "neutralise", as it asks for a temperature of 0',
+        'a max_context of 4,096, and "foreign_sampling": "neutralise", as it asks for a temperature of 0; it prints '
+        "more after its answer",
     ),
 }
 _FILE: Final = '''"""{name} plays, and what it calls the model for is trained. Its job needs {needs}."""
@@ -99,7 +100,7 @@ def agent(episode):
         )
     if ended.returncode:
         raise RuntimeError(f"{{command[0]}} ended with {{ended.returncode}}: {{(ended.stderr or ended.stdout)[-500:]}}")
-    solved = ended.stdout.strip().endswith(episode.task.data["answer"])
+    solved = ended.stdout.strip().endswith(episode.task.data["answer"])  # or whatever the play is to be worth
     return float(solved), solved
 '''
 

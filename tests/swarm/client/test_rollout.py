@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import re
 import urllib.error
 from contextlib import suppress
 from email.message import Message
@@ -16,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, NamedTask
+from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, NamedTask, plain_agent
 from swarm.client.agents import Result, UnusableReward, WrongResult
 from swarm.client.failures import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
 from swarm.environments import Outcome
@@ -317,3 +318,17 @@ def test_one_good_play_clears_an_agent_for_good(kind: Any) -> None:
 )
 def test_who_catches_the_wider_error_goes_on_to_do_so(kind: type[Exception], parent: type[Exception]) -> None:
     assert issubclass(kind, parent)
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "agents.md"
+
+
+async def test_the_agents_of_the_page_play_as_they_are_written(client: AsyncSwarmClient) -> None:
+    tasks = [SimpleNamespace(id="q", data={"question": "hi", "answer": "no such answer"})]
+    played = []
+    for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        if "def agent(episode)" in block:
+            exec(block, page := {})
+            agent = page["agent"]
+            played += await client.evaluate(agent if asyncio.iscoroutinefunction(agent) else plain_agent(agent), tasks)
+    assert [(play.reward, play.failed, bool(play.tokens)) for play in played] == [(0.0, "", True)] * 2
