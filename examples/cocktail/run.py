@@ -108,6 +108,7 @@ def _report(episodes: Sequence[EpisodeSummary], job: Job, out: Path) -> None:
 
 def _draw(rewards: dict[str, list[float]], out: Path) -> None:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(7.6, 4.2), layout="constrained")
     axes = figure.subplots()
@@ -116,7 +117,7 @@ def _draw(rewards: dict[str, list[float]], out: Path) -> None:
     half = len(next(iter(rewards.values()))) / 2
     axes.axvline(half + 0.5, color="gray", linestyle=":", label="shares 40/30/30, then 20/40/40")
     axes.set(xlabel="batch", ylabel="mean reward", ylim=(0, 1))
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.legend(frameon=False)
     for suffix in (".svg", ".png"):
         figure.savefig(out.with_suffix(suffix), dpi=130)
