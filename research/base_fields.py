@@ -20,7 +20,7 @@ _OWN: Final = {"seed", "tracking"}
 
 def fixed_fields(base: Job) -> dict[str, Any]:
     """Return the fields of a base job that were said, or are not as in every other job, as JSON values."""
-    held, usual = (job.model_dump(mode="json", exclude=_OWN) for job in (base, Job()))
+    held, usual = base.model_dump(mode="json", exclude=_OWN), Job.usual(base.model)
     return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual[name]}
 
 

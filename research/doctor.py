@@ -103,7 +103,10 @@ def _storage(environ: Mapping[str, str]) -> list[Check]:
     if free < _MINIMUM_FREE_GIB:
         remedy = f"free at least {_MINIMUM_FREE_GIB:.0f} GiB or set AJET_HOME"
         disk = Check("disk", "missing", f"{free:.2f} GiB free at {existing}", remedy)
-    return [Check("home", "ok", f"{home.path} ({source})"), disk, _guarded("database", lambda: _database(home))]
+    place = Check("home", "ok", f"{home.path} ({source})")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        place = Check("home", "missing", f"{existing} cannot be written to", f"{source}: name a folder of yours")
+    return [place, disk, _guarded("database", lambda: _database(home))]
 
 
 def _database(home: Home) -> Check:

@@ -47,6 +47,8 @@ _STEPS = (
 
 LONGEST_AGENT = 64
 """Bytes of an agent's name."""
+TINY_CONTEXT = 2048
+"""Tokens that a tiny model has positions for."""
 
 
 def _named(name: str) -> str:
@@ -150,6 +152,7 @@ class Job(Versioned):
     """What a swarm server trains: model, environment, algorithm, batch, optimiser and limits."""
 
     first_fields: ClassVar[frozenset[str]] = _FIRST_FIELDS
+    earlier_defaults: ClassVar[tuple[Mapping[str, Any], ...]] = ({"max_context": 256},)
 
     environment: str = "guess"
     """Name of the environment the model is warm-started on and the built-in agents play. Default `guess`."""
@@ -394,8 +397,9 @@ class Job(Versioned):
 
     max_tokens: int = Field(default=16, ge=1, le=1_000_000)
     """Most tokens one call may generate unless it asks for fewer. Default 16."""
-    max_context: int = Field(default=256, ge=16, le=10_000_000)
-    """Most tokens of prompt and answer together. Default 256."""
+    max_context: int = Field(default=TINY_CONTEXT, ge=16, le=10_000_000)
+    """Most tokens of prompt and answer together. Default 2048 for a tiny model, as many as it takes; 256 for a model of
+    a folder, whose key-value cache grows with it: agents with tools want thousands."""
     max_concurrency: int = Field(default=64, ge=1, le=4096)
     """Sequences the engine advances at once, where `kv_cache_bytes` has room for as many. Default 64."""
     kv_cache_bytes: int = Field(default=4 << 30, ge=1 << 16)
@@ -494,6 +498,12 @@ class Job(Versioned):
         return self
 
     @model_validator(mode="after")
+    def _context_of_its_model(self) -> Self:
+        if isinstance(self.model, PathModel) and "max_context" not in self.model_fields_set:
+            self.__dict__["max_context"] = 256
+        return self
+
+    @model_validator(mode="after")
     def _warm_up_ends(self) -> Self:
         if self.lr_warmup_steps > self.steps:
             raise ValueError(
@@ -532,6 +542,11 @@ class Job(Versioned):
                 f"found {self.minibatches} and {self.episodes_per_step}"
             )
         return self
+
+    @classmethod
+    def usual(cls, model: ModelSpec) -> dict[str, Any]:
+        """Return, as JSON values, what fields are where a job of this model does not say them."""
+        return {**cls(model=model).model_dump(mode="json"), "model": TinyModel().model_dump(mode="json")}
 
     @property
     def tasks_per_step(self) -> int:

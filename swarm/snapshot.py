@@ -108,6 +108,12 @@ class Snapshot(_Told):
     """Since the training began: begun, ended, trained, evaluated, aborted, fenced."""
     drops: Mapping[str, int] = Field(default_factory=dict)
     """Episodes that were dropped or fenced since the training began, by reason."""
+    flat: str | None = None
+    """Why hardly anything is learned, where the last steps' rewards show it."""
+    refusals: Mapping[str, int] = Field(default_factory=dict)
+    """Model calls that were refused since the engine was started, by their error's code."""
+    refusal: str | None = None
+    """What the last of them was told."""
     recent_drops: tuple[DropSnapshot, ...] = ()
     """The last ones, the newest first."""
 

@@ -28,7 +28,7 @@
     POST /v1/responses                 OpenAI responses    (the episode's api_key)
     POST /v1/messages                  Anthropic messages  (the episode's api_key)
     POST /v1/messages/count_tokens     Anthropic messages  (the episode's api_key; nothing is recorded)
-    GET  /v1/models                                   -> OpenAI list   (api_key or any role)
+    GET  /v1/models, /v1/models/{id}                  -> OpenAI list, model   (api_key or any role)
     GET  /openapi.json                                                 (any role)
     GET  /health                                      -> {"status": "ok"}   (no key)
 
@@ -278,6 +278,10 @@ class EndAck(Ack):
 
     tokens: int | None = None
     """Tokens that the policy sampled in the episode; None where the server does not know any more."""
+    refused: int = Field(default=0, exclude_if=lambda value: not value)
+    """Model calls of the episode that were refused."""
+    refusal: str | None = Field(default=None, exclude_if=lambda value: value is None)
+    """What the last of them was told."""
 
 
 class SharesRequest(_Wire):
@@ -434,6 +438,10 @@ class EpisodeSummary(_Wire):
     """Sampled tokens."""
     code: str | None = None
     """sha256 of the files of the agent that played it; None where its client did not say."""
+    refusals: Mapping[str, int] = Field(default_factory=dict)
+    """Model calls that were refused since the server was started, by their error's code."""
+    refusal: str | None = None
+    """What the last of them was told."""
 
 
 class EpisodeList(_Wire):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from tests.test_arrows import FLOORS
 
 ROOT = Path(__file__).parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *DOCS]
+PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "examples/README.md", *DOCS]
 README = (ROOT / "README.md").read_text()
 ARCHITECTURE = (ROOT / "docs" / "architecture.md").read_text()
 
@@ -33,6 +34,12 @@ def test_a_page_says_in_its_first_lines_who_should_read_on(page: Path) -> None:
 def test_the_readme_is_two_screens_and_every_page_is_reached_from_it() -> None:
     assert len(README.splitlines()) <= 90
     assert [named(page) for page in DOCS if f"]({named(page)})" not in README] == []
+
+
+def test_every_example_is_listed_with_its_command_and_what_to_expect() -> None:
+    page = (ROOT / "examples/README.md").read_text()
+    listed = re.findall(r"^\| \[(\w+)\]\(\1\) \|.+\|.+\|.+\|$", page, re.MULTILINE)
+    assert sorted(listed) == sorted(path.name for path in (ROOT / "examples").iterdir() if path.is_dir())
 
 
 def section(text: str, title: str) -> str:
@@ -107,7 +114,7 @@ def shown_commands(page: Path) -> Iterator[str]:
             yield one_line(words)
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=named)
+@pytest.mark.parametrize("page", [ROOT / "README.md", ROOT / "examples/README.md", *DOCS], ids=named)
 def test_every_command_that_a_page_shows_is_one_with_these_options(page: Path) -> None:
     wrong = [problem for line in shown_commands(page) for problem in problems(shlex.split(line, comments=True))]
     assert wrong == []
@@ -133,6 +140,12 @@ def test_a_command_or_an_option_that_is_not_there_is_seen() -> None:
     assert list(problems(["ajet", "study", "shwo", "x"])) == ["ajet study has no command shwo"]
     assert list(problems(["ajet", "research", "x", "--buget=1h"])) == ["ajet research has no option --buget=1h"]
     assert list(problems(["ajet", "research", "x", "--budget", "1h"])) == []
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *DOCS], ids=named)
+def test_every_block_of_python_and_json_is_whole(page: Path) -> None:
+    for language, block in re.findall(r"^```(python|json)\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+        ast.parse(block) if language == "python" else json.loads(block)
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -91,7 +91,8 @@ def command(*words):
 
 
 def environment(home):
-    return {**os.environ, "AJET_HOME": str(home / "home")}
+    others = {name: value for name, value in os.environ.items() if name != "AJET_SERVER"}  # the server is its own
+    return {**others, "AJET_HOME": str(home / "home")}
 
 
 def ajet(home, *words):

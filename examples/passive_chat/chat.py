@@ -5,8 +5,12 @@ are SIMULATED: a few lines that ask for a number within bounds and like those ne
 does not know. With their consent, their choices alone teach it.
 
     ajet swarm start --job examples/passive_chat/job.json
-    ajet passive start --feedback-s 20 &
+    ajet passive start --feedback-s 5 --per-user 6000 &
     AJET_APP_KEY=$(ajet passive key chat) python examples/passive_chat/chat.py http://127.0.0.1:8750
+
+The simulated users ask faster than people do, and so need a higher limit than 20 requests a minute. Expect that they
+like answers more afterwards: 0.44 before and 0.81 after in one run; by 0.16 over the five seeds, cut shorter, of
+`python benchmarks/powers.py --only passive`.
 """
 
 import asyncio

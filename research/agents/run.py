@@ -280,14 +280,15 @@ def hear(text: str, contained: bool = False) -> None:
 
 async def _report_progress(run: AgentRun) -> None:
     """Write a line whenever the job has advanced."""
-    before = ""
+    before, stream = "", run.request.stream
+    named = "" if stream == "default" else f"{shown(stream)}: "
     async with AsyncSwarmClient(run.server.url, run.server.token) as client:
         while True:
             await asyncio.sleep(PROGRESS_S)
             with suppress(SwarmError):
                 now = await _now(run, client)
                 if now != before:
-                    hear(f"ajet: {now}\n")
+                    hear(f"ajet: {named}{now}\n")
                 before = now
 
 

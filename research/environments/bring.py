@@ -53,7 +53,7 @@ MODULE: Final = "swarm.environments.bringing"
 SECONDS: Final = 300.0
 """For each of the two processes."""
 _DOING: Final[Mapping[str, str]] = {
-    "draw": "its tasks were drawn",
+    "draw": "its tasks were drawn and demonstrations of them made",
     "probe": "some of its tasks were posed by what clients hold",
 }
 """What each of them is for."""
@@ -63,20 +63,23 @@ _SECRET_BYTES = 32
 _TAIL_BYTES = 64 << 10
 
 
-def environment_of(text: str, reward: str | None, home: Home, note: Note) -> Environment:
+def environment_of(text: str, reward: str | None, home: Home, note: Note, play_s: float | None = None) -> Environment:
     """Return the environment that a text names, bringing it unless it is built in; raises BadEnvironment."""
     if reward is None and known_already(text):
         return get_environment(text)
-    return bring(read_reference(text, reward), home, note)
+    return bring(read_reference(text, reward), home, note, play_s)
 
 
-def bring(reference: Reference, home: Home, note: Note) -> BroughtEnvironment:
-    """Bring what a reference names; one that is here with the same parts is taken as it is. Raises BadEnvironment."""
+def bring(reference: Reference, home: Home, note: Note, play_s: float | None = None) -> BroughtEnvironment:
+    """Bring what a reference names; one that is here with the same parts is taken as it is. Raises BadEnvironment.
+
+    A demonstration of its code may take `play_s` seconds, 20 where that is left out.
+    """
     code = read_code(reference)
     packages = python_path(home, reference.source, code.requirements, note)
     note(f"bringing the environment {reference.text}")
     with draft_in(home.environments, home) as draft:
-        manifest = _written(reference, code, packages, draft, home, note)
+        manifest = _written(reference, code, packages, draft, home, note, play_s)
         folder = home.environments / manifest.full_name
         place(draft, folder)
     brought = BroughtEnvironment.open(folder)
@@ -101,20 +104,27 @@ def path_with(packages: Iterable[Path | str]) -> dict[str, str]:
 
 
 def _written(
-    reference: Reference, code: CodeFiles, packages: Sequence[Path], draft: Path, home: Home, note: Note
-) -> Manifest:
+    reference: Reference, code: CodeFiles, packages: Sequence[Path], draft: Path, home: Home, note: Note,
+    play_s: float | None,
+) -> Manifest:  # fmt: skip
     """Fill a draft with all that the environment consists of; return its manifest."""
     everything = draft / _EVERYTHING
     _write(everything, code.files)
     _write(draft / CODE, code.shared)
     lines = ["--lines", str(reference.lines), "--name", reference.name] if reference.lines else []
-    source = ("--source", reference.source.model_dump_json())
+    source = ["--source", reference.source.model_dump_json()]
+    source += [] if play_s is None else ["--play-seconds", str(play_s)]
     with _in_own_words(reference, draft):
         drawing = ("draw", *source, "--code", str(everything), "--out", str(draft), *lines)
         said = _asked(reference, packages, home, *drawing)
         probing = ("probe", *source, "--code", str(draft / CODE), "--tasks", str(draft / "tasks"))
         probed = _asked(reference, packages, home, *probing)
     _require_fitting(reference, code.shared, draft)
+    if (given := sum(said["splits"].values())) < (asked := said.pop("asked", 0)):
+        note(
+            f"{asked:,} tasks were asked for, {given:,} different ones came: what seeds gave again is left out, so "
+            "that kinds with few tasks are rarer than generate() makes them"
+        )
     if said["drawn_by"] != "seeds" and (path := holds_hidden(code.shared, _tasks_in(draft))) is not None:
         note(f"clients get {path}, which holds hidden tasks: call it tasks*.json, or move it into a folder hidden/")
         probed["hidden_apart"] = False
@@ -178,8 +188,8 @@ def _asked(reference: Reference, packages: Sequence[Path], home: Home, *argument
             out, _ = process.communicate(secret, timeout=SECONDS)
         except subprocess.TimeoutExpired as error:
             raise BadEnvironment(
-                f"expected {reference.text} to give its tasks within {SECONDS:g} s; its code did not return; mend "
-                "it, or give fewer"
+                f"expected {reference.text} to be brought within {SECONDS:g} s; its code did not return while "
+                f"{_DOING[arguments[0]]}; mend it, or give fewer"
             ) from error
         finally:
             _end(process)

@@ -112,7 +112,9 @@ def differences(known: MeasuredEnvironment, job: Job) -> tuple[str, ...]:
 
 def unusual_conditions(known: MeasuredEnvironment) -> dict[str, Any]:
     """Return the conditions of a measurement that were not at their defaults."""
-    return {name: value for name, value in _conditions(known).items() if value != _usual()[name]}
+    model = PathModel(path="") if known.model.startswith("path-") else TinyModel()
+    usual = {_WARM_START: 0, **conditions_of(Job(model=model))}
+    return {name: value for name, value in _conditions(known).items() if value != usual[name]}
 
 
 def all_measured(home: Home, environment: str) -> tuple[MeasuredEnvironment, ...]:
@@ -152,13 +154,13 @@ def _same(one: MeasuredEnvironment, other: MeasuredEnvironment) -> bool:
 
 
 def _conditions(known: MeasuredEnvironment) -> dict[str, Any]:
-    """Return the conditions of a measurement; what its file does not say was at its default."""
-    return {name: known.job.get(name, value) for name, value in _usual().items()}
+    """Return the conditions of a measurement; what its file does not say was at the first release's default."""
+    return {name: known.job.get(name, value) for name, value in _first().items()}
 
 
 @cache
-def _usual() -> Mapping[str, Any]:
-    return {**conditions_of(Job()), _WARM_START: 0}
+def _first() -> Mapping[str, Any]:
+    return {**conditions_of(Job.recorded({})), _WARM_START: 0}
 
 
 def _name(found: MeasuredEnvironment) -> str:

@@ -238,7 +238,7 @@ def _valid(job: Mapping[str, JsonValue]) -> dict[str, Any] | None:
 
 def _file(job: Mapping[str, JsonValue], said: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return a job as a file has it: its schema version, its environment, what was confirmed, what is not usual."""
-    usual = Job().model_dump(mode="json")
+    usual = Job.usual(Job.recorded(job).model)
     own = {
         name: value
         for name, value in job.items()

@@ -95,17 +95,21 @@ def base_job(
         )
     if isinstance(said.model, PathModel):  # what else the file says of the model stays, such as its warm start
         found = said.model.model_copy(update={"path": found.path, "sha256": found.sha256})
-    return said.model_copy(update={"model": found})
+    return with_fields(said, model=found)
 
 
 def with_backend(job: Job, backend: str | None) -> Job:
     """Return a job with a backend in place of its own; raise BadJob where it holds fields of another's."""
-    if backend is None:
-        return job
+    return job if backend is None else with_fields(job, backend=backend)
+
+
+def with_fields(job: Job, **fields: Any) -> Job:
+    """Return a job with other fields, and its model's defaults; raise BadJob where they do not fit the job's own."""
     try:
-        return Job.model_validate({**job.model_dump(exclude_unset=True), "backend": backend})
+        return Job.model_validate({**job.model_dump(exclude_unset=True), **fields})
     except ValidationError as error:
-        raise BadJob(f"--backend {backend}: {wrong_value(error)}") from error
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in fields)
+        raise BadJob(f"{names}: {wrong_value(error)}") from error
 
 
 def _of_a_study(file: Path) -> Job:

@@ -19,10 +19,11 @@ from typing import Any
 from sandboxes.gateway.gateway import Request
 from swarm.wire import EpisodeKind, tasks_digest
 
-MODEL_CALLS = frozenset(
-    {"/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/messages/count_tokens"}
-)  # fmt: skip
+_MESSAGES = ("/v1/messages", "/v1/messages/count_tokens")
+MODEL_CALLS = frozenset({"/v1/chat/completions", "/v1/responses", *_MESSAGES, *(f"/v1{path}" for path in _MESSAGES)})
+"""Anthropic's also behind a base URL with `/v1`, as the server serves them."""
 READING = frozenset({"/health", "/status", "/streams", "/v1/models"})
+_ONE_MODEL = re.compile(r"/v1/models/[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _HELD = re.compile(r"/episodes/[A-Za-z0-9_-]{1,128}/(heartbeat|end|abort)")
 STREAM = "default"
 WEIGHT = 1.0
@@ -52,7 +53,7 @@ class AccessPolicy:
 
     def __call__(self, request: Request) -> str | None:
         """Return why a request is refused, None when it may pass."""
-        if request.method == "GET" and request.path in READING:
+        if request.method == "GET" and (request.path in READING or _ONE_MODEL.fullmatch(request.path)):
             return None
         if request.method != "POST":
             return "reading more than the status"

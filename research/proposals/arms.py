@@ -190,7 +190,8 @@ def compare(
     control = arms[0].job_overrides
     kept = _KEPT if REWARD in controls else {}
     require_agreement(base, {name: [value] for name, value in kept.items()})
-    resolved = _job({**(base or Job()).model_dump(), **kept, "environment": environment, **fixed, **control})
+    under = base or Job.model_validate({name: value for name, value in control.items() if name == MODEL})
+    resolved = _job({**under.model_dump(), **kept, "environment": environment, **fixed, **control})
     owners = [entry for entry in hypotheses for _ in entry.settings[1:]]
     arms = (arms[0], *(_matched(arm, entry, resolved) for arm, entry in zip(arms[1:], owners, strict=True)))
     jobs = tuple(_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)

@@ -56,12 +56,25 @@ def own_name(asked: str | None, environ: Mapping[str, str] = os.environ) -> str 
     Raises BadServer for an address: what is asked of it lies on its own machine.
     """
     name = asked if asked is not None else environ.get(SERVER, "").strip() or None
-    if name is not None and any(mark in name for mark in ":/."):
+    if name is not None and _is_address(name):
         raise BadServer(
             f"expected the name of a server that was started here, found the address {name!r}: its files lie on its "
             "own machine; run this command there"
         )
     return None if name is None else checked(name)
+
+
+def starting(
+    name: str | None, server: str | None, environ: Mapping[str, str] = os.environ
+) -> tuple[str | None, str | None]:
+    """Return the name of the server that is to be started here, and the address of one elsewhere that takes its place.
+
+    Where neither is said AJET_SERVER is heeded, as by all commands that look at what was started.
+    """
+    asked = environ.get(SERVER, "").strip()
+    if name is not None or server is not None or not asked:
+        return name, server
+    return (None, asked) if _is_address(asked) else (asked, None)
 
 
 def running_names(home: Home) -> list[str]:
@@ -79,10 +92,14 @@ def reached(
     """
     place = home or Home.locate()
     known = asked if asked is not None else environ.get(SERVER, "").strip() or None
-    if known is not None and any(mark in known for mark in ":/."):
+    if known is not None and _is_address(known):
         return _addressed(known.rstrip("/"), role, environ, place)
     process = running(None if known is None else checked(known), place)
     return ReachedServer(process.url, _key(process, role), process)
+
+
+def _is_address(server: str) -> bool:
+    return any(mark in server for mark in ":/.")
 
 
 def _addressed(url: str, role: UserRole, environ: Mapping[str, str], home: Home) -> ReachedServer:

@@ -107,7 +107,8 @@ def _why(address: Address, error: Exception, ssh: SshSocket | None) -> str:
             f"user to the group `docker` (which makes them root on this machine), or run a rootless engine and name it "
             f"in DOCKER_HOST"
         )
-    words = str(error) if ssh is None else ssh.complaint() or str(error)
+    plain = (cause.strerror for cause in _causes(error) if isinstance(cause, OSError) and cause.strerror)
+    words = (None if ssh is None else ssh.complaint()) or next(plain, str(error))
     if user := address.parts.username:
         words = words.replace(f"{user}@", "").replace(user, "USER")
     return (

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 from swarm.client.agents import AgentFailed, UnusableReward, WrongResult
 from swarm.errors import EngineUnavailable, InvalidRequest, Throttled, Unreachable
+from swarm.wire import EndAck
 
 FIRST_WAIT_S: Final = 0.5
 MOST_WAIT_S: Final = 30.0
@@ -58,10 +59,17 @@ class Misplays:
             raise AgentMisplays(f"{found} ({_times(times)}, and no play was good); mend the agent and run it again")
 
 
-NO_CALL: Final = (
-    "expected the agent to call the model, with episode.chat or an SDK at episode.base_url with episode.api_key; found "
-    "plays that ended with a reward and no call, of which nothing can be trained"
-)
+def no_call(ended: EndAck) -> str:
+    """Return what is wrong with a play that ended with a reward and no answer of the model."""
+    if ended.refused:
+        return (
+            f"expected the model to answer the agent; found a play whose calls were all refused ({ended.refused}); the "
+            f"last was told: {ended.refusal}"
+        )
+    return (
+        "expected the agent to call the model, with episode.chat or an SDK at episode.base_url with episode.api_key; "
+        "found plays that ended with a reward and no call, of which nothing can be trained"
+    )
 
 
 def misplay_of(error: Exception) -> Misplay | None:

@@ -37,7 +37,7 @@ from swarm.client.agents import (
     worth_of,
 )
 from swarm.client.episode import Episode
-from swarm.client.failures import NO_CALL, LimitPauses, Misplays, is_servers, limited_s, misplay_of
+from swarm.client.failures import LimitPauses, Misplays, is_servers, limited_s, misplay_of, no_call
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -299,8 +299,9 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
         reward, success = worth_of(answer)
         ended = await self._end(episode, answer)
         if ended.tokens == 0 and episode.kind == "train":  # the server has dropped it
-            self._drop("no_calls", AgentFailed(NO_CALL))
-            self._misplays.count("no_calls", NO_CALL)
+            said = no_call(ended)
+            self._drop("no_calls", AgentFailed(said))
+            self._misplays.count("no_calls", said)
             return False
         version = episode.lease.policy_version
         self.results.append(

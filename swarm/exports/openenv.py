@@ -8,15 +8,18 @@ too, because OpenEnv takes them from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from swarm.wire import CallRecord, EpisodeRecord
 
+Decode = Callable[[Sequence[int]], str]
+"""Returns the text of ids, special tokens and all: turns, tools and their calls as the model reads and writes them."""
 
-def training_trace(record: EpisodeRecord) -> dict[str, Any]:
-    """Return the episode as a TrainingTrace; calls that sampled nothing are left out."""
-    turns = [_turn(record, call, prompt) for call, prompt in prompts(record) if call.sampled.ids]
+
+def training_trace(record: EpisodeRecord, decode: Decode | None = None) -> dict[str, Any]:
+    """Return the episode as a TrainingTrace, with texts where ids can be decoded; calls that sampled nothing go."""
+    turns = [_turn(record, call, prompt, decode) for call, prompt in prompts(record) if call.sampled.ids]
     return {"schema_version": 1, "turns": turns}
 
 
@@ -30,7 +33,13 @@ def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]
         yield call, prompt
 
 
-def _turn(record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...]) -> dict[str, Any]:
+def texts(call: CallRecord, prompt: Sequence[int], decode: Decode | None) -> dict[str, str | None]:
+    """Return what a call was shown and said; None of each where nobody can decode its ids."""
+    read = (lambda ids: None) if decode is None else decode
+    return {"prompt_text": read(prompt), "sampled_text": read(call.sampled.ids)}
+
+
+def _turn(record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...], decode: Decode | None) -> dict[str, Any]:
     return {
         "node_id": f"{record.id}/{call.index}",
         "prompt_token_ids": list(prompt),
@@ -44,6 +53,7 @@ def _turn(record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...]) -> d
             "versions": list(call.sampled.versions),
             "trained": call.trained,
             **_earned(call),
+            **({} if decode is None else texts(call, prompt, decode)),
             **record.model_dump(mode="json", include=_OF_THE_EPISODE),
         },
     }

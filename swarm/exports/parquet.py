@@ -12,12 +12,14 @@
     sampled_ids                                    list<int32>
     logprobs                                       list<float64>, natural, of each sampled id
     versions                                       list<int32>, policy version of each sampled id
+    prompt_text, sampled_text                      string, these ids as text, all marks and tool calls as they are;
+                                                   null where no engine runs, whose tokenizer reads them
     trained                                        bool, false: the sampled ids are context and not to be trained
     call_reward                                    float64, null where it is the episode's
     agent                                          string, which of its agents made the call; null where none said
 
-The file's metadata has `ajet_schema` = 3. Earlier versions wrote 2, without `code`, `call_reward` and `agent`, and 1,
-without `trained` too, where every call was. Needs pyarrow (the extra `export`).
+The file's metadata has `ajet_schema` = 4. Earlier versions wrote 3, without texts, 2, without `code`, `call_reward` and
+`agent` too, and 1, without `trained` too, where every call was. Needs pyarrow (the extra `export`).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from collections.abc import Iterator
 from typing import IO, Any
 
 from swarm.errors import InvalidRequest
-from swarm.exports.openenv import prompts
+from swarm.exports.openenv import Decode, prompts, texts
 from swarm.wire import EpisodeRecord
 
 _ROWS_A_GROUP = 256
@@ -35,7 +37,8 @@ _ROWS_A_GROUP = 256
 class ParquetExport:
     """Writes one parquet file to an open binary file; `close` makes it whole."""
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], decode: Decode | None = None) -> None:
+        self._decode = decode
         self._arrow, parquet = _pyarrow()
         self._schema = _schema(self._arrow)
         self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
@@ -43,7 +46,7 @@ class ParquetExport:
 
     def write(self, record: EpisodeRecord) -> None:
         """Add an episode's calls."""
-        self._rows.extend(_rows(record))
+        self._rows.extend(_rows(record, self._decode))
         if len(self._rows) >= _ROWS_A_GROUP:
             self._flush()
 
@@ -58,8 +61,8 @@ class ParquetExport:
             self._rows = []
 
 
-def _rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
-    shared = record.model_dump(exclude={"record", "id", "calls", "tokens"})
+def _rows(record: EpisodeRecord, decode: Decode | None) -> Iterator[dict[str, Any]]:
+    shared = record.model_dump(exclude={"record", "id", "calls", "tokens", "refusals", "refusal"})
     for call, prompt in prompts(record):
         yield {
             "episode": record.id,
@@ -69,6 +72,7 @@ def _rows(record: EpisodeRecord) -> Iterator[dict[str, Any]]:
             "drift": call.drift,
             "prompt_ids": prompt,
             "sampled_ids": call.sampled.ids,
+            **texts(call, prompt, decode),
             "logprobs": call.sampled.logprobs,
             "versions": call.sampled.versions,
             "trained": call.trained,
@@ -89,13 +93,15 @@ def _schema(arrow: Any) -> Any:
         "drift": text,
         "prompt_ids": ids,
         "sampled_ids": ids,
+        "prompt_text": text,
+        "sampled_text": text,
         "logprobs": arrow.list_(arrow.float64()),
         "versions": ids,
         "trained": arrow.bool_(),
         "call_reward": arrow.float64(),
         "agent": text,
     }
-    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "3"})
+    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "4"})
 
 
 def _pyarrow() -> tuple[Any, Any]:

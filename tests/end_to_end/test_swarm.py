@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from swarm.client import NamedTask, SwarmClient
+from swarm.client import AsyncSwarmClient, EpisodeResult, NamedTask, SwarmClient
 from swarm.job import Job, TinyModel
 from tests.end_to_end.factories import ajet, inherited
 from tests.lazily import lazy
@@ -50,42 +50,47 @@ def started(environment: dict[str, str], tmp_path: Path, steps: int = Job().step
     return found["url"], json.loads(Path(found["tokens"]).read_text())
 
 
-def documented_block(beginning: str) -> str:
-    """Return the shell block of docs/training.md that begins so."""
-    blocks: list[str] = re.findall(r"```bash\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    return next(block for block in blocks if block.startswith(beginning))
+def blocks(language: str) -> list[str]:
+    found: list[str] = re.findall(rf"^```{language}\n(.*?)^```", DOCUMENT.read_text(), re.DOTALL | re.MULTILINE)
+    return found
 
 
-def test_the_documented_curl_episode(environment: dict[str, str], tmp_path: Path) -> None:
-    url, tokens = started(environment, tmp_path)
-    ended = subprocess.run(
-        ["bash", "-euc", documented_block("HOME_DIR=")], env=environment, capture_output=True, text=True, timeout=400
-    )
-    assert ended.returncode == 0, ended.stderr
-    decoder, text, answers = json.JSONDecoder(), ended.stdout.strip(), []
-    while text:
-        answer, end = decoder.raw_decode(text)
-        answers.append(answer)
-        text = text[end:].strip()
-    completion, ack = answers
-    assert completion["object"] == "chat.completion"
-    assert completion["choices"][0]["message"]["role"] == "assistant"
-    assert ack["state"] == "ended"
-    with SwarmClient(url, tokens["viewer"]) as client:
-        assert client.status().collected_episodes == 1
+async def evaluated(home: Path, agent: Any) -> tuple[EpisodeResult, str]:
+    """Let the agent play a sum; return how, and the episode's id."""
+    async with AsyncSwarmClient.from_home(home=home, role="client") as client:
+        (played,) = await client.evaluate(agent, [types.SimpleNamespace(id="s", question="2+3", answer="5")])
+        return played, (await client.episodes(1)).episodes[0].id
 
 
-def test_the_documented_python_trains(environment: dict[str, str], tmp_path: Path) -> None:
-    url, tokens = started(environment, tmp_path, steps=2)
-    (source,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+@pytest.mark.timeout(1200)  # a busy machine takes 500
+def test_every_block_of_the_page_runs_as_written_and_its_program_learns(
+    environment: dict[str, str], tmp_path: Path
+) -> None:
+    """The plays by hand come first: a job whose steps are done takes no more."""
+
+    def ran(*command: str) -> str:
+        ended = subprocess.run(
+            command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=900, check=False
+        )
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    start, by_hand, look = blocks("bash")
+    program, with_tools = blocks("python")
+    ran("bash", "-euc", start)
+    assert ran("bash", "-euc", by_hand).count('"state":"ended"') == Job().group_size
+    with SwarmClient.from_home(home=tmp_path / "home", role="viewer") as client:
+        assert client.status().collected_episodes == Job().group_size
+    (tmp_path / "program.py").write_text(program)
+    said = ran(sys.executable, "program.py")
+    before, after = map(float, re.findall(r"[\d.]+", said)[-2:])
+    assert after > before + 0.2, said
     module = types.ModuleType("documented")
-    sys.modules["documented"] = module  # where its dataclass looks itself up
-    exec(source, module.__dict__)
-    summary = asyncio.run(module.train(url, tokens["client"]))
-    assert summary.episodes == 2 * Job().episodes_per_step
-    assert summary.dropped == {}
-    with SwarmClient(url, tokens["viewer"]) as client:
-        assert client.status().finished
+    exec(with_tools, module.__dict__)
+    played, newest = asyncio.run(evaluated(tmp_path / "home", module.agent))
+    assert played.failed == ""
+    ran("bash", "-euc", look.replace("EPISODE", newest))
+    assert (tmp_path / "calls.parquet").stat().st_size > 1000
 
 
 def test_the_openai_sdk_plays_an_episode(environment: dict[str, str], tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
-from swarm.job import Job, TinyModel
+from swarm.job import TINY_CONTEXT, Job, PathModel, TinyModel
 from swarm.verl_fields import VerlFields
 
 
@@ -110,6 +110,14 @@ def test_a_tiny_model_has_the_heads_that_its_backend_can_serve_unless_it_says_it
     assert Job.recorded(own.value()).same(own)
     assert not own.same(made)
     assert Job(**fields).model == Job(backend="fake", **fields).model
+
+
+def test_a_tiny_model_takes_all_its_positions_and_a_folder_of_any_length_what_it_did() -> None:
+    folder = PathModel(path="m")
+    assert Job().max_context == Job(max_context=2048, model=folder).max_context == TINY_CONTEXT
+    assert Job(model=folder).max_context == 256
+    assert Job.recorded({}).max_context == Job.model_validate({"schema_version": 1}).max_context == 256
+    assert Job.usual(Job(model=folder).model)["max_context"] == 256
 
 
 def test_a_training_goes_on_with_more_processes_on_other_nodes_but_with_no_other_backend() -> None:

@@ -27,6 +27,7 @@ from research.agents.run import AgentPlacement, AgentRun, perform
 from research.agents.supervision import supervise
 from research.cli.clients.client_summary import exit_code, show, tell_why
 from research.cli.clients.debug import debug
+from research.cli.clients.env import env
 from research.cli.clients.wheel import wheel
 from research.cli.output import print_json, warn
 from research.durations import parse_budget
@@ -80,6 +81,7 @@ Json = Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, th
 
 
 app.command()(wheel)
+app.command()(env)
 
 
 @app.callback()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -21,12 +24,12 @@ from research.cli.swarm.watching.status_lines import status_lines
 from research.cli.swarm.watching.top import top
 from research.environments.bring import environment_of
 from research.installation.backends import require_backend
-from research.installation.base_job import read_job, with_backend
+from research.installation.base_job import read_job, with_backend, with_fields
 from research.installation.home import Home
 from research.installation.server_process import SwarmProcess, SwarmProcessError, stop_swarm
 from research.servers.names import BadServer, checked
 from research.servers.option import Server
-from research.servers.running import ReachedServer, reached
+from research.servers.running import ReachedServer, reached, starting
 from research.servers.starting import Wish, started
 from swarm.client import SwarmClient
 from swarm.environments.registry import environments, get_environment, look_in
@@ -39,6 +42,9 @@ from swarm.wire import ServerState, Status
 DEFAULT_PORT = 8700
 PATIENCE_S = 15.0
 """A server that does not say within so long what it does is stopped, or busy beyond use."""
+
+_BOOTING = "booting the model (made on the spot at first use: a minute or two)"
+TOLD_EVERY_S = 15.0
 
 HOW_TO_TRAIN = "ajet swarm start --environment guess, or --job FILE: there is no job under way"
 
@@ -90,6 +96,10 @@ def start(
         str | None,
         typer.Option(help="Backend, in place of the job's: local, verl (docs/cluster.md), or an installed one."),
     ] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option(help="Most tokens of prompt and answer, in place of the job's.", show_default=False),
+    ] = None,
     check: Annotated[
         bool, typer.Option("--check", help="Start nothing: say what the backend verl finds and lacks here.")
     ] = False,
@@ -124,7 +134,7 @@ def start(
 
         AJET_TOKEN=... ajet swarm start --server http://trainer:8700 --job job.json
     """
-    home = Home.locate()
+    home, (name, server) = Home.locate(), starting(name, server)
     look_in(home.environments)
     if environment is not None and environment not in environments():
         environment = environment_of(environment, None, home.prepare(), warn).name
@@ -134,6 +144,8 @@ def start(
         _warn_of_rate(wanted)
     if backend is not None:
         wanted = with_backend(wanted or Job(), backend)
+    if max_context is not None:
+        wanted = with_fields(wanted or Job(), max_context=max_context)
     if wanted is not None and server is None:
         require_backend(wanted.backend)
     home.prepare()
@@ -162,10 +174,34 @@ def _served(at: ReachedServer, client: SwarmClient, wanted: Job | None, *, ran: 
         client.stop()
     if wanted is None:
         return client.status()
-    if quiet:
+    shown = console().is_terminal and not quiet
+    with console().status(_BOOTING) if shown else _told(at):
         return client.ensure_training(wanted)
-    with console().status("booting the model (made on the spot at first use)"):
-        return client.ensure_training(wanted)
+
+
+@contextmanager
+def _told(at: ReachedServer) -> Iterator[None]:
+    """Say to whoever captures the output that it boots, and every quarter of a minute how far it is."""
+    over, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(TOLD_EVERY_S):
+            last = "" if at.process is None else _last_event(at.process.folder / "server.log")
+            warn(f"still booting after {time.monotonic() - began:.0f} s{last}")
+
+    warn(_BOOTING)
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _last_event(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 2000))
+        lines = file.read().decode(errors="replace").splitlines()
+    return f": {lines[-1].partition('event=')[2]}" if lines else ""
 
 
 def _say_started(at: ReachedServer, status: Status) -> None:
@@ -233,7 +269,10 @@ def _elsewhere(server: str, wish: Wish, wanted: Job | None) -> ReachedServer:
     if wanted is not None and isinstance(wanted.model, PathModel) and Path(wanted.model.path).exists():
         warn(f"the model's folder {wanted.model.path} is looked for where the server runs, not here")
     if wish != Wish():
-        raise BadServer("expected --server alone, or with --job: it runs already; found options that start a server")
+        raise BadServer(
+            f"expected the server {server} (--server, or AJET_SERVER) alone, or with --job: it runs already; found "
+            "options that start one here; leave them out, or name one that is to run here with --name"
+        )
     if wanted is None:
         raise BadServer(f"expected --job FILE or --environment NAME for the server {server}; found neither")
     return reached(server)
@@ -286,9 +325,7 @@ def _with_model(job: Job, path: str) -> Job:
     """Return the job with the model of a folder; raise InvalidRequest where that is none."""
     require_model_folder(path)
     said = job.model if isinstance(job.model, PathModel) else PathModel(path=path)  # a tiny one's warm start is its own
-    return job.model_copy(
-        update={"model": said.model_copy(update={"path": str(Path(path).absolute()), "sha256": None})}
-    )
+    return with_fields(job, model=said.model_copy(update={"path": str(Path(path).absolute()), "sha256": None}))
 
 
 def _warn_of_rate(job: Job) -> None:

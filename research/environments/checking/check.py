@@ -42,9 +42,9 @@ class EnvironmentCheck:
 
 def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: Note) -> EnvironmentCheck:
     """Check what a text refers to; what was measured is kept. Raises BadEnvironment for what cannot be brought."""
-    environment = environment_of(text, reward, home, note)
+    environment = environment_of(text, reward, home, note, bounds.play_s)
     here = reward is None and known_already(text)
-    same = None if here else _drawn_again(text, reward, environment, home, note)
+    same = None if here else _drawn_again(text, reward, environment, home, bounds.play_s)
     plays = play_alone(environment.name, home, packages_of(environment.name, home, note), bounds, note)
     found = [*plays.faults, *_drawing_fault(same)]
     if not plays.faults:
@@ -68,10 +68,10 @@ def _tasks(environment: Environment, split: str) -> tuple[Task, ...]:
     return tuple(environment.tasks("train" if split == "train" else "search"))
 
 
-def _drawn_again(text: str, reward: str | None, first: Environment, home: Home, note: Note) -> bool:
+def _drawn_again(text: str, reward: str | None, first: Environment, home: Home, play_s: float) -> bool:
     """Bring it once more; return whether that gave the same. What a second drawing alone gave is not kept."""
     before = {path.name for path in home.environments.iterdir()}
-    again = bring(read_reference(text, reward), home, note)
+    again = bring(read_reference(text, reward), home, lambda _: None, play_s)  # all was said the first time
     if again.name not in before:
         take_away(again.folder, home)
     return again.name == first.name

@@ -7,6 +7,7 @@ torch loads; whatever is wrong with the model is one BackendError. Does not know
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ _CONVERSATION: Final[tuple[Message, ...]] = (
     {"role": "assistant", "content": "green"},
     {"role": "user", "content": "And how many days does it take to walk from here to the sea and back again?"},
 )
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,7 +201,7 @@ def _named_model(job: Job, models: Path) -> Path:
 
         require_context(job.max_context)  # before its making, which takes a while
         try:
-            return ensure_tiny(job.model, job.environment, models)
+            return ensure_tiny(job.model, job.environment, models, _log_warm_start)
         except (OSError, InvalidRequest) as error:
             raise BackendError(f"the tiny model could not be made under {models}: {error}") from error
     try:
@@ -210,7 +212,12 @@ def _named_model(job: Job, models: Path) -> Path:
         from swarm.backends.imitation.model import ensure_imitated
 
         try:
-            return ensure_imitated(job, models)
+            return ensure_imitated(job, models, _log_warm_start)
         except (OSError, InvalidRequest) as error:
             raise BackendError(f"the model could not be warm-started under {models}: {error}") from error
     return folder
+
+
+def _log_warm_start(done: int, of: int) -> None:
+    if 10 * done // of > 10 * (done - 1) // of:
+        log.info("event=warm_start step=%d/%d", done, of)

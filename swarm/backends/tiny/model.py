@@ -28,7 +28,7 @@ from swarm.backends.tiny.tokenizer import CALL_MARKS, END, LARGEST_NUMBER, START
 from swarm.backends.tiny.warm_start import Progress, one_thread, rendered, warm_start
 from swarm.environments import Environment, get_environment
 from swarm.environments.registry import look_in
-from swarm.job import TinyModel
+from swarm.job import TINY_CONTEXT, TinyModel
 
 _VERSION = 3
 """Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec.
@@ -37,7 +37,6 @@ A change of the template alone does not: a folder that an earlier version made g
 (the first one knew no tools), so that interrupted trainings and studies see no other prompts. Delete it for another.
 """
 
-_CONTEXT = 2048
 _VOCABULARY_PLAYS = 200
 _BETWEEN_MARKS = re.compile("|".join(map(re.escape, (START, END))))
 
@@ -50,10 +49,10 @@ def tiny_hash(spec: TinyModel, environment: str) -> str:
 
 def require_context(max_context: int) -> None:
     """Raise BackendError where a job wants longer sequences than a tiny model takes."""
-    if max_context > _CONTEXT:
+    if max_context > TINY_CONTEXT:
         raise BackendError(
-            f"expected a max_context of at most {_CONTEXT}, as many as a tiny model has positions, found "
-            f"{max_context}: set max_context to {_CONTEXT} or less, or name a model with more"
+            f"expected a max_context of at most {TINY_CONTEXT}, as many as a tiny model has positions, found "
+            f"{max_context}: set max_context to {TINY_CONTEXT} or less, or name a model with more"
         )
 
 
@@ -84,10 +83,10 @@ def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast
     tasks = environment.tasks("train")
     plays = [environment.demonstrate(rng.choice(tasks), rng) for _ in range(_VOCABULARY_PLAYS)]
     if not any(play.tools for play in plays):
-        return build_tokenizer((str(message["content"]) for play in plays for message in play.messages), _CONTEXT)
-    bytes_alone = build_tokenizer((), _CONTEXT)
+        return build_tokenizer((str(message["content"]) for play in plays for message in play.messages), TINY_CONTEXT)
+    bytes_alone = build_tokenizer((), TINY_CONTEXT)
     texts = [text for play in plays for text in _BETWEEN_MARKS.split(rendered(bytes_alone, play))]
-    return build_tokenizer(texts, _CONTEXT, CALL_MARKS)
+    return build_tokenizer(texts, TINY_CONTEXT, CALL_MARKS)
 
 
 def _initial(spec: TinyModel, tokenizer: transformers.PreTrainedTokenizerFast) -> transformers.LlamaForCausalLM:
@@ -99,7 +98,7 @@ def _initial(spec: TinyModel, tokenizer: transformers.PreTrainedTokenizerFast) -
         num_attention_heads=max(1, spec.hidden_size // spec.head_size),
         num_key_value_heads=max(1, spec.hidden_size // spec.head_size),
         head_dim=spec.head_size,
-        max_position_embeddings=_CONTEXT,
+        max_position_embeddings=TINY_CONTEXT,
         tie_word_embeddings=False,
         initializer_range=0.05,
         bos_token_id=None,

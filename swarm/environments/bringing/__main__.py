@@ -29,7 +29,7 @@ from swarm.environments.bringing.judged_tasks import ADD_PACKAGE
 from swarm.environments.bringing.loading import PlayableEnvironment, load_source, playable
 from swarm.environments.bringing.measuring import Bounds, UntrainedPlays, to_line
 from swarm.environments.bringing.memory import MOST_BYTES, bound_files, bound_memory
-from swarm.environments.bringing.writing import probe, write_lines, write_tasks
+from swarm.environments.bringing.writing import PLAY_S, probe, write_lines, write_tasks
 from swarm.environments.brought import CodeSource
 from swarm.environments.playing.code import where_of
 from swarm.environments.playing.lifeline import hold
@@ -85,7 +85,7 @@ def _drawn(arguments: argparse.Namespace, secret: bytes) -> dict[str, Any]:
     if arguments.lines:
         return write_lines(environment, arguments.name, arguments.lines, arguments.out)
     remedy = OTHER_OPTIONS if source.kind == "adapter" else OWN_SPLITS
-    return write_tasks(environment, secret, arguments.out, remedy)
+    return write_tasks(environment, secret, arguments.out, remedy, arguments.play_seconds)
 
 
 def _probed(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -93,7 +93,7 @@ def _probed(arguments: argparse.Namespace) -> dict[str, Any]:
     if not hasattr(environment, "name"):
         environment.name = "environment"  # type: ignore[misc]  # of a reward function's, which has none by itself
     tasks = {split: from_json((arguments.tasks / f"{split}.json").read_bytes()) for split in SPLITS}
-    return {"hidden_apart": not asyncio.run(probe(environment, tasks))}
+    return {"hidden_apart": not asyncio.run(probe(environment, tasks, arguments.play_seconds))}
 
 
 def _measure(arguments: argparse.Namespace, out: TextIO) -> None:
@@ -122,6 +122,7 @@ def _parser() -> argparse.ArgumentParser:
         action = actions.add_parser(name)
         action.add_argument("--source", required=True, help="JSON of where its code is")
         action.add_argument("--code", required=True, type=Path, help="folder of the code")
+        action.add_argument("--play-seconds", type=float, default=PLAY_S, help="what one demonstration may take")
     actions.choices["draw"].add_argument("--out", required=True, type=Path, help="folder for what is drawn")
     actions.choices["draw"].add_argument("--lines", type=Path, help="file of tasks, for a reward function")
     actions.choices["draw"].add_argument("--name", help="name of an environment made of such a file")

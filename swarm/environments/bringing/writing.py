@@ -6,10 +6,13 @@ of the environment's files are (`draw`), then once more where only those lie tha
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 import re
-from collections.abc import Mapping
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 from numbers import Real
 from pathlib import Path
@@ -27,25 +30,33 @@ from swarm.errors import InvalidRequest
 
 PLAYS: Final = 1000
 """Demonstrations that are written down."""
+PLAY_S: Final = 20.0
+"""Seconds that one demonstration, or the posing of one task, may take."""
+ASKED: Final = "asked"
+"""Beside what a manifest says: how many tasks the seeds were to give; 0 where they are given otherwise."""
 POSED: Final = 8
 """Tasks of each split that are posed, to see that they can be."""
 _SPLIT_LINES: Final = "add some, or name a split in each line"
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 
 
-def write_tasks(environment: Environment, secret: bytes, out: Path, remedy: str = OWN_SPLITS) -> dict[str, Any]:
-    """Write tasks and demonstrations into a folder; return what a manifest says of the environment.
+def write_tasks(
+    environment: Environment, secret: bytes, out: Path, remedy: str = OWN_SPLITS, play_s: float = PLAY_S
+) -> dict[str, Any]:
+    """Write tasks and demonstrations into a folder; return what a manifest says of the environment, and how many tasks
+    were asked for.
 
-    `remedy` is what the user can do where there are too few tasks.
+    `remedy` is what the user can do where there are too few tasks; a demonstration may take `play_s`.
     """
     words = _words(environment)
     way, drawn = draw(environment, secret, remedy)
     _write(drawn, out)
-    plays = _demonstrations(environment, drawn["train"]) if environment.has("imitate") else []
+    plays = _demonstrations(environment, drawn["train"], play_s) if environment.has("imitate") else []
     if plays:
         (out / DEMONSTRATIONS).write_text(demonstrations_to_json(plays), encoding="utf-8")
     return {
         **words, "drawn_by": way, "splits": {split: len(tasks) for split, tasks in drawn.items()},
+        ASKED: sum(environment.sizes.values()) if way == "seeds" else 0,
         "demonstrations": len(plays), "own_agent": environment.has("agent"), "oracle": environment.has("oracle"),
     }  # fmt: skip
 
@@ -76,7 +87,7 @@ def _write(drawn: Drawn, out: Path) -> None:
         (out / "tasks" / f"{split}.json").write_text(to_json(tasks), encoding="utf-8")
 
 
-async def probe(environment: Environment, tasks: Mapping[Split, tuple[Task, ...]]) -> bool:
+async def probe(environment: Environment, tasks: Mapping[Split, tuple[Task, ...]], play_s: float = PLAY_S) -> bool:
     """Pose some tasks of each split by the code alone; return whether that code makes hidden tasks by itself.
 
     Raises InvalidRequest for tasks that it cannot pose.
@@ -84,17 +95,18 @@ async def probe(environment: Environment, tasks: Mapping[Split, tuple[Task, ...]
     if not environment.has("agent"):
         for own in tasks.values():
             for task in islice(own, POSED):
-                await _pose(environment, task)
+                await _pose(environment, task, play_s)
     return _makes(environment, {_said(task) for task in tasks["hidden"]})
 
 
-async def _pose(environment: Environment, task: Task) -> None:
+async def _pose(environment: Environment, task: Task, play_s: float) -> None:
     try:
-        game = await call(environment.game, task)
-        if not isinstance(game, Game):
-            raise TypeError(f"expected a swarm.environments.Game of game(task), found {type(game).__name__}")
-        if not chat_messages(await call(game.opening), "opening"):
-            raise TypeError("expected a message or more of opening(), found none")
+        async with asyncio.timeout(play_s):
+            game = await call(environment.game, task)
+            if not isinstance(game, Game):
+                raise TypeError(f"expected a swarm.environments.Game of game(task), found {type(game).__name__}")
+            if not chat_messages(await call(game.opening), "opening"):
+                raise TypeError("expected a message or more of opening(), found none")
     except Exception as error:  # whatever foreign code does to a task
         said = f"{type(error).__name__}: {error}{where_of(error)}"
         raise InvalidRequest(
@@ -119,9 +131,27 @@ def _said(task: Task) -> str:
     return json.dumps([task.id, task.data], sort_keys=True, default=str)
 
 
-def _demonstrations(environment: Environment, tasks: tuple[Task, ...]) -> list[Demonstration]:
-    rng = random.Random(0)
-    plays = [environment.demonstrate(rng.choice(tasks), rng) for _ in range(PLAYS)]
+@contextmanager
+def _bounded(play_s: float) -> Iterator[None]:
+    """Raise TimeoutError within foreign code that takes longer, where it stands; in a process's main thread alone."""
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"a play of imitate() did not end within {play_s:g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, play_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def _demonstrations(environment: Environment, tasks: tuple[Task, ...], play_s: float) -> list[Demonstration]:
+    rng, plays = random.Random(0), []
+    for _ in range(PLAYS):
+        with _bounded(play_s):
+            plays.append(environment.demonstrate(rng.choice(tasks), rng))
     for play in plays:
         if not any(message["role"] == "assistant" for message in chat_messages(play.messages, "imitate")):
             raise InvalidRequest(

@@ -35,6 +35,7 @@ from functools import partial
 
 from swarm.backends.protocols import Backend, Tool
 from swarm.errors import ContextExceeded, EngineUnavailable, SwarmError
+from swarm.job import TINY_CONTEXT, Job, TinyModel
 from swarm.server.calls.generation import AnswerGeneration, SampledPiece
 from swarm.server.calls.prompts import PromptBuilder
 from swarm.server.calls.sampling_plan import SamplingPlan, sampling_plan, shown_tools
@@ -80,7 +81,7 @@ class Call:
         agent: str = "",
         grace_s: float = GRACE_S,
     ) -> None:
-        _check_room(prompt, plan, ledger.job.max_context)
+        _check_room(prompt, plan, ledger.job)
         self._ledger = ledger
         self._episode = episode
         self._claims = Claims("model", episode=episode.id, epoch=episode.epoch)
@@ -333,14 +334,22 @@ class Call:
             raise self._error
 
 
-def _check_room(prompt: Prompt, plan: SamplingPlan, most: int) -> None:
-    asked, answer = len(prompt.prompt_ids), plan.sampling.max_tokens
-    if asked + answer > most:
-        raise ContextExceeded(
-            f"expected prompt and answer within {most} tokens, found {asked} of prompt and {answer} of answer; "
-            "shorten the messages or ask for a smaller `max_tokens`",
-            param="messages",
-        )
+def _check_room(prompt: Prompt, plan: SamplingPlan, job: Job) -> None:
+    asked, answer, most = len(prompt.prompt_ids), plan.sampling.max_tokens, job.max_context
+    if asked + answer <= most:
+        return
+    full = isinstance(job.model, TinyModel) and most >= TINY_CONTEXT
+    ways = [
+        "shorten the messages",
+        *(["ask for a smaller `max_tokens`"] if asked < most else []),
+        "or train a model with more positions than a tiny one (`ajet swarm start --model`)" if full else
+        "or give the job a larger `max_context` (`ajet swarm start --max-context N`)",
+    ]  # fmt: skip
+    raise ContextExceeded(  # begins as OpenAI's does: litellm and others know it by these words
+        f"This model's maximum context length is {most} tokens (the job's `max_context`), and {asked + answer} were "
+        f"requested: {asked} of prompt and {answer} of answer; {', '.join(ways)}",
+        param="messages",
+    )
 
 
 def _unseen(tools: Sequence[Tool], prompt: Prompt) -> bool:

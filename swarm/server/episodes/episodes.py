@@ -11,7 +11,8 @@ Knows nothing of groups, batches, the store or HTTP.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -47,7 +48,8 @@ class LeasedEpisode:
     `version` is the policy that served when it began, at `begun_at`, `code` the sha256 of its agent's files, if its
     client said it.
 
-    `settling` is the work of writing its end or its team's first phase down, while that goes on.
+    `settling` is the work of writing its end or its team's first phase down, while that goes on. `refusals` counts its
+    refused calls by their error's code, `refusal` is what the last one was told.
     """
 
     id: str
@@ -66,6 +68,8 @@ class LeasedEpisode:
     begun_at: float = 0.0
     calls: set[Interruptible] = field(default_factory=set)
     settling: asyncio.Task[None] | None = None
+    refusals: Counter[str] = field(default_factory=Counter)
+    refusal: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -95,6 +99,9 @@ class ClosedEpisode:
     epoch: int
     tokens: int | None = None
     """Tokens sampled in it; None where a former life of the server knew them."""
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    refusal: str | None = None
+    """As of a `LeasedEpisode`."""
 
 
 class Leases:
@@ -183,10 +190,14 @@ class Leases:
         closed = self._closed.get(episode_id)
         return closed.state if closed is not None else None
 
-    def tokens_of(self, episode_id: str) -> int | None:
-        """Return how many tokens were sampled in a closed episode, or None where it is not remembered."""
-        closed = self._closed.get(episode_id)
-        return closed.tokens if closed is not None else None
+    def refusals_of(self, episode_id: str) -> tuple[Mapping[str, int], str | None]:
+        """Return how many calls of an episode were refused, by code, and what the last one was told."""
+        known = self._open.get(episode_id) or self._closed.get(episode_id)
+        return ({}, None) if known is None else (known.refusals, known.refusal)
+
+    def closed(self, episode_id: str) -> ClosedEpisode | None:
+        """Return what is remembered of a closed episode, None where nothing is."""
+        return self._closed.get(episode_id)
 
     def renew(self, episode: LeasedEpisode | PreparedEpisode) -> None:
         """Let the lease live its whole time from now: its client was heard of."""
@@ -208,6 +219,7 @@ class Leases:
 
     def close(self, episode: LeasedEpisode | PreparedEpisode, state: Closing) -> None:
         """Close an open or prepared episode; calls in flight end with the error later calls will get."""
+        refused = self.refusals_of(episode.id)
         if isinstance(episode, PreparedEpisode):
             del self._prepared[episode.id]
         else:
@@ -216,7 +228,7 @@ class Leases:
             episode.epoch += 1
         nodes = episode.tree.nodes if isinstance(episode, LeasedEpisode) else episode.sample.nodes
         tokens = sum(len(node.sampled) for node in nodes)
-        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens))
+        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens, *refused))
         if isinstance(episode, LeasedEpisode):
             self.interrupt(episode, _too_late(episode.id, state))
 

@@ -88,6 +88,8 @@ class Ledger:
         """Reward and success of those of them that have ended."""
         self.lost: deque[LostEpisode] = deque(maxlen=LOST_KEPT)
         """The last ones that were dropped or fenced, the oldest first."""
+        self.refusal: str | None = None
+        """What the last refused model call was told."""
         self.full_since: float | None = None
         """When the batch that is waited for was full, None before it is."""
         self.line: Admission[LeasedEpisode] = Admission(

@@ -11,6 +11,7 @@ in `sweeps`, and how a batch is taken in `drain`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections import Counter
@@ -56,6 +57,8 @@ from swarm.wire import (
 log = logging.getLogger(__name__)
 
 _ADMITTING = frozenset({ServerState.ROLLING, ServerState.ROLLING_POST})
+_TOLD = 500
+"""Characters of a refusal's message that are kept."""
 _COMING = frozenset({ServerState.BOOTING, ServerState.WEIGHT_SYNCING})
 
 
@@ -157,6 +160,16 @@ class Rollout:
         """Return the open episode of a key and renew its lease; raise what a late owner is told."""
         self.ledger.require_recovered()
         return self.leases.renewed(claims)
+
+    def refused(self, claims: Claims, error: SwarmError) -> None:
+        """Count a model call that is refused, by its episode and the error's code, and remember what it is told."""
+        self.counts[f"refused_{error.code}"] += 1
+        with contextlib.suppress(SwarmError):  # it is over: its owner was told so
+            episode = self.leases.renewed(claims)
+            if not episode.refusals[error.code]:
+                log.warning("event=refused episode=%s code=%s error=%r", episode.id, error.code, error.message[:_TOLD])
+            episode.refusals[error.code] += 1
+            episode.refusal = self.ledger.refusal = error.message[:_TOLD]
 
     def recover(self, recovered: Recovered) -> None:
         """Go on from what a former life of the server wrote; called once, before anything begins."""
@@ -306,7 +319,13 @@ class Rollout:
         return self.leases.begin(name, request, task_id, CallTree(self.ledger.renderer), self.ledger.version)
 
     def _ended(self, episode_id: str) -> EndAck:
-        return EndAck(episode_id=episode_id, state="ended", tokens=self.leases.tokens_of(episode_id))
+        closed = self.leases.closed(episode_id)
+        if closed is None:
+            return EndAck(episode_id=episode_id, state="ended")
+        refused = sum(closed.refusals.values())
+        return EndAck(
+            episode_id=episode_id, state="ended", tokens=closed.tokens, refused=refused, refusal=closed.refusal
+        )
 
     async def _end(self, episode: LeasedEpisode, request: EndRequest) -> None:
         sample = self.ledger.sample_of(episode, request)

@@ -25,7 +25,7 @@ from swarm.server.http.counting import CountEndpoint
 from swarm.server.http.endpoint import PATIENCE, ModelEndpoint, Patience
 from swarm.server.http.guard import KEY_HEADER, Guard
 from swarm.server.http.http import ClientGone, on_any_error, on_client_gone, on_http_error, on_swarm_error
-from swarm.server.http.operations import OPERATIONS
+from swarm.server.http.operations import OPERATIONS, paths_of
 from swarm.server.http.reading import reading_handlers
 from swarm.server.http.routes import made_route
 from swarm.server.service.core import SwarmServer
@@ -52,8 +52,9 @@ def make_app(server: SwarmServer, patience: Patience = PATIENCE) -> FastAPI:
             continue
         endpoint, key_header = endpoints[operation.name]
         guarded = Guard(ExceptionMiddleware(endpoint, _HANDLERS), server.keys, failures, endpoint.tell, key_header)
+        lean = ServerErrorMiddleware(guarded, partial(on_any_error, tell=endpoint.tell))
         app.router.routes.append(Route(operation.path, endpoint=guarded, methods=[operation.method]))
-        app.lean[operation.path] = ServerErrorMiddleware(guarded, partial(on_any_error, tell=endpoint.tell))
+        app.lean |= dict.fromkeys(paths_of(operation), lean)
     assert not handlers, f"no operation is named {[*handlers]}"
     app.add_middleware(Guard, keys=server.keys, failures=failures)
     return app

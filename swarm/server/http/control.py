@@ -7,11 +7,13 @@ import json
 from collections.abc import Mapping
 
 from pydantic import BaseModel, ConfigDict
+from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
 
+from swarm.errors import NotFound
 from swarm.job import Job
-from swarm.server.dialects.chat.dialect import models
+from swarm.server.dialects.chat.dialect import model_card, models
 from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.http.http import Presence, json_response
 from swarm.server.http.routes import Authorised, Handler, LabelsQuery
@@ -58,6 +60,7 @@ def control_handlers(server: SwarmServer) -> Mapping[str, Handler]:
         "release": handlers.release,
         "erase": handlers.erase,
         "models": handlers.models,
+        "model": handlers.model,
     }
 
 
@@ -147,6 +150,12 @@ class _Handlers:
 
     async def models(self, _: Authorised) -> Response:
         return json_response(models(self._server.training.backend.model_name))
+
+    async def model(self, asked: Authorised) -> Response:
+        name, served = asked.request.path_params["model"], self._server.training.backend.model_name
+        if name != served:
+            raise NotFound(f"there is no model {name[:80]!r}; the one here is {served!r}", param="model")
+        return json_response(to_json(model_card(served)))
 
     def _lease(self, request: Request, training: Training, episode: LeasedEpisode) -> Lease:
         keys = self._server.keys

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from starlette.types import Receive, Scope, Send
 
 from swarm.backends.protocols import BackendError
-from swarm.errors import InvalidRequest, ServerFailed, SwarmError
+from swarm.errors import InvalidRequest, NotFound, ServerFailed, SwarmError
 from swarm.job import LONGEST_AGENT
 from swarm.server.calls.call import GRACE_S, Call
 from swarm.server.calls.generation import SampledPiece
@@ -96,6 +96,13 @@ class ModelEndpoint:
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, presence: Presence) -> None:
         claims = authorised(scope, uses=("model",))
+        try:
+            await self._answered(claims, scope, receive, send, presence)
+        except (InvalidRequest, NotFound) as error:
+            self._server.training.rollout.refused(claims, error)
+            raise
+
+    async def _answered(self, claims: Claims, scope: Scope, receive: Receive, send: Send, presence: Presence) -> None:
         sent_before = _count(header(scope, _RETRY))
         trained, agent = _trained(header(scope, _TRAIN)), _agent(header(scope, _AGENT), claims.agent)
         body = await whole_body(scope, receive, self._server.training.job.max_context)

@@ -93,8 +93,8 @@ def _refuse_too_long(body_bytes: int, max_context: int) -> None:
     most = min(MAX_BODY_BYTES, BODY_BYTES + TOKEN_BYTES * max_context)
     if body_bytes > most:
         raise ContextExceeded(
-            f"expected a request of at most {most} bytes, as its context is {max_context} tokens, found {body_bytes}; "
-            "shorten the messages",
+            f"This model's maximum context length is {max_context} tokens (the job's `max_context`): expected a body "
+            f"of at most {most} bytes, found {body_bytes}; shorten the messages, or give the job a larger one",
             param="messages",
         )
 

@@ -429,5 +429,12 @@ OPERATIONS: tuple[Operation, ...] = (
         fails=(409, 410),
     ),
     Operation("models", "GET", "/v1/models", "List the one model.", ANYONE, _MODEL, answer=_MODELS),
+    Operation("model", "GET", "/v1/models/{model}", "Return the one model.", ANYONE, _MODEL, answer=_OBJECT),
     Operation("openapi", "GET", "/openapi.json", "Return this document.", ANYONE, answer=_OBJECT),
 )
+
+
+def paths_of(operation: Operation) -> tuple[str, ...]:
+    """Return where a model's operation is served: Anthropic's also where its client was given a base URL with `/v1`."""
+    twice = operation.path.startswith("/v1/messages")
+    return (operation.path, f"/v1{operation.path}") if twice else (operation.path,)

@@ -22,6 +22,7 @@ and since the training began (`calls`, `throttled` and what befell calls: since 
     ajet_calls_total                 answers asked of the engine
     ajet_call_events_total{event}    calls that failed, were cancelled, withdrawn, coalesced or are not trained
     ajet_tokens_beyond_end_total     ids sampled beyond a stop string or the one call of an answer, and forgotten
+    ajet_refused_calls_total{code}   model calls that were refused, by their error's code
     ajet_left_out_total{what}        requests with a tool or an advice that no model here can be given
     ajet_neutralised_total{field}    calls whose field was held to the job's sampling
     ajet_lent_places_total           places given away because their stream played nothing
@@ -68,6 +69,7 @@ _BY_PREFIX = {
         "event",
         "Calls that failed, were cancelled, withdrawn, coalesced or are untrained.",
     ),
+    "refused_": ("ajet_refused_calls", "code", "Model calls that were refused."),
     "left_out_": ("ajet_left_out", "what", "Requests with something that no model here can be given."),
     "neutralised_": ("ajet_neutralised", "field", "Calls whose field was held to the job's sampling."),
 }

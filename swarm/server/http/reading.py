@@ -51,9 +51,11 @@ class _EventsQuery(_Query):
     wait_s: float | None = Field(default=None, ge=0, le=86_400, allow_inf_nan=False)
 
 
-_LATER_LISTED = {"episodes": {"__all__": {"code"}}}
+_LATER_LISTED = {"episodes": {"__all__": {"code", "refusals", "refusal"}}}
 _LATER_OF_CALLS: IncEx = {"__all__": {"reward", "agent"}}
-_LATER_RECORDED: Mapping[str, IncEx | bool] = {"code": True, "record": _LATER_OF_CALLS}
+_LATER_RECORDED: Mapping[str, IncEx | bool] = {
+    "code": True, "refusals": True, "refusal": True, "record": _LATER_OF_CALLS,
+}  # fmt: skip
 
 
 def reading_handlers(server: SwarmServer, keep_alive_s: float) -> Mapping[str, Handler]:

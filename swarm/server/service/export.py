@@ -14,12 +14,13 @@ import json
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from functools import partial
 from types import TracebackType
 from typing import IO, Literal, Self
 
 from swarm.backends.protocols import NO_ROOM
 from swarm.errors import NotFound, StoreUnavailable, Throttled
-from swarm.exports import ParquetExport, training_trace
+from swarm.exports import Decode, ParquetExport, training_trace
 from swarm.server.service.inspection import Inspection
 from swarm.wire import EpisodeRecord, ExportCounts
 
@@ -63,8 +64,9 @@ class Exports:
             _check(await self._inspection.tokens(episode))
         found: Counter[str] = Counter()
         records = _records(self._inspection, names, found)
-        write = _parquet if form == "parquet" else _lines
-        content = await _whole(lambda file: write(records, file))
+        write, renderer = _parquet if form == "parquet" else _lines, self._inspection.renderer
+        decode = None if renderer is None else partial(renderer.decode, special=True)
+        content = await _whole(lambda file: write(records, file, decode))
         return ExportCounts(**found), content
 
 
@@ -112,16 +114,16 @@ async def _records(inspection: Inspection, names: Sequence[str], found: Counter[
             found["no_tokens"] += 1
 
 
-async def _lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes]) -> None:
+async def _lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], decode: Decode | None) -> None:
     def write(record: EpisodeRecord) -> None:
-        file.write(json.dumps(training_trace(record), separators=(",", ":")).encode() + b"\n")
+        file.write(json.dumps(training_trace(record, decode), separators=(",", ":")).encode() + b"\n")
 
     async for record in records:
         await asyncio.to_thread(write, record)
 
 
-async def _parquet(records: AsyncIterator[EpisodeRecord], file: IO[bytes]) -> None:
-    export = ParquetExport(file)
+async def _parquet(records: AsyncIterator[EpisodeRecord], file: IO[bytes], decode: Decode | None) -> None:
+    export = ParquetExport(file, decode)
     async for record in records:
         await asyncio.to_thread(export.write, record)
     await asyncio.to_thread(export.close)

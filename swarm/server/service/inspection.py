@@ -8,7 +8,9 @@ is shown without texts. Changes nothing.
 from __future__ import annotations
 
 import asyncio
+from typing import TypeVar
 
+from swarm.backends.protocols import Renderer
 from swarm.errors import EngineUnavailable, NotFound, ServerFailed
 from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.service.core import SwarmServer
@@ -21,6 +23,7 @@ LISTED = 100
 """Episodes in a list that does not say how many."""
 MOST_LISTED = 10_000
 _ALL = 10_000_000
+SummaryT = TypeVar("SummaryT", bound=EpisodeSummary)
 
 
 class Inspection:
@@ -36,16 +39,19 @@ class Inspection:
         written = (await self._server.written.episodes(limit + len(live))).episodes
         known = {summary.id for summary in written}
         unwritten = [summary_of(episode) for name, episode in live.items() if name not in known]
-        merged = [summary_of(live[old.id]) if old.id in live else old for old in written]
+        merged = [summary_of(live[old.id]) if old.id in live else self._with_refusals(old) for old in written]
         return EpisodeList(episodes=tuple([*reversed(unwritten), *merged][:limit]))
 
     async def episode(self, name: str) -> EpisodeRecord:
         """Return one episode with every token; NotFound if there is none of this name."""
-        record = await self._record(name)
+        record, renderer = await self._record(name), self.renderer
+        return record if renderer is None else await asyncio.to_thread(with_texts, record, renderer)
+
+    @property
+    def renderer(self) -> Renderer | None:
+        """What knows the text of ids; None while no engine runs."""
         training = self._training()
-        if training is None or training.rollout.ledger.renderer is None:
-            return record
-        return await asyncio.to_thread(with_texts, record, training.rollout.ledger.renderer)
+        return None if training is None else training.rollout.ledger.renderer
 
     async def names(self) -> list[str]:
         """Return the ids of all episodes that are known, the oldest first."""
@@ -63,7 +69,13 @@ class Inspection:
         found = await self._server.written.episode(name)
         if found is None:
             raise NotFound(f"there is no episode {name[:80]!r}; GET /episodes lists those that are known")
-        return found
+        return self._with_refusals(found)
+
+    def _with_refusals(self, found: SummaryT) -> SummaryT:
+        """Add what the server remembers of a closed episode's refused calls."""
+        training = self._training()
+        refusals, refusal = ({}, None) if training is None else training.rollout.leases.refusals_of(found.id)
+        return found.model_copy(update={"refusals": refusals, "refusal": refusal}) if refusals else found
 
     def _training(self) -> Training | None:
         try:
@@ -84,6 +96,8 @@ def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
         calls=len(episode.tree.nodes),
         tokens=sum(len(node.sampled) for node in episode.tree.nodes),
         code=episode.code,
+        refusals=episode.refusals,
+        refusal=episode.refusal,
     )
 
 

@@ -40,6 +40,36 @@ _OTHERS = "others+"
 """No stream's own label: those with a plus end with a hash."""
 
 
+_FLAT_STEPS = 5
+_FLAT_GROUPS, _NEAR_WORST = 0.75, 0.1
+"""Of so many steps in a row: the share of groups with equal rewards, and how near the mean reward is to the least."""
+
+
+class FlatRewards:
+    """Sees where there is nothing to learn from: the mean reward stays near its worst, and groups are equal."""
+
+    def __init__(self) -> None:
+        self._range = (math.inf, -math.inf)
+        self._steps = 0
+
+    def look(self, metrics: Mapping[str, float]) -> str | None:
+        """Take a step's metrics; return what is wrong, where it has been so for some steps."""
+        mean = metrics["critic/rewards/mean"]
+        low = min(self._range[0], metrics["critic/rewards/min"])
+        high = max(self._range[1], metrics["critic/rewards/max"])
+        self._range = (low, high)
+        equal = metrics["batch/constant_groups"] / metrics["batch/groups"]
+        flat = equal >= _FLAT_GROUPS and mean <= low + _NEAR_WORST * (high - low)
+        self._steps = self._steps + 1 if flat else 0
+        if self._steps < _FLAT_STEPS:
+            return None
+        return (
+            f"for {self._steps} steps the mean reward has stayed at {mean:.3g}, near the least of all ({low:.3g}), and "
+            f"{equal:.0%} of the groups have equal rewards: there is hardly anything to learn from. Is the job's "
+            "environment the one that is played? Else: easier tasks, rewards for a part, a model that solves some"
+        )
+
+
 def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
     """Return the groups' samples, in the groups' order: the learner's order."""
     return tuple(sample for group in groups for sample in group.ended)

@@ -43,7 +43,7 @@ from swarm.server.shared.states import StateMachine
 from swarm.server.training import cycles
 from swarm.server.training.checkpoints import Checkpoints
 from swarm.server.training.evaluations import as_metrics, in_metrics, summed_up
-from swarm.server.training.metrics import batch_metrics, finite, make_batch, samples_of
+from swarm.server.training.metrics import FlatRewards, batch_metrics, finite, make_batch, samples_of
 from swarm.server.training.pace import Pace
 from swarm.server.training.timing import EngineWork, Stopwatch
 from swarm.server.training.tracking import Tracker, TrackerThread
@@ -108,6 +108,9 @@ class Training:
         """Where it began just now beside checkpoints of other jobs: a line that names them."""
         self.step = 0
         self.metrics: Mapping[str, float] = {}
+        self._flat = FlatRewards()
+        self.flat: str | None = None
+        """Why hardly anything is learned, where rewards show it."""
         self.digest = self._recovered.job_digest or job.digest()
         """That of the job which began the training."""
         self.evaluation: EvaluationSummary | None = None
@@ -431,6 +434,9 @@ class Training:
             metrics.get("timing_s/gen", 0.0),
             metrics["timing_s/update_actor"],
         )
+        before, self.flat = self.flat, self._flat.look(metrics)
+        if self.flat is not None and before is None:
+            log.warning("event=flat_rewards step=%d reason=%r", self.step, self.flat)
 
     def _serve(self, backend: Backend) -> None:
         """Note that the weights of the last update serve."""

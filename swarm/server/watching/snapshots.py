@@ -21,7 +21,6 @@ MOST_OWNERS = 20
 MOST_STREAMS = 50
 MOST_DROPS = 20
 _COUNTS = ("begun", "ended", "trained", "evaluated", "aborted", "fenced")
-_DROP = "drop_"
 
 
 def snapshot_of(server: SwarmServer) -> Snapshot:
@@ -70,16 +69,19 @@ def _with_training(told: Snapshot, training: Training) -> Snapshot:
             "sampled_per_s": pace.sampled_per_s,
             "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
             "episodes": {name: rollout.counts[name] for name in _COUNTS},
-            "drops": {
-                name.removeprefix(_DROP): count
-                for name, count in sorted(rollout.counts.items())
-                if name.startswith(_DROP)
-            },
+            "drops": _counted(rollout.counts, "drop_"),
+            "flat": training.flat,
+            "refusals": _counted(rollout.counts, "refused_"),
+            "refusal": rollout.ledger.refusal,
             "recent_drops": tuple(
                 DropSnapshot(**one._asdict()) for one in list(rollout.ledger.lost)[: -MOST_DROPS - 1 : -1]
             ),
         }
     )
+
+
+def _counted(counts: Counter[str], prefix: str) -> dict[str, int]:
+    return {name.removeprefix(prefix): count for name, count in sorted(counts.items()) if name.startswith(prefix)}
 
 
 def _owners(leases: Iterable[LeasedEpisode], now: float) -> list[OwnerSnapshot]:

@@ -220,6 +220,14 @@ def test_doctor_says_what_works(ajet: Ajet) -> None:
     assert "ready" in ajet("doctor").out
 
 
+def test_doctor_is_not_ready_where_the_home_cannot_be_written(
+    ajet: Ajet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("AJET_HOME", str(tmp_path / "none" / "yet"))
+    monkeypatch.setattr("research.doctor.os.access", lambda folder, _: folder != tmp_path)
+    assert checks(ajet, code=1)["home"]["level"] == "missing"
+
+
 def test_doctor_says_whether_copies_go_to_wandb(ajet: Ajet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     address = "http://wandb.example:8080"

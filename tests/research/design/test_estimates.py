@@ -51,7 +51,8 @@ def brought(tmp_path: Path) -> Job:
 
 def known(job: Job, model: str | None = None, /, **figures: Any) -> MeasuredEnvironment:
     key = model or model_key(job.model)
-    said = {"environment": job.environment, "model": key, "measured_at": "2026-01-01", **figures}
+    said: dict[str, Any] = {"environment": job.environment, "model": key, "measured_at": "2026-01-01"}
+    said |= {"job": conditions_of(job), **figures}
     return MeasuredEnvironment.model_validate(said)
 
 

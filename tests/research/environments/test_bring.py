@@ -214,6 +214,20 @@ def test_what_code_prints_is_no_answer_and_the_secret_is_in_no_variable_of_its_p
     assert (home.environments / "secret").read_bytes().hex() not in (tmp_path / "seen").read_text()
 
 
+def test_a_demonstration_that_hangs_is_named_with_its_line_and_no_task_is_blamed(tmp_path: Path, home: Home) -> None:
+    hanging = sums(tmp_path / "hanging", opening="import time; time.sleep(600)")
+    with pytest.raises(BadEnvironment, match=r"imitate\(\) did not end within 0.5 s \(environment.py, line"):
+        bring(read_reference(str(hanging)), home, lambda _: None, play_s=0.5)
+
+
+def test_tasks_that_seeds_gave_again_are_counted_in_a_line(tmp_path: Path, home: Home) -> None:
+    told: list[str] = []
+    few = sums(tmp_path / "few", tasks=GENERATE.replace("99", "7"))
+    found = bring(read_reference(str(few)), home, told.append)
+    assert sum(found.manifest.splits.values()) == 49
+    assert [line for line in told if "70 tasks were asked for, 49 different" in line] != []
+
+
 def test_code_that_hangs_is_ended_with_all_that_it_started(
     tmp_path: Path, home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:

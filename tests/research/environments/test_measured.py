@@ -59,8 +59,9 @@ def test_a_file_of_an_earlier_version_is_read_and_replaced_by_what_is_measured_a
     earlier = measured(model=model, base_success=0.1, job={"max_tokens": 64})
     write_json(home.measured / "shop@1" / f"{model}.json", earlier.model_dump(mode="json", exclude={"runs_at_once"}))
     assert all_measured(home, "shop@1") == (earlier,)
-    assert unusual_conditions(earlier) == {"max_tokens": 64}
-    again = earlier.model_copy(update={"job": conditions_of(Job(max_tokens=64)), "base_success": 0.2})
+    assert unusual_conditions(earlier) == {"max_tokens": 64, "max_context": 256}, "the default of its version"
+    alike = Job(max_tokens=64, max_context=256)
+    again = earlier.model_copy(update={"job": conditions_of(alike), "base_success": 0.2})
     keep(home, again)
     assert all_measured(home, "shop@1") == (again,)
     other = again.model_copy(update={"job": conditions_of(Job())})

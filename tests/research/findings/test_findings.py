@@ -66,7 +66,7 @@ def test_each_round_of_a_study_is_a_finding_with_its_conditions(tmp_path: Path) 
     assert 0 < first.low < first.estimate
     assert first.lock != second.lock
     assert first.conditions.job == second.conditions.job, "the field that is compared is no condition of it"
-    assert first.conditions.fields == second.conditions.fields == {"epochs": 2}
+    assert first.conditions.fields == second.conditions.fields == {"epochs": 2, "max_context": 256}
 
 
 def test_a_claim_that_waits_for_its_verdict_is_no_finding_and_an_invalid_one_is(log: EventLog, home: Home) -> None:

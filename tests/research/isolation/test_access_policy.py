@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 
 from research.isolation.access_policy import AccessPolicy
 from sandboxes.gateway.gateway import Request
-from swarm.server.http.operations import OPERATIONS
+from swarm.server.http.operations import OPERATIONS, paths_of
 from swarm.wire import tasks_digest
 
 TASKS = {"t-1", "t-2"}
@@ -89,11 +90,12 @@ def test_only_known_routes_pass_whatever_the_server_comes_to_offer() -> None:
     passed = {
         (operation.method, operation.path)
         for operation in OPERATIONS
-        if admits(Request(operation.method, operation.path.replace("{episode_id}", "e-1"), body={"task_id": "t-1"}))
-        is None
+        for path in paths_of(operation)
+        if admits(Request(operation.method, re.sub("{.*}", "e-1", path), body={"task_id": "t-1"})) is None
     }
     assert passed == {
-        ("GET", "/health"), ("GET", "/status"), ("GET", "/streams"), ("GET", "/v1/models"), ("POST", "/episodes"),
+        ("GET", "/health"), ("GET", "/status"), ("GET", "/streams"), ("GET", "/v1/models"),
+        ("GET", "/v1/models/{model}"), ("POST", "/episodes"),
         ("POST", "/episodes/{episode_id}/heartbeat"), ("POST", "/episodes/{episode_id}/end"),
         ("POST", "/episodes/{episode_id}/abort"), ("POST", "/v1/chat/completions"), ("POST", "/v1/responses"),
         ("POST", "/v1/messages"), ("POST", "/v1/messages/count_tokens"),
@@ -102,8 +104,8 @@ def test_only_known_routes_pass_whatever_the_server_comes_to_offer() -> None:
 
 @given(st.text(max_size=40))
 def test_no_path_but_the_named_ones_may_be_read(path: str) -> None:
-    named = {"/health", "/status", "/streams", "/v1/models"}
-    assert (AccessPolicy("eval", TASKS)(Request("GET", path)) is None) == (path in named)
+    known = path in {"/health", "/status", "/streams", "/v1/models"} or re.fullmatch(r"/v1/models/[\w-][\w.-]*", path)
+    assert (AccessPolicy("eval", TASKS)(Request("GET", path)) is None) == bool(known)
 
 
 def test_the_first_model_call_is_timed_once() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import re
 import urllib.error
+from contextlib import suppress
 from email.message import Message
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,11 +17,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, NamedTask
+from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, NamedTask, plain_agent
 from swarm.client.agents import Result, UnusableReward, WrongResult
 from swarm.client.failures import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
 from swarm.environments import Outcome
-from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed
+from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed, SwarmError
 from swarm.wire import Ack, ServerState
 from tests.swarm.factories import HI, good
 from tests.swarm.server.support import Served, job, serving
@@ -52,6 +54,13 @@ async def silent(_: Episode[Any]) -> float:
     return 1.0
 
 
+async def refused(episode: Episode[Any]) -> float:
+    """Do as command lines do: hide what the server said."""
+    with suppress(SwarmError):
+        await episode.chat([{"role": "user", "content": "x" * 20_000}])
+    return 0.0
+
+
 @pytest.mark.parametrize(
     ("misplay", "reason"),
     [
@@ -82,6 +91,7 @@ async def test_an_agent_that_always_fails_ends_the_rollout_with_its_last_error(c
         (agent_of(then=None), "None", 1),
         *((agent_of(then=wrong), type(wrong).__name__, 1) for wrong in ("good", (1.0, True, 2), [1.0], object())),
         (silent, "model", MOST_MISPLAYS),
+        (refused, "maximum context length", MOST_MISPLAYS),
         (agent_of(then=math.nan), "nan", MOST_MISPLAYS),
     ],
 )
@@ -308,3 +318,17 @@ def test_one_good_play_clears_an_agent_for_good(kind: Any) -> None:
 )
 def test_who_catches_the_wider_error_goes_on_to_do_so(kind: type[Exception], parent: type[Exception]) -> None:
     assert issubclass(kind, parent)
+
+
+PAGE = Path(__file__).parents[3] / "docs" / "agents.md"
+
+
+async def test_the_agents_of_the_page_play_as_they_are_written(client: AsyncSwarmClient) -> None:
+    tasks = [SimpleNamespace(id="q", data={"question": "hi", "answer": "no such answer"})]
+    played = []
+    for block in re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL):
+        if "def agent(episode)" in block:
+            exec(block, page := {})
+            agent = page["agent"]
+            played += await client.evaluate(agent if asyncio.iscoroutinefunction(agent) else plain_agent(agent), tasks)
+    assert [(play.reward, play.failed, bool(play.tokens)) for play in played] == [(0.0, "", True)] * 2

@@ -81,7 +81,7 @@ SWE_AGENT = Packages("mini-swe-agent.txt", _pip)
 ADAPTED = Packages("adapted.txt", _pip)
 """The packages that `swarm.environments.adapters` translates, with what they import that the project has not."""
 COMMAND_LINES = Packages("package.json", _npm)
-"""The codex and Claude Code command lines."""
+"""Command lines that are agents: Claude Code, codex, opencode and qwen-code."""
 
 
 def _forget_old() -> None:

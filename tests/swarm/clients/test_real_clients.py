@@ -11,10 +11,12 @@ import os
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from research.cli.clients.env import CommandLine, agent_file
 from tests.swarm.clients.packages import COMMAND_LINES, HERE, SWE_AGENT
 from tests.swarm.conformance.support import THOUGHT, assert_trained_once, calls, roomy, saying
 from tests.swarm.server.support import MODEL, Served, serving
@@ -127,3 +129,20 @@ async def test_the_claude_code_command_line_plays_whatever_effort_it_asks_for(tm
         assert (tmp_path / "work" / "made.txt").read_text() == "made\n"
         assert served.server.training.rollout.counts["left_out_output_config.effort"] == 2
         await assert_trained_once(served, lease, turns, start=1, clean=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "agents"), [("claude", {""}), ("codex", {""}), ("opencode", {"side", "main"}), ("qwen-code", {""})]
+)
+async def test_the_printed_agent_of_a_command_line_plays_with_no_setting_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, agents: set[str]
+) -> None:
+    monkeypatch.setenv("PATH", f"{COMMAND_LINES.there() / 'node_modules' / '.bin'}{os.pathsep}{os.environ['PATH']}")
+    printed: dict[str, Any] = {}
+    exec(agent_file(CommandLine(name)), printed)
+    async with playing(tmp_path, "all done") as (served, lease):
+        task = SimpleNamespace(data={"question": "say done", "answer": "done"})
+        keys = {key: lease[key] for key in ("base_url", "api_key", "model")}
+        assert await asyncio.to_thread(printed["agent"], SimpleNamespace(task=task, **keys)) == (1.0, True)
+        (episode,) = served.rollout.leases
+        assert {node.agent for node in episode.tree.nodes} == agents

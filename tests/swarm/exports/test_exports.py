@@ -128,6 +128,13 @@ def test_a_turn_has_the_whole_prompt_the_engine_saw() -> None:
     assert first["metadata"]["versions"] == [3]
 
 
+def test_each_call_has_what_it_was_shown_and_said_where_its_ids_can_be_read() -> None:
+    record = episode(call(0, None, (1, 2), (3,)), call(1, 0, (4,), (5, 6)))
+    _, turn = training_trace(record, lambda ids: "+".join(map(str, ids)))["turns"]
+    assert (turn["metadata"]["prompt_text"], turn["metadata"]["sampled_text"]) == ("1+2+3+4", "5+6")
+    assert "prompt_text" not in training_trace(record)["turns"][1]["metadata"]
+
+
 def test_calls_that_were_withdrawn_leave_no_hole() -> None:
     record = episode(call(1, None, (1,), (2,)), call(4, 1, (3,), (4,)))
     assert [turn["prompt_token_ids"] for turn in training_trace(record)["turns"]] == [[1], [1, 2, 3]]
@@ -157,8 +164,9 @@ def written(*found: EpisodeRecord) -> Any:
 def test_there_is_one_row_per_call_by_the_documented_schema() -> None:
     open_one = episode(call(0, None, (9,), (8,)), id="f", state="open", group=None, reward=None, success=None)
     table = written(episode(call(0, None, (1, 2), (3,)), call(1, 0, (4,), (5, 6)), step=7), open_one)
-    assert table.schema.metadata[b"ajet_schema"] == b"3"
+    assert table.schema.metadata[b"ajet_schema"] == b"4"
     texts = ["episode", "task_id", "stream", "kind", "owner", "state", "group", "reason", "code", "drift", "agent"]
+    texts += ["prompt_text", "sampled_text"]
     assert {field.name: str(field.type) for field in table.schema} == {
         **dict.fromkeys(texts, "string"),
         **{"step": "int64", "reward": "double", "success": "bool", "call": "int32", "parent": "int32"},

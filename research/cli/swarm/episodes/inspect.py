@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.table import Table
 
 from research.cli.output import console, print_json
 from research.cli.swarm.episodes.episode_page import episode_page
@@ -29,6 +30,8 @@ class Format(StrEnum):
 _FORMS: dict[Format, ExportFormat] = {Format.OPENENV: "openenv", Format.PARQUET: "parquet"}
 
 
+_WIDEST = 10_000
+"""Columns of a row, at most."""
 _LEFT_OUT = {
     "pruned": "their tokens went with old checkpoints (a job's checkpoints_kept)",
     "no_tokens": "nothing was sampled in them",
@@ -61,7 +64,14 @@ def episodes(
     elif not found.episodes:
         console().print("no episode has begun yet")
     else:
-        console().print(episode_table(found))
+        _print_rows(episode_table(found))
+
+
+def _print_rows(table: Table) -> None:
+    """Print a line for each row: cut to a terminal's width, whole where the output is captured."""
+    out = console()
+    table.width = out.measure(table, options=out.options.update(max_width=_WIDEST)).maximum
+    out.print(table, crop=out.is_terminal, soft_wrap=not out.is_terminal)
 
 
 def inspect(
@@ -103,6 +113,8 @@ def export(
     json: Json = False,
 ) -> None:
     """Export episodes with every token: OpenEnv training traces (a JSON line each) or parquet (a row per call).
+
+    Texts of prompts and answers are there while an engine runs.
 
     Examples:
 

@@ -137,6 +137,9 @@ def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
     if record.reward is not None:
         told = {True: ", success", False: ", no success", None: ""}[record.success]
         known.append(("reward", f"{record.reward:g}{told}"))
+    if record.refusals:
+        counts = ", ".join(f"{count} {code}" for code, count in sorted(record.refusals.items()))
+        known.append(("refused", f"calls {counts}; the last: {shown(record.refusal or '')}"))
     return known
 
 

@@ -33,6 +33,8 @@ _NAME = 10
 """Columns of a line's name."""
 _NUMBERS = 20
 """Columns for what is written beside a curve."""
+_WIDEST = 8
+"""Bars of one value, where there are few of them."""
 _OWNER = 24
 """Characters of an owner's name beside a drop."""
 _STYLES = {ServerState.FAILED: "bold red", ServerState.OFFLINE: "yellow", ServerState.BOOTING: "yellow"}
@@ -75,6 +77,8 @@ def _head(frame: TopFrame) -> Iterator[Text]:
     yield _named("tokens", tokens_words(snapshot))
     if status.evaluation is not None or status.best is not None:
         yield _named("evaluation", evaluation_words(status))
+    if snapshot.flat is not None:
+        yield _named("warning", snapshot.flat, "yellow")
     yield _named("drops", drops_words(snapshot), "" if not snapshot.drops else "yellow")
 
 
@@ -92,7 +96,8 @@ def _curves(frame: TopFrame, width: int, unicode: bool) -> Iterator[Text]:
         values = [record.metrics.get(metric) for record in frame.steps]
         known = [value for value in values if value is not None]
         if any(known):  # what is 0 throughout, as KL is in one step on policy, says nothing
-            bars = sparkline(values, room, BARS if unicode else PLAIN)
+            wide = max(1, min(_WIDEST, room // len(values)))
+            bars = sparkline([each for each in values for _ in range(wide)], room, BARS if unicode else PLAIN)
             before = known[0] if frame.first is None else frame.first.metrics.get(metric, known[0])
             numbers = f" {number(known[-1]):>9} {number(before):>9}"
             yield Text.assemble((f"{name:<{_NAME}} ", "dim"), (f"{bars:<{room}}", "cyan"), numbers)

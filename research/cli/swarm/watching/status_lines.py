@@ -9,6 +9,7 @@ from research.cli.swarm.watching.words import (
     job_words,
     line_words,
     number,
+    refusals_words,
     state_words,
     step_words,
     tokens_words,
@@ -31,11 +32,13 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
         ("step", step_words(snapshot)),
         ("reward", _now_and_then(frame, REWARD)),
         ("success", _now_and_then(frame, SUCCESS)),
+        *([("warning", snapshot.flat)] if snapshot.flat is not None else []),
         ("evaluation", evaluation_words(status)),
         ("episodes", f"{episodes}, {line_words(snapshot)}"),
         ("tokens", tokens_words(snapshot)),
         ("waits for", waits_words(snapshot)),
         ("drops", drops_words(snapshot)),
+        *([("refused", f"calls {refusals_words(snapshot)}")] if snapshot.refusals else []),
         ("more", MORE),
     ]
 

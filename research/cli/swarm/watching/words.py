@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from research.durations import format_seconds
+from sandboxes.shown import shown
 from swarm.snapshot import Snapshot
 from swarm.wire import EvaluationSummary, ServerState, Status
 
@@ -81,9 +84,19 @@ def line_words(snapshot: Snapshot) -> str:
 
 def drops_words(snapshot: Snapshot) -> str:
     """Return how many episodes were dropped, by reason, the most frequent first."""
-    found = sorted(snapshot.drops.items(), key=lambda reason: (-reason[1], reason[0]))
+    return counted_words(snapshot.drops)
+
+
+def refusals_words(snapshot: Snapshot) -> str:
+    """Return how many model calls were refused, by code, and what the last was told."""
+    return f"{counted_words(snapshot.refusals)}; the last: {shown(snapshot.refusal or NOTHING)}"
+
+
+def counted_words(counts: Mapping[str, int]) -> str:
+    """Return how many there are, by reason, the most frequent first."""
+    found = sorted(counts.items(), key=lambda reason: (-reason[1], reason[0]))
     if not found:
         return "none"
     named = ", ".join(f"{count} {reason}" for reason, count in found[:_MOST_DROPS])
     more = len(found) - _MOST_DROPS
-    return f"{sum(snapshot.drops.values())}: {named}" + (f" and {more} more reasons" if more > 0 else "")
+    return f"{sum(counts.values())}: {named}" + (f" and {more} more reasons" if more > 0 else "")

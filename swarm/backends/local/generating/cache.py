@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from math import prod
+from mmap import mmap
 from typing import Any
 
 import numpy as np
@@ -35,9 +37,7 @@ class SlotCache:
     def __init__(self, shape: CacheShape, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
         self.scratch = positions
         sizes = (shape.layers, slots, shape.heads, positions + 1)
-        self._memory = [
-            torch.zeros((*sizes, width), dtype=dtype, device=device) for width in (shape.key_width, shape.value_width)
-        ]
+        self._memory = [_zeros((*sizes, width), dtype, device) for width in (shape.key_width, shape.value_width)]
         self._lines = _by_layer(memory.view(shape.layers, -1, memory.shape[-1]) for memory in self._memory)
         """All positions of a layer's keys, then of its values, one below the other."""
         starts = torch.arange(slots * shape.heads, device=device).view(slots, shape.heads, 1)
@@ -94,6 +94,13 @@ class SlotCache:
     def get_seq_length(self, *_: Any) -> int:
         """Return 0: positions are given to the model, never inferred from the cache."""
         return 0
+
+
+def _zeros(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros that on a CPU take memory page by page, once they are written: most rows stay far from full."""
+    if device.type != "cpu":
+        return torch.zeros(sizes, dtype=dtype, device=device)
+    return torch.frombuffer(mmap(-1, prod(sizes) * dtype.itemsize), dtype=dtype).view(sizes)
 
 
 def _by_layer(memories: Iterable[Tensor]) -> Sequence[Tensor]:

@@ -102,7 +102,12 @@ class ChatWriter:
 
 def models(name: str) -> bytes:
     """Return the list of the one model."""
-    return to_json({"object": "list", "data": [{"id": name, "object": "model", "created": 0, "owned_by": "ajet"}]})
+    return to_json({"object": "list", "data": [model_card(name)]})
+
+
+def model_card(name: str) -> dict[str, Any]:
+    """Return what is said of the one model."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "ajet"}
 
 
 def _choice(number: int, ask: Ask, reply: Reply) -> dict[str, Any]:

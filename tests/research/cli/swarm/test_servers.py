@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -19,7 +20,7 @@ from research.cli.swarm import app as swarm
 from research.installation.home import Home
 from research.installation.server_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
 from research.servers.names import BadServer, checked, servers
-from research.servers.running import NoSwarm, reached
+from research.servers.running import NoSwarm, reached, starting
 from swarm.client import SwarmClient
 from swarm.errors import InvalidRequest, Unreachable
 from swarm.job import Job, PathModel
@@ -91,12 +92,14 @@ def test_several_servers_run_in_one_installation_each_with_its_own_job(ajet: Aje
 
 
 def test_a_laptop_commands_a_server_of_another_installation(
-    ajet: Ajet, far: SwarmProcess, job: str, monkeypatch: pytest.MonkeyPatch
+    ajet: Ajet, far: SwarmProcess, home: Path, job: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ajet("swarm", "status", "--server", far.url).refused("AJET_TOKEN")
     monkeypatch.setenv("AJET_TOKEN", far.admin_token)
-    assert ajet("swarm", "start", "--server", far.url, "--job", job).code == 0
     monkeypatch.setenv("AJET_SERVER", far.url)
+    assert ajet("swarm", "start", "--job", job).code == 0
+    assert find_swarm(home / "swarm") is None, "what is watched is what was started"
+    ajet("swarm", "start", "--job", job, "--host", "127.0.0.1").refused("AJET_SERVER")
     status = json.loads(ajet("swarm", "status", "--json").out)
     assert (status["state"], status["pid"]) == ("ROLLING", None)
     with SwarmClient.from_environment() as client:
@@ -105,6 +108,17 @@ def test_a_laptop_commands_a_server_of_another_installation(
     assert json.loads(ajet("swarm", "shares", "--json").out) == {"changed": False, "streams": []}
     assert "process there goes" in ajet("swarm", "stop").out
     assert json.loads(ajet("swarm", "status", "--json").out)["state"] == "OFFLINE"
+
+
+@pytest.mark.parametrize(
+    ("asked", "name", "server", "found"),
+    [
+        ("", None, None, (None, None)), ("far", None, None, ("far", None)), ("http://a:1", None, None, (None, "http://a:1")),
+        ("http://a:1", "here", None, ("here", None)), ("far", None, "other", (None, "other")),
+    ],
+)  # fmt: skip
+def test_what_starts_is_what_is_named_else_what_is_watched(asked: str, name: Any, server: Any, found: Any) -> None:
+    assert starting(name, server, {"AJET_SERVER": asked}) == found
 
 
 def test_a_wrong_key_is_one_line_that_does_not_show_it(

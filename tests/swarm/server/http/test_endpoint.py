@@ -75,8 +75,24 @@ async def test_a_stop_string_ends_the_answer_before_it(served: Served) -> None:
 async def test_a_prompt_that_leaves_no_room_is_refused_with_its_code(served: Served) -> None:
     answer = await served.chat(await served.begin(), "x" * 170)
     assert (answer.status, answer.code) == (400, "context_length_exceeded")
-    assert "200" in answer.message
+    assert answer.message.startswith("This model's maximum context length is 200 tokens"), "as litellm knows it"
+    assert "`max_context`" in answer.message
+    assert "`max_tokens`" in answer.message
+    alone = await served.chat(await served.begin(), "x" * 250)
+    assert "`max_tokens`" not in alone.message, "the prompt alone is over"
     assert (await served.chat(await served.begin(kind="eval"), "x" * 155)).status == 200
+
+
+async def test_an_anthropic_base_url_with_v1_works_and_the_one_model_can_be_asked_for(served: Served) -> None:
+    lease = await served.begin()
+    body = {"model": lease["model"], "max_tokens": 3, "messages": [{"role": "user", "content": "hi"}]}
+    for path in ("/v1/messages", "/v1/v1/messages"):
+        assert (await served.post(path, lease["api_key"], body)).status == 200
+    del body["max_tokens"]
+    assert (await served.post("/v1/v1/messages/count_tokens", lease["api_key"], body)).status == 200
+    (card,) = (await served.call("GET", "/v1/models", lease["api_key"])).body["data"]
+    assert (await served.call("GET", f"/v1/models/{lease['model']}", lease["api_key"])).body == card
+    assert (await served.call("GET", "/v1/models/other", lease["api_key"])).code == "not_found"
 
 
 async def test_a_malformed_body_is_an_openai_error(served: Served) -> None:

@@ -105,7 +105,7 @@ async def test_who_takes_nothing_of_it_loses_its_place(
     served: Served, monkeypatch: pytest.MonkeyPatch, leaves: bool
 ) -> None:
     monkeypatch.setattr(reading, "STALLED_S", 600.0 if leaves else 0.2)
-    monkeypatch.setattr(export, "training_trace", lambda _: {"pad": "x" * LARGE})
+    monkeypatch.setattr(export, "training_trace", lambda *_: {"pad": "x" * LARGE})
     async with contextlib.AsyncExitStack() as open_ones:
         for _ in range(export.MOST_AT_ONCE):
             answer = await open_ones.enter_async_context(asked(served))
@@ -113,7 +113,7 @@ async def test_who_takes_nothing_of_it_loses_its_place(
         if leaves:
             assert (await refused(served)).status == 429
             await open_ones.aclose()
-        monkeypatch.setattr(export, "training_trace", lambda _: {})
+        monkeypatch.setattr(export, "training_trace", lambda *_: {})
         await eventually(lambda: exported(served), lambda status: status == 200)
 
 

@@ -49,6 +49,23 @@ async def test_an_open_episode_is_seen_with_every_token(served: Served) -> None:
     assert (root.context.ids + root.sampled.ids + second.context.ids, second.sampled.ids) == seen[1]
 
 
+async def test_refused_calls_are_seen_by_episode_and_code_open_and_over(served: Served) -> None:
+    lease = await served.begin("t")
+    await served.chat(lease, "x" * 500_000)
+    await served.chat(lease, "one", temperature=-1)
+    path = f"/episodes/{lease['episode_id']}?labels=true"
+    refusals = {"context_length_exceeded": 1, "invalid_request": 1}
+    assert (await served.get(path, "viewer"))["refusals"] == refusals
+    ended = await served.verb(lease, "end?tokens=true", {"reward": 1})
+    assert ended.body["refused"] == 2
+    over = EpisodeRecord.model_validate(await served.get(path, "viewer"))
+    assert (over.reason, over.calls, over.refusals) == ("no_calls", 0, refusals)
+    listed, snapshot = await served.get("/episodes?labels=true", "viewer"), await served.get("/snapshot", "viewer")
+    assert listed["episodes"][0]["refusal"] == over.refusal == snapshot["refusal"] == ended.body["refusal"]
+    assert "temperature" in str(over.refusal)
+    assert snapshot["refusals"] == refusals
+
+
 async def test_the_list_has_the_newest_first_and_no_more_than_asked_for(served: Served) -> None:
     leases = [await served.begin(task, kind="eval") for task in ("a", "b", "c")]
     listed = EpisodeList.model_validate(await served.get("/episodes?limit=2", "viewer")).episodes

@@ -12,7 +12,7 @@ import pytest
 from swarm.server.batches.group import Group
 from swarm.server.shared.gate import Gate
 from swarm.server.training import cycles
-from swarm.server.training.metrics import batch_metrics
+from swarm.server.training.metrics import FlatRewards, batch_metrics
 from swarm.server.training.pace import STEPS, WINDOW_S, Pace
 from swarm.server.training.timing import EngineWork, Stopwatch
 from swarm.store import Sample
@@ -32,6 +32,20 @@ def group(*episodes: list[tuple[int, ...]]) -> Group:
         )
         samples.append(Sample(f"e{number}", "a", "default", "me", "a#1", float(number), None, 1.0, nodes))
     return Group("a#1", "a", "default", 0.0, ended=samples)
+
+
+@pytest.mark.parametrize(
+    ("mean", "most", "constant", "warned"),
+    [(0.02, 1.0, 14, True), (0.0, 0.0, 16, True), (0.5, 1.0, 14, False), (0.02, 1.0, 8, False)],
+)
+def test_rewards_near_their_worst_in_equal_groups_are_seen_after_some_steps(
+    mean: float, most: float, constant: int, warned: bool
+) -> None:
+    flat, step = FlatRewards(), {"critic/rewards/mean": mean, "critic/rewards/min": 0.0, "critic/rewards/max": most}
+    told = [flat.look({**step, "batch/constant_groups": float(constant), "batch/groups": 16.0}) for _ in range(5)]
+    assert [found is not None for found in told] == [False] * 4 + [warned]
+    learned = {**step, "critic/rewards/mean": 0.9, "critic/rewards/max": 1.0}
+    assert flat.look({**learned, "batch/constant_groups": 3.0, "batch/groups": 16.0}) is None
 
 
 def test_an_episodes_age_is_told_by_its_youngest_and_by_its_oldest_token() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,11 +12,13 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.text import Text
 
+from research.cli.swarm.episodes import inspect
 from research.cli.swarm.episodes.episode_page import episode_page
-from research.cli.swarm.episodes.episode_screen import episode_screen
+from research.cli.swarm.episodes.episode_screen import episode_screen, episode_table
 from research.cli.swarm.episodes.token_view import call_views, level_of, shown, sums
-from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
+from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 from tests.research.cli.conftest import Ajet, own_server, small_job
 
 CHROMIUM = shutil.which("chromium")
@@ -76,6 +79,19 @@ def test_nothing_in_a_token_moves_the_cursor_or_hides() -> None:
     assert shown("a\x1b[31m\u202eb\x7f\t") == "a␛[31m<U+202E>b␡␉"
     hostile = episode(call(0, None, "start", "\x1b]0;title\x07", "x"), task_id="[red]\x1b[2J", owner="\u202eme")
     assert ("\x1b" in drawn(hostile), "[red]␛[2J" in drawn(hostile)) == (False, True)
+
+
+@pytest.mark.parametrize(("terminal", "most"), [(True, 80), (False, 400)])
+def test_an_episode_is_one_line_of_a_list_however_long_its_owner(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, most: int
+) -> None:
+    out = Console(width=80, file=io.StringIO(), force_terminal=terminal)
+    monkeypatch.setattr(inspect, "console", lambda: out)
+    inspect._print_rows(episode_table(EpisodeList(episodes=(episode(owner="o" * 90),) * 2)))
+    lines = out.file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert all(len(Text.from_ansi(line).plain.rstrip()) <= most for line in lines)
+    assert ("o" * 90 in lines[1]) is not terminal
 
 
 def test_the_screen_shows_branches_cuts_sums_and_a_legend() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from research.cli.swarm.watching.frame import TopFrame
+from research.cli.swarm.watching.frame import REWARD, TopFrame
 from research.cli.swarm.watching.screen import LEAST_WIDTH, screen
 from research.cli.swarm.watching.sparkline import BARS, PLAIN, sparkline
 from research.cli.swarm.watching.status_lines import status_lines
@@ -171,3 +171,9 @@ def test_what_does_not_fit_is_averaged_and_what_is_not_known_is_a_gap() -> None:
     assert sparkline([0.0, None, 10.0, 10.0], 2) == "▁█", "a part is the mean of what is known of it"
     assert sparkline([3.0, 3.0, 3.0], 9) == "▅▅▅"
     assert sparkline([], 9) == ""
+
+
+def test_few_steps_take_the_width_that_there_is() -> None:
+    steps = tuple(StepRecord(step=step, metrics={REWARD: float(step)}) for step in range(1, 11))
+    (curve,) = [line.plain for line in screen(replace(frame(), steps=steps), 160) if "▁" in line.plain]
+    assert curve.count("▁") == 2 * 8

@@ -12,9 +12,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from research.cli.swarm import app
 from research.cli.swarm.watching.frame import OlderServer, Watcher
 from research.installation.server_process import SwarmProcess
 from swarm.client import NamedTask, SwarmClient
@@ -135,3 +138,16 @@ def test_a_server_that_tells_no_snapshot_is_said_to_be_of_an_earlier_release(
         Watcher(server.url, client).look()
     ajet("swarm", "top").refused("ajet swarm status")
     assert "2 of 4" in ajet("swarm", "status").out
+
+
+def test_who_captures_a_start_is_told_that_it_boots_and_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "server.log").write_text("level=INFO event=warm_start step=40/400\n")
+    monkeypatch.setattr(app, "TOLD_EVERY_S", 0.001)
+    at: Any = SimpleNamespace(process=SimpleNamespace(folder=tmp_path))
+    with app._told(at):
+        said = capsys.readouterr().err
+        assert "booting" in said
+        while "warm_start step=40/400" not in said:
+            said += capsys.readouterr().err
