@@ -110,6 +110,8 @@ class Snapshot(_Told):
     """Episodes that were dropped or fenced since the training began, by reason."""
     recent_drops: tuple[DropSnapshot, ...] = ()
     """The last ones, the newest first."""
+    skipped_tasks: Mapping[str, int] = Field(default_factory=dict)
+    """Tasks that were passed over as plays of them failed again and again, the last ones, and how often each."""
 
 
 class StepRecord(_Told):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from swarm.client.transport import Transport
 from swarm.errors import wrong_value
@@ -187,12 +187,11 @@ class Episode(Generic[TaskT]):
         path = f"/episodes/{self.id}/outcome"
         return await self._transport.ask(Ack.model_validate, "GET", path, self._lease.lease_token)
 
-    async def abort(self, reason: str = "") -> Ack:
-        """Give the episode up: nothing of it is trained."""
-        return await self._acked("abort", AbortRequest(reason=reason[:2000]))
-
-    async def _acked(self, action: str, body: BaseModel) -> Ack:
-        return await self._post(Ack, action, body.model_dump_json().encode())
+    async def abort(self, reason: str = "", *, failed: bool = False) -> Ack:
+        """Give the episode up: nothing of it is trained. `failed`: its agent could not do the task; a task that fails
+        again and again is skipped in this pass."""
+        action = "abort?failed=true" if failed else "abort"
+        return await self._post(Ack, action, AbortRequest(reason=reason[:2000]).model_dump_json().encode())
 
     async def _post(self, kind: type[AckT], action: str, body: bytes) -> AckT:
         path = f"/episodes/{self.id}/{action}"

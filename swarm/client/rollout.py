@@ -1,7 +1,8 @@
 """Playing many episodes at once: the loop around an agent, for training and for evaluation.
 
 Each of `concurrency` workers holds one place: it begins an episode, lets the agent play it, ends it, and takes
-the next place. A play that failed is played again at once, by whoever asks first, so that no group waits for it; one
+the next place. A play that failed is played again at once, by whoever asks first, so that no group waits for it,
+unless its task failed three times (the server skips it in this pass); one
 that an API's rate limit failed (HTTP 429) says nothing of the agent, and its worker pauses before it begins another.
 In an evaluation what the agent failed counts as not solved: played again until it succeeds, an agent that breaks on
 half of the answers would look as good as one that breaks on none. Only what the server or the network lost is played
@@ -88,8 +89,8 @@ class Playable(Protocol):
         """Keep it alive while no call is made."""
         ...
 
-    def abort(self, reason: str = "") -> Coroutine[Any, Any, object]:
-        """Give it up."""
+    def abort(self, reason: str = "", *, failed: bool = False) -> Coroutine[Any, Any, object]:
+        """Give it up, as its agent `failed` or for another reason."""
         ...
 
 
@@ -218,7 +219,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         away = isinstance(error, Unreachable)
         reason = f"{type(error).__name__}: {error}"
         try:
-            await episode.abort(reason)
+            await episode.abort(reason, failed=not away and limit_s is None)
         except asyncio.CancelledError:
             await carried_out(episode.abort(reason))
             raise

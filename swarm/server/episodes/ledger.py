@@ -4,8 +4,8 @@ It holds leases, groups, the line of those who wait for room, the gate of genera
 verb changes them together. Every episode that leaves without being trained is counted with its reason; at all times
 
     begun = open and prepared + waiting for their batch + trained + evaluated + aborted + fenced
-            + drop_no_calls + drop_no_trained_calls + drop_partial_group + drop_constant_group + drop_pool_bytes
-            + drop_stale + drop_job_finished + drop_erased
+            + drop_no_calls + drop_no_trained_calls + drop_partial_group + drop_failed_task + drop_constant_group
+            + drop_pool_bytes + drop_stale + drop_job_finished + drop_erased
 
 Knows no learner and no HTTP, and decides nothing: who is fenced or dropped, and when, is its callers' business.
 """
@@ -67,7 +67,9 @@ class Ledger:
         self.gate = Gate()
         self.counts: Counter[str] = Counter()
         """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, and
-        drop_<reason>; every fence has its drop_<reason> too."""
+        drop_<reason>; every fence has its drop_<reason> too. And tasks_skipped, of this life of the server."""
+        self.skipped: Counter[str] = Counter()
+        """The tasks of these, the last ones: plays of them failed again and again."""
         self.sampled_tokens = 0
         """Ids the engine sampled in training episodes since it was started, whatever became of them."""
         self.version = 0
@@ -183,13 +185,25 @@ class Ledger:
         log.warning("event=fence episode=%s owner=%r reason=%s", episode.id, episode.owner, reason)
         self.give_up(episode, "fenced", reason)
 
-    def give_up(self, episode: LeasedEpisode, state: Closing, reason: str) -> None:
-        """Close an open episode without a reward, and count and note it; its place is free again."""
+    def give_up(self, episode: LeasedEpisode, state: Closing, reason: str, *, failed: bool = False) -> None:
+        """Close an open episode without a reward, and count and note it; its place is free again, unless its agent
+        `failed` its task too often."""
         self.counts[state] += 1
         self.leases.close(episode, state)
         self.store.note(Closed(episode.id, state, episode.epoch, reason=reason or None))
-        if episode.kind == "train":
+        if episode.kind == "train" and not failed:
             self.groups.leave(episode.id)
+        elif episode.kind == "train" and self.groups.fail(episode.id):
+            self._skip(episode, reason)
+
+    def _skip(self, episode: LeasedEpisode, reason: str) -> None:
+        """Count and name a task that is passed over in this pass, as its plays failed again and again."""
+        self.counts["tasks_skipped"] += 1
+        self.skipped[episode.task_id] += 1
+        if len(self.skipped) > LOST_KEPT:
+            del self.skipped[next(iter(self.skipped))]
+        log.warning("event=task_skipped task=%r stream=%r last=%r", episode.task_id, episode.stream, reason[:200])
+        self.store.note(*self.groups.streams.moved())
 
     def free(self, prepared: PreparedEpisode) -> None:
         """Give a prepared episode's place away, if it has one."""

@@ -103,8 +103,11 @@ class Rollout:
         self.leases.find(claims, repeats="ended")  # raises where something else closed it meanwhile
         return self._ended(episode.id)
 
-    async def abort(self, claims: Claims, reason: str) -> Ack:
-        """Give an episode up, a prepared one durably; the same abort again changes nothing."""
+    async def abort(self, claims: Claims, reason: str, *, failed: bool = False) -> Ack:
+        """Give an episode up, a prepared one durably; the same abort again changes nothing.
+
+        `failed`: its agent did not get to the end of its task, which is skipped if that is so again and again.
+        """
         self.ledger.require_recovered()
         prepared = self.leases.find_prepared(claims)
         if prepared is not None:
@@ -114,7 +117,7 @@ class Rollout:
             raise EpisodeEnded(f"episode {episode.id} is being ended")
         if episode is not None:
             log.info("event=abort episode=%s owner=%r reason=%r", episode.id, episode.owner, reason[:200])
-            self.ledger.give_up(episode, "aborted", reason)
+            self.ledger.give_up(episode, "aborted", reason, failed=failed)
             self.ledger.notify()
         return Ack(episode_id=claims.episode, state="aborted")
 

@@ -70,6 +70,12 @@ class _EndQuery(BaseModel):
     tokens: bool = False
 
 
+class _AbortQuery(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    failed: bool = False
+
+
 class _Handlers:
     def __init__(self, server: SwarmServer) -> None:
         self._server = server
@@ -115,7 +121,8 @@ class _Handlers:
 
     async def abort(self, asked: Authorised) -> Ack:
         aborted = await asked.body(AbortRequest)
-        return await self._server.training.rollout.abort(asked.holder, aborted.reason)
+        failed = asked.query(_AbortQuery).failed
+        return await self._server.training.rollout.abort(asked.holder, aborted.reason, failed=failed)
 
     async def prepare(self, asked: Authorised) -> Ack:
         prepared = await asked.body(PrepareRequest)

@@ -125,6 +125,19 @@ async def test_a_rate_limited_play_is_played_again_after_a_pause_and_the_others_
     assert (summary.episodes, summary.dropped) == (12, {"rate_limited": 100})
 
 
+async def test_a_task_whose_plays_always_fail_is_skipped_counted_and_named(
+    served: Served, client: AsyncSwarmClient
+) -> None:
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(HI)
+        return raises() if episode.task.id == "b" else 1.0
+
+    summary = await client.rollout(agent, [*TASKS, NamedTask("c")], concurrency=2)
+    ledger = served.server.training.rollout.ledger
+    assert (summary.episodes, set(ledger.skipped)) == (12, {"b"})
+    assert ledger.counts["tasks_skipped"] == ledger.skipped["b"] > 0
+
+
 async def test_a_hanging_tool_costs_its_own_play_alone(client: AsyncSwarmClient) -> None:
     plays = itertools.count()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from research.durations import format_seconds
+from sandboxes.shown import shown
 from swarm.snapshot import Snapshot
 from swarm.wire import EvaluationSummary, ServerState, Status
 
@@ -80,10 +81,12 @@ def line_words(snapshot: Snapshot) -> str:
 
 
 def drops_words(snapshot: Snapshot) -> str:
-    """Return how many episodes were dropped, by reason, the most frequent first."""
+    """Return how many episodes were dropped, by reason, the most frequent first, and the tasks that are skipped."""
     found = sorted(snapshot.drops.items(), key=lambda reason: (-reason[1], reason[0]))
+    skipped = [f"{shown(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]]
+    of_tasks = f"; tasks skipped, as they failed again and again: {', '.join(skipped)}" if skipped else ""
     if not found:
-        return "none"
+        return f"none{of_tasks}"
     named = ", ".join(f"{count} {reason}" for reason, count in found[:_MOST_DROPS])
     more = len(found) - _MOST_DROPS
-    return f"{sum(snapshot.drops.values())}: {named}" + (f" and {more} more reasons" if more > 0 else "")
+    return f"{sum(snapshot.drops.values())}: {named}" + (f" and {more} more reasons" if more > 0 else "") + of_tasks
