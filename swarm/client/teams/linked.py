@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 
 from swarm.client.agents import Result, worth_of
 from swarm.client.episode import Episode, end_request
+from swarm.client.transport import Connections
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -84,9 +85,9 @@ class LinkedEpisodes:
         """When the server last heard of the episode that was silent for the longest time (monotonic seconds)."""
         return min(episode.last_call for episode in self.episodes.values())
 
-    async def heartbeat(self) -> None:
+    async def heartbeat(self, by: Connections | None = None) -> None:
         """Keep all leases alive that can be; what is lost is met by who plays."""
-        await asyncio.gather(*map(_beat, self.episodes.values()))
+        await asyncio.gather(*(_beat(episode, by) for episode in self.episodes.values()))
 
     async def end(self, rewards: Mapping[str, Result]) -> Mapping[str, Ack]:
         """End all episodes with their rewards, or none; return what each server says, by role.
@@ -221,9 +222,9 @@ class LinkedEpisodes:
             await self.heartbeat()
 
 
-async def _beat(episode: Episode[Any]) -> None:
+async def _beat(episode: Episode[Any], by: Connections | None) -> None:
     with suppress(SwarmError):
-        await episode.heartbeat()
+        await episode.heartbeat(by)
 
 
 def _own(result: Result) -> dict[str, Any]:

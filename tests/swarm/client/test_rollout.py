@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
+import threading
 import urllib.error
 from email.message import Message
 from pathlib import Path
@@ -15,9 +17,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, NamedTask
-from swarm.client.agents import Result, UnusableReward, WrongResult
+from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, NamedTask, SwarmClient, SyncEpisode
+from swarm.client.agents import Result, RolloutSummary, UnusableReward, WrongResult
 from swarm.client.failures import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
+from swarm.client.transport import Connections
 from swarm.environments import Outcome
 from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed
 from swarm.wire import Ack, ServerState
@@ -149,6 +152,60 @@ async def test_a_hanging_tool_costs_its_own_play_alone(client: AsyncSwarmClient)
 
     summary = await client.rollout(agent, TASKS, concurrency=4, timeout_s=0.3)
     assert (summary.episodes, summary.dropped.keys()) == (12, {"agent: TimeoutError"})
+
+
+async def test_a_play_that_heeds_no_cancel_has_an_end(
+    client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.client.rollout.GOODBYE_S", 0.01)
+    plays, over = itertools.count(), asyncio.Event()
+
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(HI)
+        while next(plays) == 0 and not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+        return 1.0
+
+    summary = await client.rollout(agent, TASKS, concurrency=4, timeout_s=0.3)
+    over.set()
+    assert (summary.episodes, summary.dropped.keys()) == (12, {"agent: TimeoutError"})
+
+
+async def test_a_hanging_function_holds_neither_its_rollout_nor_its_client_up(served: Served) -> None:
+    plays, over = itertools.count(), threading.Event()
+
+    def agent(episode: SyncEpisode) -> float:
+        episode.chat(HI)
+        if next(plays) == 0:
+            over.wait()
+        return 1.0
+
+    def play() -> RolloutSummary:
+        with SwarmClient(served.url, served.admin) as client:
+            return client.rollout(agent, TASKS, concurrency=4, timeout_s=0.3)
+
+    summary = await asyncio.to_thread(play)
+    over.set()
+    assert (summary.episodes, summary.dropped.keys()) == (12, {"agent: TimeoutError"})
+
+
+async def test_leases_are_kept_of_agents_that_block_their_event_loop(served: Served, client: AsyncSwarmClient) -> None:
+    """The server lives in the blocked loop, too: that it was asked is enough."""
+    asked = threading.Event()
+
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(HI)
+        if not asked.is_set():
+            episode.heartbeat = beat  # type: ignore[method-assign]
+            assert asked.wait(60)
+        return 1.0
+
+    async def beat(by: Connections | None = None) -> Ack:
+        asked.set()
+        return Ack(episode_id="", state="open")
+
+    assert (await client.rollout(agent, TASKS, concurrency=1)).episodes == 12
 
 
 @pytest.mark.parametrize("solved", [True, None])
