@@ -270,12 +270,16 @@ class Ack(_Wire):
     """The call took effect (or had before: end, abort, prepare, commit and heartbeat are idempotent)."""
 
     episode_id: str
-    state: Literal["open", "prepared", "ended", "aborted", "fenced"]
+    state: Literal["open", "prepared", "ended", "dropped", "aborted", "fenced"]
 
 
 class EndAck(Ack):
-    """The answer to the end of an episode whose client asks for its tokens; clients of before know no such answer."""
+    """The answer to the end of an episode; its tokens are told to clients that ask for them.
 
+    `dropped`, with its reason: it ended, and nothing of it can be trained (it made no calls, the job is finished).
+    """
+
+    reason: str | None = None
     tokens: int | None = None
     """Tokens that the policy sampled in the episode; None where the server does not know any more."""
 

@@ -319,6 +319,9 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
             self._drop("no_calls", AgentFailed(NO_CALL))
             self._misplays.count("no_calls", NO_CALL)
             return False
+        if ended.state == "dropped":
+            self.dropped[ended.reason or ended.state] += 1
+            return False
         version = episode.lease.policy_version
         self.results.append(
             EpisodeResult(episode.task.id, sample, reward, success, version, facts_of(answer), ended.tokens)

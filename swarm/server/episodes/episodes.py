@@ -19,7 +19,7 @@ from swarm.errors import EpisodeEnded, LeaseLost, SwarmError
 from swarm.server.shared.keys import Claims
 from swarm.store import Sample
 from swarm.timelines import CallTree
-from swarm.wire import BeginRequest, EpisodeKind
+from swarm.wire import BeginRequest, EndAck, EpisodeKind
 
 Closing = Literal["ended", "aborted", "fenced"]
 State = Literal["open", "prepared", "ended", "aborted", "fenced"]
@@ -95,6 +95,10 @@ class ClosedEpisode:
     epoch: int
     tokens: int | None = None
     """Tokens sampled in it; None where a former life of the server knew them."""
+    end: int | None = None
+    """Hash of the end that closed it; None where it was closed otherwise, or in a former life."""
+    dropped: str | None = None
+    """Why nothing of it could be trained as it ended."""
 
 
 class Leases:
@@ -183,10 +187,13 @@ class Leases:
         closed = self._closed.get(episode_id)
         return closed.state if closed is not None else None
 
-    def tokens_of(self, episode_id: str) -> int | None:
-        """Return how many tokens were sampled in a closed episode, or None where it is not remembered."""
-        closed = self._closed.get(episode_id)
-        return closed.tokens if closed is not None else None
+    def ended(self, episode_id: str, end: int) -> EndAck:
+        """Return what is told of an episode that ended; EpisodeEnded where that was with another `end` than this."""
+        closed = self._closed.get(episode_id, ClosedEpisode("ended", 1))
+        if closed.end not in (None, end):
+            raise EpisodeEnded(f"episode {episode_id} was ended with another reward, which counts; begin a new one")
+        state: Literal["dropped", "ended"] = "ended" if closed.dropped is None else "dropped"
+        return EndAck(episode_id=episode_id, state=state, tokens=closed.tokens, reason=closed.dropped)
 
     def renew(self, episode: LeasedEpisode | PreparedEpisode) -> None:
         """Let the lease live its whole time from now: its client was heard of."""
@@ -206,7 +213,14 @@ class Leases:
         self._open.pop(sample.episode, None)
         self._prepared[sample.episode] = PreparedEpisode(sample, now, now + self._ttl_s, epoch)
 
-    def close(self, episode: LeasedEpisode | PreparedEpisode, state: Closing) -> None:
+    def close(
+        self,
+        episode: LeasedEpisode | PreparedEpisode,
+        state: Closing,
+        *,
+        end: int | None = None,
+        dropped: str | None = None,
+    ) -> None:
         """Close an open or prepared episode; calls in flight end with the error later calls will get."""
         if isinstance(episode, PreparedEpisode):
             del self._prepared[episode.id]
@@ -216,7 +230,7 @@ class Leases:
             episode.epoch += 1
         nodes = episode.tree.nodes if isinstance(episode, LeasedEpisode) else episode.sample.nodes
         tokens = sum(len(node.sampled) for node in nodes)
-        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens))
+        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens, end, dropped))
         if isinstance(episode, LeasedEpisode):
             self.interrupt(episode, _too_late(episode.id, state))
 

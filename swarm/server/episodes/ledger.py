@@ -67,7 +67,8 @@ class Ledger:
         self.gate = Gate()
         self.counts: Counter[str] = Counter()
         """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, and
-        drop_<reason>; every fence has its drop_<reason> too. And tasks_skipped, of this life of the server."""
+        drop_<reason>; every fence has its drop_<reason> too. And, of this life of the server, tasks_skipped
+        and side_conversations: those beyond the first of episodes of which all is trained, whoever spoke."""
         self.skipped: Counter[str] = Counter()
         """The tasks of these, the last ones: plays of them failed again and again."""
         self.sampled_tokens = 0
@@ -159,16 +160,23 @@ class Ledger:
     def collect(self, sample: Sample) -> None:
         """Take the sample of an episode that ended durably, and count it."""
         self.counts["ended"] += 1
-        if self.finished or not sample.teaches:
+        if (reason := self.useless(sample)) is not None:
             self.groups.leave(sample.episode, ended=True)
             self.store.note(*self.groups.streams.moved())
-            self.drop([sample], "job_finished" if self.finished else untrained(sample))
+            self.drop([sample], reason)
             return
+        self.counts["side_conversations"] += sample.side_conversations
         filtered = self.groups.end(sample)
         self.store.note(*self.groups.streams.moved())  # before what is dropped: a crash between must not undo a turn
         self.drop(filtered, "constant_group")
         self.drop(self.groups.drop_stale(), "stale")
         self.drop(self.groups.drop_heavy(), "pool_bytes")
+
+    def useless(self, sample: Sample) -> str | None:
+        """Return why an episode that ends now is dropped at once, None for one that may be trained."""
+        if self.finished:
+            return "job_finished"
+        return None if sample.teaches else untrained(sample)
 
     def drop(self, samples: Iterable[Sample], reason: str) -> None:
         """Count samples that ended and will not be trained, and write down why."""

@@ -91,17 +91,16 @@ class Rollout:
         raise Throttled(self._full(request), retry_after=RETRY_AFTER_S)
 
     async def end(self, claims: Claims, request: EndRequest) -> EndAck:
-        """End an episode with its reward; the same end again changes nothing.
+        """End an episode with its reward; the same end again changes nothing, and another one is EpisodeEnded.
 
         Returns when the end is durable; raises StoreUnavailable, with the episode still open, if that fails.
         """
         self.ledger.require_recovered()
         episode = self.leases.find(claims, repeats="ended")
-        if episode is None:
-            return self._ended(claims.episode)
-        await self.ledger.settle(episode, lambda: self._end(episode, request))
-        self.leases.find(claims, repeats="ended")  # raises where something else closed it meanwhile
-        return self._ended(episode.id)
+        if episode is not None:
+            await self.ledger.settle(episode, lambda: self._end(episode, request))
+            self.leases.find(claims, repeats="ended")  # raises where something else closed it meanwhile
+        return self.leases.ended(claims.episode, _hash(request))
 
     async def abort(self, claims: Claims, reason: str, *, failed: bool = False) -> Ack:
         """Give an episode up, a prepared one durably; the same abort again changes nothing.
@@ -304,13 +303,11 @@ class Rollout:
         self.ledger.store.note(began, *self.groups.streams.moved())  # together: a turn begins with its first episode
         return self.leases.begin(name, request, task_id, CallTree(self.ledger.renderer), self.ledger.version)
 
-    def _ended(self, episode_id: str) -> EndAck:
-        return EndAck(episode_id=episode_id, state="ended", tokens=self.leases.tokens_of(episode_id))
-
     async def _end(self, episode: LeasedEpisode, request: EndRequest) -> None:
         sample = self.ledger.sample_of(episode, request)
         await self.ledger.store.write(closed(sample, "ended", epoch=episode.epoch))
-        self.leases.close(episode, "ended")
+        dropped = self.ledger.useless(sample) if episode.kind == "train" else None
+        self.leases.close(episode, "ended", end=_hash(request), dropped=dropped)
         if episode.kind == "train":
             self.ledger.collect(sample)
         else:
@@ -337,6 +334,10 @@ def _listed(request: TaskList, ids: tuple[str, ...]) -> TasksListed:
             param="ids",
         )
     return TasksListed(request.stream, request.digest, ids)
+
+
+def _hash(request: EndRequest) -> int:
+    return hash(request.model_dump_json())
 
 
 def _asked(request: BeginRequest) -> str:

@@ -271,7 +271,9 @@ class SwarmServer:
 
 
 def default_store(directory: Path) -> str:
-    """Return the URL of the database in a server directory."""
+    """Return the URL of the database in a server directory; ServerFailed for a path that no such URL can hold."""
+    if "?" in str(directory.absolute()):
+        raise ServerFailed(f"expected a server directory without ? in its path, found {directory.absolute()}")
     return f"sqlite:///{directory.absolute() / 'store.sqlite3'}"
 
 

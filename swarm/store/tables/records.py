@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol
 
 from swarm.backends.protocols import CallReward
-from swarm.timelines import Node
+from swarm.timelines import Drift, Node
 from swarm.wire import EpisodeKind, EpisodeList, EpisodeRecord, EvaluationSummary
 
 FINISHED = "training/global_step"
@@ -224,6 +224,12 @@ class Sample:
     def teaches(self) -> bool:
         """Some call of it is trained."""
         return any(node.trained for node in self.nodes)
+
+    @property
+    def side_conversations(self) -> int:
+        """Return how many trained conversations began beside the first one, where no call says which agent made it."""
+        began = sum(node.trained and node.drift is Drift.START for node in self.nodes)
+        return 0 if any(node.agent for node in self.nodes) else max(0, began - 1)
 
     @property
     def trained_rewards(self) -> tuple[CallReward, ...]:

@@ -14,7 +14,7 @@ from research.cli.swarm.watching.words import (
     tokens_words,
     waits_words,
 )
-from swarm.snapshot import StepRecord
+from swarm.snapshot import StepRecord, side_words
 
 MORE = "ajet swarm top (live), ajet swarm episodes, ajet swarm status --json (all metrics)"
 
@@ -36,6 +36,7 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
         ("tokens", tokens_words(snapshot)),
         ("waits for", waits_words(snapshot)),
         ("drops", drops_words(snapshot)),
+        *([("note", note)] if (note := side_words(snapshot.side_conversations)) else []),
         ("more", MORE),
     ]
 
