@@ -141,7 +141,10 @@ class Status(_Wire):
     needed_episodes: int = 0
     """Episodes the present step's batch takes."""
     awaited_evaluations: int = 0
-    """Evaluation episodes of `policy_version` that training waits for (a job's `evaluate_after` or `eval_every`)."""
+    """Evaluation episodes of `policy_version` that training waits for (a job's `evaluate_after` or `eval_every`): those
+    that have not ended in the evaluation, of one client, that is the furthest."""
+    evaluation_episodes: int = 0
+    """How many a whole evaluation has while training waits for one; 0 from servers of before."""
     evaluation: EvaluationSummary | None = None
     """The last evaluation of a job's `eval_every`; None before there is one."""
     best: EvaluationSummary | None = None

@@ -197,7 +197,7 @@ def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[
                 index=row.place, parent=None if row.parent is None else known[row.parent],
                 context=unpack_ints(row.context), sampled=unpack_ints(row.sampled),
                 logprobs=unpack_floats(row.logprobs), versions=unpack_ints(row.versions), text="",
-                drift=Drift(row.drift), trained=row.trained,
+                drift=Drift(row.drift), trained=row.trained, cut=bool(row.cut),
             )  # fmt: skip
     return {serial: list(found[serial].values()) for serial in serials}
 

@@ -18,7 +18,8 @@ import random
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from swarm.backends.protocols import Renderer
@@ -36,6 +37,8 @@ from swarm.wire import EndRequest, ServerState
 
 log = logging.getLogger(__name__)
 
+Outcome = tuple[float, bool | None]
+"""Reward of an evaluation episode, and whether it succeeded."""
 RETRY_AFTER_S = 1.0
 LOST_KEPT = 50
 SETTLING_S = 30.0
@@ -81,11 +84,13 @@ class Ledger:
         """The job's last step is done."""
         self._evaluation_draws = (-1, random.Random())
         self.awaited = 0
-        """Evaluation episodes of this version that training waits for; no training episode begins meanwhile."""
+        """Episodes of the evaluation of this version that training waits for; no training episode begins meanwhile."""
         self.ending = False
         """No training episode begins any more: the last step's weights are being evaluated."""
-        self.evaluated: list[tuple[float, bool | None]] = []
-        """Reward and success of those of them that have ended."""
+        self.evaluations: dict[tuple[str, str], dict[str, Outcome | None]] = {}
+        """Those that began meanwhile, by owner and stream (each is an evaluation of its own), and what they came to."""
+        self.evaluated: list[Outcome] = []
+        """Those of the first evaluation that was whole."""
         self.lost: deque[LostEpisode] = deque(maxlen=LOST_KEPT)
         """The last ones that were dropped or fenced, the oldest first."""
         self.full_since: float | None = None
@@ -95,6 +100,37 @@ class Ledger:
         )
         self.changed = asyncio.Event()
         """Set at each change that may complete the batch; who waits for one clears it."""
+
+    @property
+    def unplayed(self) -> int:
+        """How many of the awaited episodes have not ended in the evaluation that is the furthest."""
+        ended = (sum(play is not None for play in self._counted(plays)) for plays in self.evaluations.values())
+        return self.awaited and self.awaited - max(ended, default=0)
+
+    def evaluation_began(self, episode: LeasedEpisode) -> None:
+        """Count an evaluation episode as one that training waits for, where it does and as many are not there yet."""
+        if self.awaited:
+            self.evaluations.setdefault((episode.owner, episode.stream), {})[episode.id] = None
+
+    def evaluation_over(self, episode: LeasedEpisode, outcome: Outcome | None) -> None:
+        """Take what an evaluation episode came to, None where it was given up; the first ones to begin make a whole.
+
+        Not the first ones to end: these would be the short ones.
+        """
+        plays = self.evaluations.get((episode.owner, episode.stream), {})
+        if episode.id not in plays:
+            return
+        if outcome is None:
+            del plays[episode.id]
+        else:
+            plays[episode.id] = outcome
+        first = [play for play in self._counted(plays) if play is not None]
+        if self.awaited and len(first) == self.awaited:
+            self.awaited, self.evaluated = 0, first
+            self.groups.touch()
+
+    def _counted(self, plays: Mapping[str, Outcome | None]) -> Iterator[Outcome | None]:
+        return islice(plays.values(), self.awaited)
 
     def require_recovered(self) -> None:
         """Raise EngineUnavailable while what was written may not have been read back."""
@@ -199,9 +235,11 @@ class Ledger:
         self.counts[state] += 1
         self.leases.close(episode, state)
         self.store.note(Closed(episode.id, state, episode.epoch, reason=reason or None))
-        if episode.kind == "train" and not failed:
+        if episode.kind == "eval":
+            self.evaluation_over(episode, None)
+        elif not failed:
             self.groups.leave(episode.id)
-        elif episode.kind == "train" and self.groups.fail(episode.id):
+        elif self.groups.fail(episode.id):
             self._skip(episode, reason)
 
     def _skip(self, episode: LeasedEpisode, reason: str) -> None:

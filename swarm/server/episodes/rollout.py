@@ -226,13 +226,14 @@ class Rollout:
         }
 
     def hold(self, episodes: int, *, ending: bool = False) -> None:
-        """Begin no training episode before so many evaluation episodes, of the version that serves, have ended.
+        """Begin no training episode before so many evaluation episodes, of the version that serves, have ended, all of
+        one owner and stream: others play other tasks, or the same ones again.
 
         None at all where training is `ending` with them.
         """
         self.ledger.awaited = episodes
         self.ledger.ending = ending
-        self.ledger.evaluated = []
+        self.ledger.evaluations = {}
 
     def finish(self) -> None:
         """The last step is done: what still waits, or ends from now on, is dropped."""
@@ -260,7 +261,9 @@ class Rollout:
             return None
         if request.kind == "eval":
             assert request.task_id is not None  # `BeginRequest` sees to it
-            return self._open(request, request.task_id)
+            episode = self._open(request, request.task_id)
+            self.ledger.evaluation_began(episode)
+            return episode
         self.groups.streams.check(request.stream)
         place = self._place(request)
         if place is None:
@@ -313,16 +316,7 @@ class Rollout:
         else:
             self.counts["ended"] += 1
             self.counts["evaluated"] += 1
-            self._evaluated(episode, request)
-
-    def _evaluated(self, episode: LeasedEpisode, request: EndRequest) -> None:
-        """Count an evaluation episode that training may wait for; after the last one groups are given new time."""
-        if not self.ledger.awaited or episode.version != self.ledger.version:
-            return
-        self.ledger.awaited -= 1
-        self.ledger.evaluated.append((request.reward, request.success))
-        if not self.ledger.awaited:
-            self.groups.touch()
+            self.ledger.evaluation_over(episode, (request.reward, request.success))
 
 
 def _listed(request: TaskList, ids: tuple[str, ...]) -> TasksListed:
