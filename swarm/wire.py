@@ -230,8 +230,8 @@ class Lease(_Wire):
     model: str
     """Model name to send in calls."""
     ttl_s: float
-    """Seconds without a call or heartbeat after which the episode may be fenced: the job's `lease_ttl_s`, or its
-    `drain_timeout_s` where that is less. A client sends a heartbeat three times as often."""
+    """Seconds without a call or heartbeat after which the episode may be fenced (four times as long before the first):
+    the job's `lease_ttl_s`, or its `drain_timeout_s` where that is less. A client sends three heartbeats in it."""
     policy_version: int
 
 

@@ -1,7 +1,8 @@
 """Episodes and their leases: who owns which episode, until when, and which error a late owner gets.
 
-A lease lives `ttl_s` seconds after the last call or heartbeat, and as long as a call is in flight. When it runs
-out the episode is fenced: its epoch grows, so that every key of the late owner is answered with LeaseLost.
+A lease lives `ttl_s` seconds after the last call or heartbeat, and as long as a call is in flight; before the first one
+FIRST_TTLS times as long, for command lines and frameworks take their time to start. When it runs out the episode is
+fenced: its epoch grows, so that every key of the late owner is answered with LeaseLost.
 An ended or aborted episode answers EpisodeEnded, except that the same end or abort again is no error. While its
 closing is being written down an episode is `settling`: it answers EpisodeEnded too, and is open again if the
 writing fails. A prepared one waits for its team (`swarm.server.episodes.teams`): it makes no calls and does not expire.
@@ -23,6 +24,14 @@ from swarm.wire import BeginRequest, EndAck, EpisodeKind
 
 Closing = Literal["ended", "aborted", "fenced"]
 State = Literal["open", "prepared", "ended", "aborted", "fenced"]
+FIRST_TTLS = 4
+_WHY_FENCED = {
+    "lease_expired": "no call or heartbeat came in time",
+    "held_up_batch": "it held up a full batch",
+    "held_up_update": "it held up an update",
+    "outdated": "it was too old for the next batch",
+}
+"""Where nothing is said here, or known any more, its client or the server was started again."""
 CLOSED_KEPT = 65_536
 """Closed episodes remembered for a precise answer; older ones are all answered with EpisodeEnded."""
 
@@ -97,8 +106,8 @@ class ClosedEpisode:
     """Tokens sampled in it; None where a former life of the server knew them."""
     end: int | None = None
     """Hash of the end that closed it; None where it was closed otherwise, or in a former life."""
-    dropped: str | None = None
-    """Why nothing of it could be trained as it ended."""
+    reason: str | None = None
+    """Why it was fenced, or why nothing of it could be trained as it ended."""
 
 
 class Leases:
@@ -133,8 +142,8 @@ class Leases:
         """Open an episode of a task for the request's owner, under the policy `version` that serves."""
         now = self._clock()
         episode = LeasedEpisode(
-            episode_id, task_id, request.stream, request.kind, request.owner, tree, now + self._ttl_s, now, now,
-            None if request.timeout_s is None else now + request.timeout_s, version, request.code, begun_at=now,
+            episode_id, task_id, request.stream, request.kind, request.owner, tree, now + FIRST_TTLS * self._ttl_s, now,
+            now, None if request.timeout_s is None else now + request.timeout_s, version, request.code, begun_at=now,
         )  # fmt: skip
         self._open[episode_id] = episode
         return episode
@@ -150,10 +159,9 @@ class Leases:
             return episode
         closed = self._closed.get(claims.episode)
         if closed is not None and closed.epoch != claims.epoch:
+            why = _WHY_FENCED.get(closed.reason or "", "its client or the server was restarted")
             raise LeaseLost(
-                f"episode {claims.episode} was fenced: no call or heartbeat came within {self._ttl_s:g} s, it held up "
-                "a full batch or was too old for the next one, or its client or the server was restarted; begin a new "
-                "one"
+                f"episode {claims.episode} was fenced: {why} (a lease is {self._ttl_s:g} s); begin a new one"
             )
         if closed is not None and closed.state == repeats:
             return None
@@ -192,8 +200,8 @@ class Leases:
         closed = self._closed.get(episode_id, ClosedEpisode("ended", 1))
         if closed.end not in (None, end):
             raise EpisodeEnded(f"episode {episode_id} was ended with another reward, which counts; begin a new one")
-        state: Literal["dropped", "ended"] = "ended" if closed.dropped is None else "dropped"
-        return EndAck(episode_id=episode_id, state=state, tokens=closed.tokens, reason=closed.dropped)
+        state: Literal["dropped", "ended"] = "ended" if closed.reason is None else "dropped"
+        return EndAck(episode_id=episode_id, state=state, tokens=closed.tokens, reason=closed.reason)
 
     def renew(self, episode: LeasedEpisode | PreparedEpisode) -> None:
         """Let the lease live its whole time from now: its client was heard of."""
@@ -219,7 +227,7 @@ class Leases:
         state: Closing,
         *,
         end: int | None = None,
-        dropped: str | None = None,
+        reason: str | None = None,
     ) -> None:
         """Close an open or prepared episode; calls in flight end with the error later calls will get."""
         if isinstance(episode, PreparedEpisode):
@@ -230,7 +238,7 @@ class Leases:
             episode.epoch += 1
         nodes = episode.tree.nodes if isinstance(episode, LeasedEpisode) else episode.sample.nodes
         tokens = sum(len(node.sampled) for node in nodes)
-        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens, end, dropped))
+        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens, end, reason))
         if isinstance(episode, LeasedEpisode):
             self.interrupt(episode, _too_late(episode.id, state))
 

@@ -233,7 +233,7 @@ class Ledger:
         """Close an open episode without a reward, and count and note it; its place is free again, unless its agent
         `failed` its task too often."""
         self.counts[state] += 1
-        self.leases.close(episode, state)
+        self.leases.close(episode, state, reason=reason if state == "fenced" else None)
         self.store.note(Closed(episode.id, state, episode.epoch, reason=reason or None))
         if episode.kind == "eval":
             self.evaluation_over(episode, None)

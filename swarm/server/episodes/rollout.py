@@ -310,7 +310,7 @@ class Rollout:
         sample = self.ledger.sample_of(episode, request)
         await self.ledger.store.write(closed(sample, "ended", epoch=episode.epoch))
         dropped = self.ledger.useless(sample) if episode.kind == "train" else None
-        self.leases.close(episode, "ended", end=_hash(request), dropped=dropped)
+        self.leases.close(episode, "ended", end=_hash(request), reason=dropped)
         if episode.kind == "train":
             self.ledger.collect(sample)
         else:

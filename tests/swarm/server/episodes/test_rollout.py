@@ -117,6 +117,19 @@ async def test_an_expired_lease_is_fenced_counted_and_its_place_given_away() -> 
         await scene.end(episodes[0])
 
 
+async def test_a_slow_client_has_more_time_before_its_first_call() -> None:
+    scene = Scene()
+    slow, silent = await scene.begin(), await scene.begin()
+    scene.clock.now += 100
+    scene.rollout.sweep()
+    scene.call(slow)
+    scene.clock.now += 29
+    scene.rollout.sweep()
+    assert (await scene.end(slow)).state == "ended"
+    with pytest.raises(LeaseLost):
+        await scene.end(silent)
+
+
 async def test_groups_nobody_goes_on_with_make_room_as_soon_as_nothing_else_can() -> None:
     scene = Scene()
     for task in "ab":  # both places of the batch: one member each, of a client that is gone
