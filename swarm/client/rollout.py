@@ -9,7 +9,8 @@ half of the answers would look as good as one that breaks on none. Only what the
 again there.
 Leases of slow agents are kept alive; an agent that takes longer than `timeout_s` is given up.
 
-A server that goes away is waited for, as an engine that is off. What was played meanwhile is lost with its lease
+A server that goes away is waited for, as an engine that is off, and one that has no room to write for as long as it
+takes. What was played meanwhile is lost with its lease
 (unless its end was written down: ends are sent again), is counted as dropped, and is played again.
 """
 
@@ -39,7 +40,7 @@ from swarm.client.agents import (
     worth_of,
 )
 from swarm.client.episode import Episode
-from swarm.client.failures import NO_CALL, LimitPauses, Misplays, is_servers, limited_s, misplay_of
+from swarm.client.failures import NO_CALL, LimitPauses, Misplays, away_code, is_servers, limited_s, misplay_of
 from swarm.client.threads import LoopThread
 from swarm.client.transport import Connections
 from swarm.errors import (
@@ -48,6 +49,7 @@ from swarm.errors import (
     JobFinished,
     LeaseLost,
     ServerFailed,
+    StoreUnavailable,
     SwarmError,
     TeamAborted,
     Throttled,
@@ -182,7 +184,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
                 return await place.begin()
             except (Throttled, EngineUnavailable, Unreachable) as error:
                 now = time.monotonic()
-                off_since = math.inf if isinstance(error, Throttled) else min(off_since, now)
+                off_since = math.inf if isinstance(error, Throttled | StoreUnavailable) else min(off_since, now)
                 if now - off_since > ENGINE_OFF_S:
                     raise
                 await asyncio.sleep(error.retry_after or delay)
@@ -222,20 +224,22 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
     async def _failed(self, episode: PlayT, sample: int, error: Exception, limits: LimitPauses) -> bool:
         """Abort the episode of a failed play, and count it; return whether its place is filled all the same.
 
-        It says nothing of the agent if the server is away, or an API's rate limit failed it.
+        It says nothing of the agent if the server is away or cannot write, or an API's rate limit failed it.
         """
         limit_s = None if isinstance(error, WrongResult | UnusableReward) else limited_s(error)
-        away = isinstance(error, Unreachable)
+        away = away_code(error)
         reason = f"{type(error).__name__}: {error}"
         try:
-            await episode.abort(reason, failed=not away and limit_s is None)
+            await episode.abort(reason, failed=away is None and limit_s is None)
         except asyncio.CancelledError:
             await carried_out(episode.abort(reason))
             raise
         except SwarmError as refusal:  # nothing depends on it: the lease runs out
-            away = away or isinstance(refusal, Unreachable)
-        if away:
-            self.dropped[Unreachable.code] += 1
+            away = away or away_code(refusal)
+        if away is not None:
+            self.dropped[away] += 1
+            if away == StoreUnavailable.code:  # an episode begins all the same
+                log.info("event=store_unavailable pause_s=%.1f", limits.met(0.0))
         elif limit_s is not None:
             self.dropped[RATE_LIMITED] += 1
             log.info("event=rate_limited pause_s=%.1f", limits.met(limit_s))

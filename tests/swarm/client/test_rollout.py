@@ -22,7 +22,7 @@ from swarm.client.agents import Result, RolloutSummary, UnusableReward, WrongRes
 from swarm.client.failures import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
 from swarm.client.transport import Connections
 from swarm.environments import Outcome
-from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed
+from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed, StoreUnavailable
 from swarm.wire import Ack, ServerState
 from tests.swarm.factories import HI, good
 from tests.swarm.server.support import Served, job, serving
@@ -126,6 +126,26 @@ async def test_a_rate_limited_play_is_played_again_after_a_pause_and_the_others_
     summary = await client.rollout(agent_of(*[limited] * 100), TASKS, concurrency=4)
     assert served.server.training.rollout.counts["aborted"] == 100
     assert (summary.episodes, summary.dropped) == (12, {"rate_limited": 100})
+
+
+class Refused(Exception):
+    """As an SDK raises it."""
+
+    status_code = 503
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("full"), Refused("Error code: 503 - {'error': {'code': 'store_unavailable'}}")]
+)
+async def test_a_server_without_room_to_write_is_waited_for(
+    client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full() -> float:
+        raise error
+
+    monkeypatch.setattr("swarm.client.failures.MOST_WAIT_S", 0.01)
+    summary = await client.rollout(agent_of(*[full] * 70), TASKS, concurrency=4)
+    assert (summary.episodes, summary.dropped) == (12, {"store_unavailable": 70})
 
 
 async def test_a_task_whose_plays_always_fail_is_skipped_counted_and_named(
