@@ -21,6 +21,7 @@ from swarm.backends.protocols import NO_ROOM
 from swarm.errors import NotFound, StoreUnavailable, Throttled
 from swarm.exports import ParquetExport, training_trace
 from swarm.server.service.inspection import Inspection
+from swarm.store import Kept
 from swarm.wire import EpisodeRecord, ExportCounts
 
 ExportFormat = Literal["openenv", "parquet"]
@@ -58,11 +59,11 @@ class Exports:
             raise
 
     async def _made(self, form: ExportFormat, episode: str | None) -> tuple[ExportCounts, IO[bytes]]:
-        names = [episode] if episode is not None else await self._inspection.names()
+        kept = Kept([episode]) if episode is not None else await self._inspection.kept()
         if episode is not None:
             _check(await self._inspection.tokens(episode))
-        found: Counter[str] = Counter()
-        records = _records(self._inspection, names, found)
+        found = Counter(pruned=kept.pruned, no_tokens=kept.no_tokens)
+        records = _records(self._inspection, kept.names, found)
         write = _parquet if form == "parquet" else _lines
         content = await _whole(lambda file: write(records, file))
         return ExportCounts(**found), content

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from swarm.backends.protocols import CallReward
 from swarm.timelines import Drift, Node
@@ -274,8 +274,20 @@ class Recovered:
     """The streams of training episodes, in the order of the first one of each."""
 
 
+class Kept(NamedTuple):
+    """Ids of episodes whose tokens may be there, the oldest first; how many lost theirs, and how many never had any."""
+
+    names: Sequence[str] = ()
+    pruned: int = 0
+    no_tokens: int = 0
+
+
 class Episodes(Protocol):
     """What was written of episodes and steps, to be read."""
+
+    async def kept(self) -> Kept:
+        """Return which episodes can be exported."""
+        ...
 
     async def episodes(self, limit: int) -> EpisodeList:
         """Return the newest episodes."""
