@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from swarm.client.transport import Connections, Transport
+from swarm.client.transport import Transport, Transports
 from swarm.errors import wrong_value
 from swarm.wire import AbortRequest, Ack, EndAck, EndRequest, EpisodeKind, Lease, PrepareRequest
 
@@ -129,7 +129,7 @@ class Episode(Generic[TaskT]):
 
         return AsyncOpenAI(base_url=self.base_url, api_key=self.key_of(agent), http_client=DefaultAioHttpClient())
 
-    async def heartbeat(self, by: Connections | None = None) -> Ack:
+    async def heartbeat(self, by: Transports | None = None) -> Ack:
         """Keep the lease alive while no call is made; from another event loop `by` connections of its own."""
         transport = self._transport if by is None else by.to(self._transport.url)
         path = f"/episodes/{self.id}/heartbeat"

@@ -42,7 +42,7 @@ from swarm.client.agents import (
 from swarm.client.episode import Episode
 from swarm.client.failures import NO_CALL, LimitPauses, Misplays, away_code, is_servers, limited_s, misplay_of
 from swarm.client.threads import LoopThread
-from swarm.client.transport import Connections
+from swarm.client.transport import Transports
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -90,7 +90,7 @@ class Playable(Protocol):
         """When its servers last heard of it (monotonic seconds)."""
         ...
 
-    async def heartbeat(self, by: Connections | None = None) -> object:
+    async def heartbeat(self, by: Transports | None = None) -> object:
         """Keep it alive while no call is made; from another event loop `by` connections of its own."""
         ...
 
@@ -261,7 +261,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
 
     async def _keep_alive(self, agents: asyncio.AbstractEventLoop) -> None:
         """Renew the leases of quiet plays, in another event loop than that of the agents, and say if these block it."""
-        async with aclosing(Connections()) as connections:
+        async with aclosing(Transports()) as connections:
             while True:
                 free = threading.Event()
                 agents.call_soon_threadsafe(free.set)
@@ -375,7 +375,7 @@ async def carried_out(*works: Coroutine[Any, Any, object]) -> None:
         raise
 
 
-async def _beat(episode: Playable, by: Connections) -> None:
+async def _beat(episode: Playable, by: Transports) -> None:
     with suppress(SwarmError):  # whoever plays it meets the same error, and counts it
         await episode.heartbeat(by)
 

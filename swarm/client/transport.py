@@ -165,7 +165,7 @@ class Transport:
         return size, reply.headers
 
 
-class Connections:
+class Transports:
     """Transports to the servers of several episodes, for an event loop beside that of their clients."""
 
     def __init__(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from swarm.client.agents import Result, worth_of
 from swarm.client.episode import Episode, end_request
-from swarm.client.transport import Connections
+from swarm.client.transport import Transports
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -85,7 +85,7 @@ class LinkedEpisodes:
         """When the server last heard of the episode that was silent for the longest time (monotonic seconds)."""
         return min(episode.last_call for episode in self.episodes.values())
 
-    async def heartbeat(self, by: Connections | None = None) -> None:
+    async def heartbeat(self, by: Transports | None = None) -> None:
         """Keep all leases alive that can be; what is lost is met by who plays."""
         await asyncio.gather(*(_beat(episode, by) for episode in self.episodes.values()))
 
@@ -222,7 +222,7 @@ class LinkedEpisodes:
             await self.heartbeat()
 
 
-async def _beat(episode: Episode[Any], by: Connections | None) -> None:
+async def _beat(episode: Episode[Any], by: Transports | None) -> None:
     with suppress(SwarmError):
         await episode.heartbeat(by)
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, NamedTask, SwarmClient, SyncEpisode
 from swarm.client.agents import Result, RolloutSummary, UnusableReward, WrongResult
 from swarm.client.failures import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
-from swarm.client.transport import Connections
+from swarm.client.transport import Transports
 from swarm.environments import Outcome
 from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed, StoreUnavailable
 from swarm.wire import Ack, ServerState
@@ -221,7 +221,7 @@ async def test_leases_are_kept_of_agents_that_block_their_event_loop(served: Ser
             assert asked.wait(60)
         return 1.0
 
-    async def beat(by: Connections | None = None) -> Ack:
+    async def beat(by: Transports | None = None) -> Ack:
         asked.set()
         return Ack(episode_id="", state="open")
 
