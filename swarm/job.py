@@ -396,7 +396,10 @@ class Job(Versioned):
     `neutralise` samples as the job says and counts it."""
 
     max_tokens: int = Field(default=16, ge=1, le=1_000_000)
-    """Most tokens one call may generate unless it asks for fewer. Default 16."""
+    """Most tokens one call may generate unless it asks for fewer, or less is left of `max_context`. Default 16."""
+    mask_truncated: bool = False
+    """Answers that a limit on tokens ended are not learned, as in DAPO's overlong filtering (arXiv 2503.14476, section
+    3.4); their episodes' rewards count in the group's baseline as before. Default false."""
     max_context: int = Field(default=TINY_CONTEXT, ge=16, le=10_000_000)
     """Most tokens of prompt and answer together. Default 2048 for a tiny model, as many as it takes; 256 for a model of
     a folder, whose key-value cache grows with it: agents with tools want thousands."""

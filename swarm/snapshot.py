@@ -116,6 +116,21 @@ class Snapshot(_Told):
     """What the last of them was told."""
     recent_drops: tuple[DropSnapshot, ...] = ()
     """The last ones, the newest first."""
+    side_conversations: int = 0
+    """Conversations that began in an episode beside its first one and were trained with its reward, though no agent was
+    named: perhaps an agent's side calls (titles, probes)."""
+    skipped_tasks: Mapping[str, int] = Field(default_factory=dict)
+    """Tasks that were passed over as plays of them failed again and again, the last ones, and how often each."""
+
+
+def side_words(conversations: int) -> str:
+    """Return what to do about conversations that are trained with the reward of the one they began beside."""
+    if not conversations:
+        return ""
+    return (
+        f"{conversations} conversations began beside the first of their episode and are trained with its reward: if "
+        "they are side calls of the agent (titles, probes), name the agents and the job's `train_agents`"
+    )
 
 
 class StepRecord(_Told):

@@ -141,7 +141,10 @@ class Status(_Wire):
     needed_episodes: int = 0
     """Episodes the present step's batch takes."""
     awaited_evaluations: int = 0
-    """Evaluation episodes of `policy_version` that training waits for (a job's `evaluate_after` or `eval_every`)."""
+    """Evaluation episodes of `policy_version` that training waits for (a job's `evaluate_after` or `eval_every`): those
+    that have not ended in the evaluation, of one client, that is the furthest."""
+    evaluation_episodes: int = 0
+    """How many a whole evaluation has while training waits for one; 0 from servers of before."""
     evaluation: EvaluationSummary | None = None
     """The last evaluation of a job's `eval_every`; None before there is one."""
     best: EvaluationSummary | None = None
@@ -227,8 +230,8 @@ class Lease(_Wire):
     model: str
     """Model name to send in calls."""
     ttl_s: float
-    """Seconds without a call or heartbeat after which the episode may be fenced: the job's `lease_ttl_s`, or its
-    `drain_timeout_s` where that is less. A client sends a heartbeat three times as often."""
+    """Seconds without a call or heartbeat after which the episode may be fenced (four times as long before the first):
+    the job's `lease_ttl_s`, or its `drain_timeout_s` where that is less. A client sends three heartbeats in it."""
     policy_version: int
 
 
@@ -270,12 +273,16 @@ class Ack(_Wire):
     """The call took effect (or had before: end, abort, prepare, commit and heartbeat are idempotent)."""
 
     episode_id: str
-    state: Literal["open", "prepared", "ended", "aborted", "fenced"]
+    state: Literal["open", "prepared", "ended", "dropped", "aborted", "fenced"]
 
 
 class EndAck(Ack):
-    """The answer to the end of an episode whose client asks for its tokens; clients of before know no such answer."""
+    """The answer to the end of an episode; its tokens are told to clients that ask for them.
 
+    `dropped`, with its reason: it ended, and nothing of it can be trained (it made no calls, the job is finished).
+    """
+
+    reason: str | None = None
     tokens: int | None = None
     """Tokens that the policy sampled in the episode; None where the server does not know any more."""
     refused: int = Field(default=0, exclude_if=lambda value: not value)

@@ -45,6 +45,8 @@ class TrainingMonitor:
         # Of a training without locked limits it is asked that its server answers.
         self._limits = spec.watchdog or Watchdog(heartbeat_s=spec.silence_s)
         self._heard: list[dict[str, Any]] = []
+        self._suspect = False
+        """A rule that stops the training holds in what was heard."""
         self._heard_at = now()
         self._read_at = -READ_AGAIN_S
         self._stops = asyncio.Event()
@@ -94,7 +96,8 @@ class TrainingMonitor:
             return
         if not self._heard or status.step > self._heard[-1]["step"]:
             self._heard.append({"step": status.step, "metrics": dict(status.metrics)})
-        if stopping(alarms(self._heard, self._limits)) and self._now() - self._read_at >= READ_AGAIN_S:
+            self._suspect = stopping(alarms(self._heard, self._limits)) is not None
+        if self._suspect and self._now() - self._read_at >= READ_AGAIN_S:
             self.alarm = await self._in_the_log()
             self._heard_at = self._read_at = self._now()
         if self.alarm is not None:

@@ -45,6 +45,8 @@ class Home:
     def locate(cls, environment: Mapping[str, str] = os.environ) -> Home:
         """Return the home of this process without touching the disk: AJET_HOME or `.ajet/`, AJET_DATABASE_URL."""
         path = Path(environment.get("AJET_HOME") or ".ajet").expanduser().absolute()
+        if "?" in str(path):  # in the database's URL it would end the path: another file would be opened
+            raise HomeError(f"expected a home (AJET_HOME) without ? in its path, found {path}; give it another name")
         return cls(path, environment.get("AJET_DATABASE_URL") or f"sqlite:///{path / 'ajet.db'}")
 
     def prepare(self) -> Home:

@@ -27,6 +27,7 @@ linter's, for who could tell an outage from an agent that breaks?
 from __future__ import annotations
 
 import math
+from bisect import insort
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median
@@ -146,11 +147,13 @@ def _kl(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
 def _gradient(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
     if (factor := limits.grad_norm) is None:
         return None
-    values = [_number(row, "actor/grad_norm") for row in history]
-    broken = [
-        value is not None and len(before := _known(values[:place])) >= LEAST_STEPS and value > factor * median(before)
-        for place, value in enumerate(values)
-    ]
+    broken, before = [], list[float]()  # in order of size: a median of each beginning would be sorted anew
+    for value in (_number(row, "actor/grad_norm") for row in history):
+        half = len(before) // 2
+        usual = (before[half] + before[-1 - half]) / 2 if len(before) >= LEAST_STEPS else math.inf
+        broken.append(value is not None and value > factor * usual)
+        if value is not None:
+            insort(before, value)
     said = f"actor/grad_norm beyond {factor:g} times the median of the steps before"
     return _lasting(history, broken, limits, "gradient_blow_up", "abort", said)
 

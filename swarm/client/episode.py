@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from urllib.parse import quote
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
-from swarm.client.transport import Transport
+from swarm.client.transport import Transport, Transports
 from swarm.errors import wrong_value
 from swarm.wire import AbortRequest, Ack, EndAck, EndRequest, EpisodeKind, Lease, PrepareRequest
 
@@ -129,9 +129,11 @@ class Episode(Generic[TaskT]):
 
         return AsyncOpenAI(base_url=self.base_url, api_key=self.key_of(agent), http_client=DefaultAioHttpClient())
 
-    async def heartbeat(self) -> Ack:
-        """Keep the lease alive while no call is made."""
-        ack = await self._post(Ack, "heartbeat", b"")
+    async def heartbeat(self, by: Transports | None = None) -> Ack:
+        """Keep the lease alive while no call is made; from another event loop `by` connections of its own."""
+        transport = self._transport if by is None else by.to(self._transport.url)
+        path = f"/episodes/{self.id}/heartbeat"
+        ack = await transport.ask(Ack.model_validate, "POST", path, self._lease.lease_token, b"")
         self.last_call = time.monotonic()
         return ack
 
@@ -187,12 +189,11 @@ class Episode(Generic[TaskT]):
         path = f"/episodes/{self.id}/outcome"
         return await self._transport.ask(Ack.model_validate, "GET", path, self._lease.lease_token)
 
-    async def abort(self, reason: str = "") -> Ack:
-        """Give the episode up: nothing of it is trained."""
-        return await self._acked("abort", AbortRequest(reason=reason[:2000]))
-
-    async def _acked(self, action: str, body: BaseModel) -> Ack:
-        return await self._post(Ack, action, body.model_dump_json().encode())
+    async def abort(self, reason: str = "", *, failed: bool = False) -> Ack:
+        """Give the episode up: nothing of it is trained. `failed`: its agent could not do the task; a task that fails
+        again and again is skipped in this pass."""
+        action = "abort?failed=true" if failed else "abort"
+        return await self._post(Ack, action, AbortRequest(reason=reason[:2000]).model_dump_json().encode())
 
     async def _post(self, kind: type[AckT], action: str, body: bytes) -> AckT:
         path = f"/episodes/{self.id}/{action}"

@@ -13,7 +13,7 @@ from http import HTTPStatus
 from typing import Any, Final, Literal
 
 from swarm.client.agents import AgentFailed, UnusableReward, WrongResult
-from swarm.errors import EngineUnavailable, InvalidRequest, Throttled, Unreachable
+from swarm.errors import EngineUnavailable, InvalidRequest, StoreUnavailable, Throttled, Unreachable
 from swarm.wire import EndAck
 
 FIRST_WAIT_S: Final = 0.5
@@ -137,6 +137,19 @@ def is_servers(error: BaseException) -> bool:
             if isinstance(status, int) and status >= HTTPStatus.INTERNAL_SERVER_ERROR:
                 return True
     return False
+
+
+def away_code(error: BaseException) -> str | None:
+    """Return the code by which a swarm server said that it cannot serve now, or is not reached; None for other errors.
+
+    SDKs raise errors of their own for what it answers, which quote its code.
+    """
+    for each in _causes(error):
+        if isinstance(each, EngineUnavailable | Unreachable):
+            return each.code
+        if HTTPStatus.SERVICE_UNAVAILABLE in (getattr(each, "status_code", None), getattr(each, "status", None)):
+            return next((kind.code for kind in (StoreUnavailable, EngineUnavailable) if kind.code in str(each)), None)
+    return None
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -1,14 +1,16 @@
 """Playing many episodes at once: the loop around an agent, for training and for evaluation.
 
 Each of `concurrency` workers holds one place: it begins an episode, lets the agent play it, ends it, and takes
-the next place. A play that failed is played again at once, by whoever asks first, so that no group waits for it; one
+the next place. A play that failed is played again at once, by whoever asks first, so that no group waits for it,
+unless its task failed three times (the server skips it in this pass); one
 that an API's rate limit failed (HTTP 429) says nothing of the agent, and its worker pauses before it begins another.
 In an evaluation what the agent failed counts as not solved: played again until it succeeds, an agent that breaks on
 half of the answers would look as good as one that breaks on none. Only what the server or the network lost is played
 again there.
 Leases of slow agents are kept alive; an agent that takes longer than `timeout_s` is given up.
 
-A server that goes away is waited for, as an engine that is off. What was played meanwhile is lost with its lease
+A server that goes away is waited for, as an engine that is off, and one that has no room to write for as long as it
+takes. What was played meanwhile is lost with its lease
 (unless its end was written down: ends are sent again), is counted as dropped, and is played again.
 """
 
@@ -17,11 +19,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -37,13 +40,16 @@ from swarm.client.agents import (
     worth_of,
 )
 from swarm.client.episode import Episode
-from swarm.client.failures import LimitPauses, Misplays, is_servers, limited_s, misplay_of, no_call
+from swarm.client.failures import LimitPauses, Misplays, away_code, is_servers, limited_s, misplay_of, no_call
+from swarm.client.threads import LoopThread
+from swarm.client.transport import Transports
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
     JobFinished,
     LeaseLost,
     ServerFailed,
+    StoreUnavailable,
     SwarmError,
     TeamAborted,
     Throttled,
@@ -84,12 +90,12 @@ class Playable(Protocol):
         """When its servers last heard of it (monotonic seconds)."""
         ...
 
-    async def heartbeat(self) -> object:
-        """Keep it alive while no call is made."""
+    async def heartbeat(self, by: Transports | None = None) -> object:
+        """Keep it alive while no call is made; from another event loop `by` connections of its own."""
         ...
 
-    def abort(self, reason: str = "") -> Coroutine[Any, Any, object]:
-        """Give it up."""
+    def abort(self, reason: str = "", *, failed: bool = False) -> Coroutine[Any, Any, object]:
+        """Give it up, as its agent `failed` or for another reason."""
         ...
 
 
@@ -112,7 +118,8 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
     def __init__(self, agent: Callable[[PlayT], Awaitable[AnswerT]], timeout_s: float) -> None:
         self._agent = agent
         self._timeout_s = timeout_s
-        self._open: set[PlayT] = set()
+        self._open: dict[PlayT, float] = {}
+        """What is played, and until when its lease is kept: a play that never comes to its end is lost at last."""
         self._most_failures = FAILURES_IN_A_ROW
         self._failures_in_a_row = 0
         self._over = False
@@ -127,7 +134,8 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         """Play all places, or until the job is finished. Raises AgentFailed, ServerFailed, and Unreachable or
         EngineUnavailable once the server has been away, or its engine off, for ENGINE_OFF_S."""
         self._most_failures = max(FAILURES_IN_A_ROW, 2 * concurrency)
-        keeper = asyncio.create_task(self._keep_alive())
+        heart = LoopThread("heartbeats")  # agents may block this loop
+        beating = asyncio.run_coroutine_threadsafe(self._keep_alive(asyncio.get_running_loop()), heart.loop)
         try:
             async with asyncio.TaskGroup() as group:
                 for _ in range(concurrency):
@@ -135,8 +143,8 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         except BaseExceptionGroup as errors:
             raise _first(errors) from errors
         finally:
-            keeper.cancel()
-            await asyncio.gather(keeper, return_exceptions=True)
+            beating.cancel()
+            heart.close(wait=False)
 
     async def _work(self, places: Iterator[Place[PlayT]]) -> None:
         limits = LimitPauses()
@@ -158,7 +166,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         except (LeaseLost, EpisodeEnded, TeamAborted) as error:
             self._drop(error.code, error)
             return False
-        self._open.add(episode)
+        self._open[episode] = time.monotonic() + self._timeout_s + ENGINE_OFF_S
         try:
             return await self._carry(episode, place.sample, limits)
         except (LeaseLost, EpisodeEnded, TeamAborted) as error:
@@ -166,7 +174,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         except JobFinished:
             self._over = True
         finally:
-            self._open.discard(episode)
+            del self._open[episode]
         return False
 
     async def _begin(self, place: Place[PlayT]) -> PlayT:
@@ -176,7 +184,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
                 return await place.begin()
             except (Throttled, EngineUnavailable, Unreachable) as error:
                 now = time.monotonic()
-                off_since = math.inf if isinstance(error, Throttled) else min(off_since, now)
+                off_since = math.inf if isinstance(error, Throttled | StoreUnavailable) else min(off_since, now)
                 if now - off_since > ENGINE_OFF_S:
                     raise
                 await asyncio.sleep(error.retry_after or delay)
@@ -200,32 +208,38 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
         return True
 
     async def _played(self, episode: PlayT) -> AnswerT:
-        """Return the agent's answer; TimeoutError says how long it may take."""
+        """Return the agent's answer; TimeoutError says how long it may take. What heeds no cancel is left behind."""
+        playing = asyncio.ensure_future(self._agent(episode))
+        playing.add_done_callback(lambda play: play.cancelled() or play.exception())  # somebody looked
         try:
-            async with asyncio.timeout(self._timeout_s) as limit:
-                return await self._agent(episode)
-        except TimeoutError as error:
-            if limit.expired():
-                raise TimeoutError(f"the play was not over after {self._timeout_s:g} s") from error
-            raise
+            late = not (await asyncio.wait({playing}, timeout=self._timeout_s))[0]
+        finally:
+            if not playing.done():
+                playing.cancel()
+                await asyncio.wait({playing}, timeout=GOODBYE_S)
+        if late or playing.cancelled():
+            raise TimeoutError(f"the play was not over after {self._timeout_s:g} s" if late else "it cancelled itself")
+        return playing.result()
 
     async def _failed(self, episode: PlayT, sample: int, error: Exception, limits: LimitPauses) -> bool:
         """Abort the episode of a failed play, and count it; return whether its place is filled all the same.
 
-        It says nothing of the agent if the server is away, or an API's rate limit failed it.
+        It says nothing of the agent if the server is away or cannot write, or an API's rate limit failed it.
         """
         limit_s = None if isinstance(error, WrongResult | UnusableReward) else limited_s(error)
-        away = isinstance(error, Unreachable)
+        away = away_code(error)
         reason = f"{type(error).__name__}: {error}"
         try:
-            await episode.abort(reason)
+            await episode.abort(reason, failed=away is None and limit_s is None)
         except asyncio.CancelledError:
             await carried_out(episode.abort(reason))
             raise
         except SwarmError as refusal:  # nothing depends on it: the lease runs out
-            away = away or isinstance(refusal, Unreachable)
-        if away:
-            self.dropped[Unreachable.code] += 1
+            away = away or away_code(refusal)
+        if away is not None:
+            self.dropped[away] += 1
+            if away == StoreUnavailable.code:  # an episode begins all the same
+                log.info("event=store_unavailable pause_s=%.1f", limits.met(0.0))
         elif limit_s is not None:
             self.dropped[RATE_LIMITED] += 1
             log.info("event=rate_limited pause_s=%.1f", limits.met(limit_s))
@@ -245,13 +259,20 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
             last = f"{type(error).__name__}: {error}"
             raise AgentFailed(f"{self._failures_in_a_row} plays in a row failed; the last one with {last}") from error
 
-    async def _keep_alive(self) -> None:
-        while True:
-            ttl = min((episode.ttl_s for episode in self._open), default=_IDLE_LOOK_S)
-            await asyncio.sleep(ttl / 3)
-            now = time.monotonic()
-            quiet = [episode for episode in self._open if now - episode.last_call > ttl / 3]
-            await asyncio.gather(*map(_beat, quiet))
+    async def _keep_alive(self, agents: asyncio.AbstractEventLoop) -> None:
+        """Renew the leases of quiet plays, in another event loop than that of the agents, and say if these block it."""
+        async with aclosing(Transports()) as connections:
+            while True:
+                free = threading.Event()
+                agents.call_soon_threadsafe(free.set)
+                ttl = min((episode.ttl_s for episode in self._open.copy()), default=_IDLE_LOOK_S)
+                await asyncio.sleep(ttl / 3)
+                if not free.is_set():
+                    log.warning("event=blocked seconds=%.1f: an agent blocks the event loop of all others", ttl / 3)
+                now = time.monotonic()
+                played = self._open.copy().items()
+                quiet = [episode for episode, until in played if now < until and now - episode.last_call > ttl / 3]
+                await asyncio.gather(*(_beat(episode, connections) for episode in quiet))
 
 
 class RolloutLoop(PlayLoop[Episode[Any], Result]):
@@ -303,6 +324,9 @@ class RolloutLoop(PlayLoop[Episode[Any], Result]):
             self._drop("no_calls", AgentFailed(said))
             self._misplays.count("no_calls", said)
             return False
+        if ended.state == "dropped":
+            self.dropped[ended.reason or ended.state] += 1
+            return False
         version = episode.lease.policy_version
         self.results.append(
             EpisodeResult(episode.task.id, sample, reward, success, version, facts_of(answer), ended.tokens)
@@ -352,9 +376,9 @@ async def carried_out(*works: Coroutine[Any, Any, object]) -> None:
         raise
 
 
-async def _beat(episode: Playable) -> None:
+async def _beat(episode: Playable, by: Transports) -> None:
     with suppress(SwarmError):  # whoever plays it meets the same error, and counts it
-        await episode.heartbeat()
+        await episode.heartbeat(by)
 
 
 def mean_of(values: Sequence[float]) -> float | None:

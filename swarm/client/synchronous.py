@@ -1,14 +1,12 @@
 """The same client without asyncio: calls block, and agents are plain functions.
 
-An event loop in a thread of its own does the work; plain agents run in a pool of threads.
+An event loop in a thread of its own does the work; each play of a plain agent has a thread of its own, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -17,27 +15,12 @@ from swarm.client.agents import Agent, EpisodeResult, Result, RolloutSummary
 from swarm.client.asynchronous import EPISODE_TIMEOUT_S, AsyncSwarmClient, ExportFormat
 from swarm.client.episode import ChatReply, Episode, HasId, Message
 from swarm.client.home import Role, at_home, in_environment
-from swarm.client.threads import Bridge, in_thread
+from swarm.client.threads import Bridge, LoopThread, in_thread
 from swarm.snapshot import HistoryPage, Snapshot
 from swarm.wire import Ack, CheckpointList, EpisodeKind, EpisodeList, EpisodeRecord, ExportCounts, Status, StreamList
 
 if TYPE_CHECKING:
     from swarm.job import Job
-
-
-class _Loop(Bridge):
-    """An event loop that runs in a daemon thread."""
-
-    def __init__(self) -> None:
-        super().__init__(asyncio.new_event_loop())
-        self._thread = threading.Thread(target=self.loop.run_forever, name="swarm-client", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """End the thread."""
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join()
-        self.loop.close()
 
 
 class SyncEpisode:
@@ -98,7 +81,7 @@ class SwarmClient:
     """
 
     def __init__(self, url: str, token: str, *, owner: str | None = None) -> None:
-        self._loop = _Loop()
+        self._loop = LoopThread("swarm-client")
         self._known = (url, token, owner)
         self._client = AsyncSwarmClient(url, token, owner=owner)
 
@@ -212,25 +195,24 @@ class SwarmClient:
         stream: str = "default",
         timeout_s: float = EPISODE_TIMEOUT_S,
     ) -> RolloutSummary:
-        """Let `agent` play the tasks until the job is finished."""
-        with ThreadPoolExecutor(concurrency, "agent") as pool:
-            playing = self._client.rollout(
-                self._threaded(agent, pool), tasks, concurrency=concurrency, stream=stream, timeout_s=timeout_s
-            )
-            return self._loop.run(playing)
+        """Let `agent` play the tasks until the job is finished; one that hangs is left behind after `timeout_s`."""
+        playing = self._client.rollout(
+            plain_agent(agent), tasks, concurrency=concurrency, stream=stream, timeout_s=timeout_s
+        )
+        return self._loop.run(playing)
 
     def evaluate(
-        self, agent: SyncAgent, tasks: Iterable[HasId], *, samples: int = 1, concurrency: int = 16, worst: Result = 0.0
+        self,
+        agent: SyncAgent,
+        tasks: Iterable[HasId],
+        *,
+        samples: int = 1,
+        concurrency: int = 16,
+        timeout_s: float = EPISODE_TIMEOUT_S,
+        worst: Result = 0.0,
     ) -> list[EpisodeResult]:
         """Let `agent` play each task `samples` times in evaluation episodes; what it fails counts, as not solved."""
-        with ThreadPoolExecutor(concurrency, "agent") as pool:
-            playing = self._threaded(agent, pool)
-            return self._loop.run(
-                self._client.evaluate(playing, tasks, samples=samples, concurrency=concurrency, worst=worst)
-            )
-
-    def _threaded(self, agent: SyncAgent, pool: ThreadPoolExecutor) -> Agent:
-        async def play(episode: Episode[Any]) -> Result:
-            return await self._loop.loop.run_in_executor(pool, agent, SyncEpisode(self._loop, episode))
-
-        return play
+        playing = self._client.evaluate(
+            plain_agent(agent), tasks, samples=samples, concurrency=concurrency, timeout_s=timeout_s, worst=worst
+        )
+        return self._loop.run(playing)

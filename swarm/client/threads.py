@@ -1,4 +1,6 @@
-"""Runs plain functions for coroutines: each call in a daemon thread of its own, so that none can hold the process up.
+"""Threads of a client: event loops in threads of their own, and plain functions that are run for coroutines.
+
+Each call of a function is made in a daemon thread of its own, so that none can hold the process up.
 
 A pool would be joined at exit, and a function that never returns would keep its process alive for ever; a daemon
 thread is left behind, and what it computes is dropped. Threads that spin slow all others down: while `MOST_LEFT` of
@@ -33,6 +35,27 @@ class Bridge:
         except BaseException:
             future.cancel()
             raise
+
+
+class LoopThread(Bridge):
+    """An event loop that runs in a daemon thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+        super().__init__(self._runner.get_loop())
+        self._closed = asyncio.Event()
+        self._thread = threading.Thread(target=self._live, name=name, daemon=True)
+        self._thread.start()
+
+    def close(self, *, wait: bool = True) -> None:
+        """Cancel what runs in it, and end the thread."""
+        self.loop.call_soon_threadsafe(self._closed.set)
+        if wait:
+            self._thread.join()
+
+    def _live(self) -> None:
+        with self._runner:
+            self._runner.run(self._closed.wait())
 
 
 async def in_thread(function: Callable[..., T], *arguments: Any) -> T:

@@ -97,7 +97,9 @@ class Records:
         """How many are not written down yet: that is done with the next count, and at the end."""
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
         self._engine = sa.create_engine(
-            f"sqlite:///{path}", poolclass=StaticPool, connect_args={"check_same_thread": False}
+            sa.URL.create("sqlite", database=str(path)),
+            poolclass=StaticPool,
+            connect_args={"check_same_thread": False},
         )
         event.listen(self._engine, "connect", _prepare)
         with self._engine.begin() as connection:

@@ -66,6 +66,12 @@ class _Uvicorn(uvicorn.Server):
         if not self._idle:
             self._resuming = asyncio.create_task(self._resume())
 
+    async def on_tick(self, counter: int) -> bool:
+        """Write the tokens of roles anew each day: they live for ROLE_LIFE_S, and a server may for longer."""
+        if counter == 0:
+            self._server.keys.write_tokens(self._address.with_name("tokens.json"))
+        return await super().on_tick(counter)
+
     async def _resume(self) -> None:
         try:
             await self._server.resume()
@@ -188,7 +194,7 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: b
         signal.signal(caught, http.stop_soon)
     collect_rarely()
     raise_file_limit()
-    server.keys.write_tokens(directory / "tokens.json")
+    server.keys.write_tokens(directory / "tokens.json")  # before somebody finds the address
     _write_address(address, sock)
     http.run(sockets=[sock])
 

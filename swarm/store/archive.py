@@ -16,6 +16,7 @@ from swarm.job import Job
 from swarm.store import reading
 from swarm.store.databases.database import cause, connect, where
 from swarm.store.outline import Outline, outline
+from swarm.store.tables.records import Kept
 from swarm.store.tables.schema import TRAININGS
 from swarm.store.tables.trainings import find
 from swarm.wire import EpisodeList, EpisodeRecord, EvaluationSummary
@@ -41,6 +42,10 @@ class Archive:
     async def episode(self, episode: str) -> EpisodeRecord | None:
         """Return an episode with its tokens, as far as they were not collected, or None."""
         return await self._read(lambda connection, training: reading.episode(connection, training, episode))
+
+    async def kept(self) -> Kept:
+        """Return which episodes can be exported."""
+        return await self._read(reading.kept) or Kept()
 
     async def history(
         self, after: int, most: int, *, newest: bool = False

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 
 from swarm.errors import StoreRefused, StoreUnavailable
-from swarm.store.tables.records import Change
+from swarm.store.tables.records import Change, Kept
 from swarm.wire import EpisodeList, EpisodeRecord
 
 
@@ -51,6 +51,10 @@ class FakeStore:
     async def episode(self, episode: str) -> EpisodeRecord | None:
         """Return None."""
         return None
+
+    async def kept(self) -> Kept:
+        """Return no episodes."""
+        return Kept()
 
     async def history(
         self, after: int, most: int, *, newest: bool = False

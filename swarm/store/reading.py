@@ -15,7 +15,7 @@ from swarm.store.databases.database import columns_of
 from swarm.store.tables import checkpoints as evaluated
 from swarm.store.tables.blobs import unpack_floats, unpack_ints, unpack_rewards
 from swarm.store.tables.garbage import CALLS, TOKENS, oldest_needed
-from swarm.store.tables.records import FINISHED, Closing, Recovered, Sample, StreamMoved, TasksListed
+from swarm.store.tables.records import FINISHED, Closing, Kept, Recovered, Sample, StreamMoved, TasksListed
 from swarm.store.tables.row_writer import Heads
 from swarm.store.tables.schema import CHECKPOINTS, EPISODES, NODES, STEPS, STREAMS, TASK_LISTS
 from swarm.store.tables.trainings import Opened
@@ -38,6 +38,15 @@ def episodes(connection: sa.Connection, training: int, limit: int) -> EpisodeLis
     query = sa.select(*_SUMMARY, _code(connection)).where(_E.training == training)
     query = query.order_by(_E.serial.desc()).limit(limit)
     return EpisodeList(episodes=tuple(EpisodeSummary(**_fields(row)) for row in connection.execute(query).mappings()))
+
+
+def kept(connection: sa.Connection, training: int) -> Kept:
+    """Return which episodes can be exported: of the others only their sums are left."""
+    own = _E.training == training
+    names = connection.execute(sa.select(_E.id).where(own, _E.calls.is_(None)).order_by(_E.serial)).scalars().all()
+    gone = sa.select(sa.func.count(), sa.func.count(sa.case((_E.tokens > 0, 1)))).select_from(EPISODES)
+    count, pruned = connection.execute(gone.where(own, _E.calls.is_not(None))).one()
+    return Kept(names, pruned, count - pruned)
 
 
 def episode(connection: sa.Connection, training: int, id: str) -> EpisodeRecord | None:
@@ -197,7 +206,7 @@ def _nodes(connection: sa.Connection, serials: Sequence[int]) -> dict[int, list[
                 index=row.place, parent=None if row.parent is None else known[row.parent],
                 context=unpack_ints(row.context), sampled=unpack_ints(row.sampled),
                 logprobs=unpack_floats(row.logprobs), versions=unpack_ints(row.versions), text="",
-                drift=Drift(row.drift), trained=row.trained,
+                drift=Drift(row.drift), trained=row.trained, cut=bool(row.cut),
             )  # fmt: skip
     return {serial: list(found[serial].values()) for serial in serials}
 

@@ -17,7 +17,7 @@ from swarm.errors import ServerFailed, StoreUnavailable
 from swarm.job import Job
 from swarm.store import reading
 from swarm.store.databases.database import cause, open_database, where
-from swarm.store.tables.records import Change, Recovered
+from swarm.store.tables.records import Change, Kept, Recovered
 from swarm.store.tables.row_writer import RowWriter
 from swarm.store.tables.schema import EPISODES
 from swarm.store.tables.trainings import find_or_begin
@@ -83,6 +83,10 @@ class SqlStore:
     async def episode(self, episode: str) -> EpisodeRecord | None:
         """Return an episode, or None; raise StoreUnavailable if the database cannot be read."""
         return await self._read(lambda connection: reading.episode(connection, self._training, episode))
+
+    async def kept(self) -> Kept:
+        """Return which episodes can be exported; raise StoreUnavailable if the database cannot be read."""
+        return await self._read(lambda connection: reading.kept(connection, self._training))
 
     async def history(
         self, after: int, most: int, *, newest: bool = False

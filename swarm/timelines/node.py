@@ -31,7 +31,7 @@ class Node:
     parent's last id (the whole prompt at a root). sampled, logprobs, versions: of equal length. text: the template's
     text of `context`, then what `sampled` decodes to. trained: its sampled ids are; else they are context for the calls
     that go on from it, and nothing more. agent: which of the episode's agents made it, "" where none said; known until
-    the episode ends.
+    the episode ends. cut: a limit on tokens ended it.
     """
 
     index: int
@@ -44,6 +44,7 @@ class Node:
     drift: Drift
     trained: bool = True
     agent: str = ""
+    cut: bool = False
 
     def path(self) -> list[Node]:
         """Return the nodes from the root to this one."""

@@ -18,12 +18,14 @@ from swarm.backends.protocols import TrainRow
 from swarm.timelines.node import Node, taught
 
 
-def linear_rows(nodes: Sequence[Node], *, by_call: bool = False) -> tuple[TrainRow, ...]:
+def linear_rows(
+    nodes: Sequence[Node], *, by_call: bool = False, masked: frozenset[int] = frozenset()
+) -> tuple[TrainRow, ...]:
     """Return one row per leaf, in the order of the leaves; shared prefixes are context in all rows but the first.
 
-    `by_call`: they say which call sampled what.
+    `by_call`: they say which call sampled what. What the calls `masked` sampled is context alone.
     """
-    trained: set[int] = set()
+    trained = set(masked)
     rows = []
     for leaf in _leaves(taught(nodes)):
         path = leaf.path()
@@ -32,9 +34,12 @@ def linear_rows(nodes: Sequence[Node], *, by_call: bool = False) -> tuple[TrainR
     return tuple(rows)
 
 
-def unmerged_rows(nodes: Sequence[Node], *, by_call: bool = False) -> tuple[TrainRow, ...]:
-    """Return one row per call: its whole prompt as context, its sampled ids trained."""
-    return tuple(_row(node.path(), {node.index}, by_call=by_call) for node in nodes if node.trained)
+def unmerged_rows(
+    nodes: Sequence[Node], *, by_call: bool = False, masked: frozenset[int] = frozenset()
+) -> tuple[TrainRow, ...]:
+    """Return one row per call that is not `masked`: its whole prompt as context, its sampled ids trained."""
+    learned = [node for node in nodes if node.trained and node.index not in masked]
+    return tuple(_row(node.path(), {node.index}, by_call=by_call) for node in learned)
 
 
 def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:

@@ -120,6 +120,7 @@ class CallTree:
         text: str,
         trained: bool = True,
         agent: str = "",
+        cut: bool = False,
     ) -> Node:
         """Return the node of a finished call, which the tree does not hold yet; `text` is what `sampled` decodes to."""
         if not len(sampled) == len(logprobs) == len(versions):
@@ -136,6 +137,7 @@ class CallTree:
             drift=prompt.drift,
             trained=trained,
             agent=agent,
+            cut=cut,
         )
 
     def keep(self, prompt: Prompt, node: Node, answer: Message) -> None:

@@ -16,10 +16,12 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from swarm.client.agents import Result, worth_of
 from swarm.client.episode import Episode, end_request
+from swarm.client.transport import Transports
 from swarm.errors import (
     EngineUnavailable,
     EpisodeEnded,
@@ -83,9 +85,9 @@ class LinkedEpisodes:
         """When the server last heard of the episode that was silent for the longest time (monotonic seconds)."""
         return min(episode.last_call for episode in self.episodes.values())
 
-    async def heartbeat(self) -> None:
+    async def heartbeat(self, by: Transports | None = None) -> None:
         """Keep all leases alive that can be; what is lost is met by who plays."""
-        await asyncio.gather(*map(_beat, self.episodes.values()))
+        await asyncio.gather(*(_beat(episode, by) for episode in self.episodes.values()))
 
     async def end(self, rewards: Mapping[str, Result]) -> Mapping[str, Ack]:
         """End all episodes with their rewards, or none; return what each server says, by role.
@@ -103,13 +105,14 @@ class LinkedEpisodes:
         await self._decide()
         return await self._pass_on(ended=True) | await self._end_evaluations(worths, rewards)
 
-    async def abort(self, reason: str = "") -> Mapping[str, Ack]:
-        """Give all episodes up; return what each server says, by role (`open` for one that does not answer).
+    async def abort(self, reason: str = "", *, failed: bool = False) -> Mapping[str, Ack]:
+        """Give all episodes up, as the agent `failed` or for another reason.
 
+        Returns what each server says, by role (`open` for one that does not answer).
         A team that was decided by then is ended all the same; where nobody knows, the others are left as they are.
         """
         if not self._deciding:
-            return await self._pass_on(ended=False, reason=reason)
+            return await self._pass_on(ended=False, reason=reason, failed=failed)
         first = await self._told(self.decider, ended=False, reason=reason)
         if first.state in ("open", "prepared"):
             return {role: Ack(episode_id=self.episodes[role].id, state="prepared") for role in self._trained}
@@ -164,19 +167,20 @@ class LinkedEpisodes:
             await self.abort("its team was aborted")
             raise TeamAborted(f"the team's time was up before it was decided: {error}") from error
 
-    async def _pass_on(self, *, ended: bool, reason: str = "its team aborted") -> dict[str, Ack]:
+    async def _pass_on(self, *, ended: bool, reason: str = "its team aborted", failed: bool = False) -> dict[str, Ack]:
         """Tell every server the decision, the decider's first; one that does not answer is left for later."""
-        first = {self.decider: await self._told(self.decider, ended, reason)}
+        first = {self.decider: await self._told(self.decider, ended, reason, failed)}
         others = [role for role in (self._trained if ended else self.episodes) if role != self.decider]
-        told = await asyncio.gather(*(self._told(role, ended, reason) for role in others))
+        told = await asyncio.gather(*(self._told(role, ended, reason, failed) for role in others))
         return first | dict(zip(others, told, strict=True))
 
-    async def _told(self, role: str, ended: bool, reason: str) -> Ack:
+    async def _told(self, role: str, ended: bool, reason: str, failed: bool = False) -> Ack:
         episode = self.episodes[role]
         patience_s = self._patience_s if ended else 0.0  # what is not told finds out that it is aborted
         try:
             try:
-                return await self._patiently(episode.commit if ended else lambda: episode.abort(reason), patience_s)
+                closing = episode.commit if ended else partial(episode.abort, reason, failed=failed)
+                return await self._patiently(closing, patience_s)
             except (EpisodeEnded, LeaseLost):
                 return await self._patiently(episode.outcome, patience_s)
         except NotFound:
@@ -218,9 +222,9 @@ class LinkedEpisodes:
             await self.heartbeat()
 
 
-async def _beat(episode: Episode[Any]) -> None:
+async def _beat(episode: Episode[Any], by: Transports | None) -> None:
     with suppress(SwarmError):
-        await episode.heartbeat()
+        await episode.heartbeat(by)
 
 
 def _own(result: Result) -> dict[str, Any]:

@@ -35,9 +35,9 @@ class AwaitedEvaluation(NamedTuple):
 async def awaited(client: AsyncSwarmClient, episodes: int | None) -> AsyncIterator[AwaitedEvaluation]:
     """Yield what training waits for, whenever it does, until the job is finished; None: however many episodes.
 
-    A server that came back may wait for the same version again: for all of its episodes, or for as many as had ended
-    before it went away. Raises InvalidRequest where it waits for another number of episodes than `episodes`: the
-    training would go on in the middle of an evaluation, or not at all.
+    A server that came back may wait for the same version again: for as many as had ended before it went away. Raises
+    InvalidRequest where it waits for another number of episodes than `episodes`: the training would go on in the middle
+    of an evaluation, or not at all.
     """
     since, played = time.monotonic(), -1
     async for status in _statuses(client):
@@ -47,7 +47,8 @@ async def awaited(client: AsyncSwarmClient, episodes: int | None) -> AsyncIterat
         if episodes is not None and status.policy_version != played:  # else it forgot what was played
             _require(status, episodes)
         between = time.monotonic() - since
-        yield AwaitedEvaluation(status.policy_version, status.awaited_evaluations)
+        begun = status.policy_version == played
+        yield AwaitedEvaluation(status.policy_version, status.awaited_evaluations if begun else _whole(status))
         since, played = time.monotonic(), status.policy_version
         await asyncio.sleep(UNSEEN * between)
 
@@ -78,13 +79,16 @@ async def _statuses(client: AsyncSwarmClient) -> AsyncIterator[Status]:
         heard = time.monotonic()  # what was done with it took its time
 
 
+def _whole(status: Status) -> int:
+    """Return how many episodes the evaluation has that is waited for; servers of before do not tell."""
+    return status.evaluation_episodes or status.awaited_evaluations
+
+
 def _require(status: Status, episodes: int) -> None:
-    if status.awaited_evaluations != episodes:
+    if _whole(status) != episodes:
         raise InvalidRequest(
             f"expected a server that waits for {episodes} evaluation episodes of version {status.policy_version}; "
-            f"found one that waits for {status.awaited_evaluations}: play as many as its job's evaluation_episodes, "
-            "and let nobody else evaluate; where an evaluator was ended in the middle, start the server again, and it "
-            "waits for all of them"
+            f"found one that waits for {_whole(status)}: play as many as its job's evaluation_episodes"
         )
 
 

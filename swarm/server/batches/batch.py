@@ -223,10 +223,18 @@ class Groups:
             self.streams.played_group(group.stream)
         return self._filtered(group)
 
+    def fail(self, episode: str) -> bool:
+        """Free the place of an episode that its agent failed; return whether its task is skipped now for that."""
+        group = self._members.joined(episode)
+        skipped = self.turns.failed(group.stream, episode)
+        group.skipped = group.skipped or skipped
+        self._members.leave(episode)
+        return skipped
+
     def leave(self, episode: str, *, ended: bool = False) -> None:
         """Free the place of an episode that was given up, or `ended` with nothing to train; an empty group is gone."""
         with_nothing = Pass.ended if self._loose else Pass.ended_empty
-        self.turns.tell(self._members.stream_of(episode), episode, with_nothing if ended else Pass.lost)
+        self.turns.tell(self._members.joined(episode).stream, episode, with_nothing if ended else Pass.lost)
         self._members.leave(episode)
 
     @property
@@ -249,7 +257,7 @@ class Groups:
     def drop_idle(self) -> list[Group]:
         """Drop and return the orphaned groups nobody completes."""
         before = self._clock() - self._idle_s
-        return [self.drop(group) for group in self.orphaned if group.touched_at <= before]
+        return [self.drop(group) for group in self.orphaned if group.skipped or group.touched_at <= before]
 
     def touch(self) -> None:
         """Count the time in which no group is completed from now: nobody could play."""

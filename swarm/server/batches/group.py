@@ -18,8 +18,8 @@ class Group:
     """Episodes of one task and stream; `touched_at` is when one was last admitted, ended or given up.
 
     `open` holds the ids of members that have not ended; `whole_since` counts up over groups as they become whole;
-    `played` is set when it was whole once. `turn` is the one of the stream's task list that it was begun for, None
-    where a client named the task.
+    `played` is set when it was whole once, `skipped` once its task failed so often that nobody is to complete it.
+    `turn` is the one of the stream's task list that it was begun for, None where a client named the task.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Group:
     ended: list[Sample] = field(default_factory=list)
     whole_since: int | None = None
     played: bool = False
+    skipped: bool = False
     turn: int | None = None
 
     def __len__(self) -> int:

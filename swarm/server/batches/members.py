@@ -53,9 +53,9 @@ class Members:
         """Return the group an episode has a place in."""
         return self._of.get(episode)
 
-    def stream_of(self, episode: str) -> str:
-        """Return a member's stream."""
-        return self._of[episode].stream
+    def joined(self, episode: str) -> Group:
+        """Return a member's group."""
+        return self._of[episode]
 
     def look(self) -> _Look:
         """Look at the groups, once for all who wait in line until one of them changes something."""

@@ -11,8 +11,10 @@ turn and those that are not over are written with the first episode of each turn
 episode's row has its turn.
 
 A play that ended with nothing to train is played again too, as the group waits for its member, but only as many of a
-turn as it has places: an agent that makes no calls does not hold the pass up. What is dropped after a turn is over (for
-equal rewards, for its age, ...) is not played again. Pure bookkeeping: no clock, no waiting, no store.
+turn as it has places: an agent that makes no calls does not hold the pass up. A turn is skipped in this pass once its
+agent failed MOST_FAILURES plays of it, and as many more for each that was ended: a task that breaks its agent each time
+would hold up all others. What is dropped after a turn is over (for equal rewards, for its age, ...) is not played
+again. Pure bookkeeping: no clock, no waiting, no store.
 """
 
 from __future__ import annotations
@@ -23,17 +25,20 @@ from dataclasses import dataclass
 from swarm.errors import JobConflict
 from swarm.store import TasksListed
 
+MOST_FAILURES = 3
+"""Failed plays after which a turn is skipped, as many again for each of its plays that was ended."""
 _ADOPTED = 4096
 """Turns from the next one on among which the task of a group is looked for that began before the list was named."""
 
 
 @dataclass(slots=True)
 class _TaskTurn:
-    """How many of its plays are open, how many ended, and how many of these had nothing to train and count not."""
+    """How many of its plays are open, ended, had nothing to train and count not, and failed by their agent."""
 
     open: int = 0
     ended: int = 0
     empty: int = 0
+    failed: int = 0
 
 
 class Pass:
@@ -89,6 +94,16 @@ class Pass:
         if (found := self._begun.get(turn)) is not None:
             found.open -= 1
             self._changed(turn)
+
+    def failed(self, turn: int) -> bool:
+        """A play that was open was failed by its agent; return whether the turn is skipped now for that."""
+        if (found := self._begun.get(turn)) is None:
+            return False
+        found.failed += 1
+        self.lost(turn)
+        if skipped := found.failed >= MOST_FAILURES * (1 + found.ended):
+            self._finish(turn)
+        return skipped
 
     def ended(self, turn: int) -> None:
         """A play that was open was ended."""
@@ -149,13 +164,16 @@ class Pass:
     def _changed(self, turn: int) -> None:
         found = self._begun[turn]
         if found.ended >= self._plays:
-            del self._begun[turn]
-            self._lacking.discard(turn)
-            self.moved = True
+            self._finish(turn)
         elif found.open + found.ended < self._plays:
             self._lacking.add(turn)
         else:
             self._lacking.discard(turn)
+
+    def _finish(self, turn: int) -> None:
+        del self._begun[turn]
+        self._lacking.discard(turn)
+        self.moved = True
 
 
 class Passes:

@@ -11,7 +11,7 @@ from swarm.server.batches.group import Group
 from swarm.server.batches.passes import Pass, Passes
 from swarm.store import Sample
 
-_UNDONE = frozenset({"partial_group", "pool_bytes", "stale", "erased"})
+_UNDONE = frozenset({"partial_group", "failed_task", "pool_bytes", "stale", "erased"})
 """Why an episode is dropped whose group is not whole, and which is played again for it (but not under `episodes`)."""
 _EMPTY = frozenset({"no_calls", "no_trained_calls"})
 """Why one is dropped that ended with nothing to train."""
@@ -40,6 +40,11 @@ class Turns:
         turn, found = self._of.get(episode), self._passes.of(stream)
         if turn is not None and found is not None:
             verb(found, turn)
+
+    def failed(self, stream: str, episode: str) -> bool:
+        """A member's play was failed by its agent; return whether its turn is skipped now for that."""
+        turn, found = self._of.get(episode), self._passes.of(stream)
+        return turn is not None and found is not None and found.failed(turn)
 
     def undo(self, stream: str, episode: str) -> None:
         """Have a play that is dropped played again where its turn is not over; under `episodes` it was played."""

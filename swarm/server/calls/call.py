@@ -133,6 +133,7 @@ class Call:
         episode, prompt = await serving.prompts.build(episode, playing, ask.messages, tools)
         _tell_left_out((*ask.left_out, *(["tools"] if _unseen(tools, prompt) else [])), rollout.counts)
         plan = sampling_plan(ask, episode.kind, rollout.ledger, serving.backend, prompt.prompt_text)
+        plan = plan.within(rollout.ledger.job, ask.wishes.max_tokens, len(prompt.prompt_ids))
         return cls(rollout.ledger, serving.backend, episode, prompt, plan, n=ask.n, agent=agent, grace_s=grace_s)
 
     @property
@@ -273,6 +274,7 @@ class Call:
             text=answer.text,
             trained=self._trained,
             agent=self._agent,
+            cut=answer.finish == "length",
         )
 
     def _serve(self) -> None:

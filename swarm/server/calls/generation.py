@@ -239,6 +239,8 @@ class AnswerGeneration:
         if not self._plan.tokens:
             return ()
         known = None if self._one_call is None else self._one_call.length
+        if self._one_call is not None and known is None and self._plan.stops:
+            return ()  # of the text that is held back for a stop string some may end a call, and the rest be cut
         start, self._told = self._told, len(self.ids) if known is None else min(known, len(self.ids))
         return tuple(self._token(place) for place in range(start, self._told))
 

@@ -52,6 +52,13 @@ class SamplingPlan:
             return self
         return replace(self, sampling=replace(self.sampling, seed=(seed + choice) % 2**63))
 
+    def within(self, job: Job, asked: int | None, prompt: int) -> SamplingPlan:
+        """Return the plan of an answer to so long a prompt: no limit but the job's own takes more than is left."""
+        left = max(1, job.max_context - prompt)
+        if self.sampling.max_tokens <= left or (asked is not None and asked < job.max_tokens):
+            return self
+        return replace(self, sampling=replace(self.sampling, max_tokens=left))
+
 
 def shown_tools(ask: Ask) -> tuple[Tool, ...]:
     """Return the tools the model is told of."""

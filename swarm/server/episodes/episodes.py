@@ -1,7 +1,8 @@
 """Episodes and their leases: who owns which episode, until when, and which error a late owner gets.
 
-A lease lives `ttl_s` seconds after the last call or heartbeat, and as long as a call is in flight. When it runs
-out the episode is fenced: its epoch grows, so that every key of the late owner is answered with LeaseLost.
+A lease lives `ttl_s` seconds after the last call or heartbeat, and as long as a call is in flight; before the first one
+FIRST_TTLS times as long, for command lines and frameworks take their time to start. When it runs out the episode is
+fenced: its epoch grows, so that every key of the late owner is answered with LeaseLost.
 An ended or aborted episode answers EpisodeEnded, except that the same end or abort again is no error. While its
 closing is being written down an episode is `settling`: it answers EpisodeEnded too, and is open again if the
 writing fails. A prepared one waits for its team (`swarm.server.episodes.teams`): it makes no calls and does not expire.
@@ -20,10 +21,18 @@ from swarm.errors import EpisodeEnded, LeaseLost, SwarmError
 from swarm.server.shared.keys import Claims
 from swarm.store import Sample
 from swarm.timelines import CallTree
-from swarm.wire import BeginRequest, EpisodeKind
+from swarm.wire import BeginRequest, EndAck, EpisodeKind
 
 Closing = Literal["ended", "aborted", "fenced"]
 State = Literal["open", "prepared", "ended", "aborted", "fenced"]
+FIRST_TTLS = 4
+_WHY_FENCED = {
+    "lease_expired": "no call or heartbeat came in time",
+    "held_up_batch": "it held up a full batch",
+    "held_up_update": "it held up an update",
+    "outdated": "it was too old for the next batch",
+}
+"""Where nothing is said here, or known any more, its client or the server was started again."""
 CLOSED_KEPT = 65_536
 """Closed episodes remembered for a precise answer; older ones are all answered with EpisodeEnded."""
 
@@ -102,6 +111,10 @@ class ClosedEpisode:
     refusals: Mapping[str, int] = field(default_factory=dict)
     refusal: str | None = None
     """As of a `LeasedEpisode`."""
+    end: int | None = None
+    """Hash of the end that closed it; None where it was closed otherwise, or in a former life."""
+    reason: str | None = None
+    """Why it was fenced, or why nothing of it could be trained as it ended."""
 
 
 class Leases:
@@ -136,8 +149,8 @@ class Leases:
         """Open an episode of a task for the request's owner, under the policy `version` that serves."""
         now = self._clock()
         episode = LeasedEpisode(
-            episode_id, task_id, request.stream, request.kind, request.owner, tree, now + self._ttl_s, now, now,
-            None if request.timeout_s is None else now + request.timeout_s, version, request.code, begun_at=now,
+            episode_id, task_id, request.stream, request.kind, request.owner, tree, now + FIRST_TTLS * self._ttl_s, now,
+            now, None if request.timeout_s is None else now + request.timeout_s, version, request.code, begun_at=now,
         )  # fmt: skip
         self._open[episode_id] = episode
         return episode
@@ -153,10 +166,9 @@ class Leases:
             return episode
         closed = self._closed.get(claims.episode)
         if closed is not None and closed.epoch != claims.epoch:
+            why = _WHY_FENCED.get(closed.reason or "", "its client or the server was restarted")
             raise LeaseLost(
-                f"episode {claims.episode} was fenced: no call or heartbeat came within {self._ttl_s:g} s, it held up "
-                "a full batch or was too old for the next one, or its client or the server was restarted; begin a new "
-                "one"
+                f"episode {claims.episode} was fenced: {why} (a lease is {self._ttl_s:g} s); begin a new one"
             )
         if closed is not None and closed.state == repeats:
             return None
@@ -195,9 +207,19 @@ class Leases:
         known = self._open.get(episode_id) or self._closed.get(episode_id)
         return ({}, None) if known is None else (known.refusals, known.refusal)
 
-    def closed(self, episode_id: str) -> ClosedEpisode | None:
-        """Return what is remembered of a closed episode, None where nothing is."""
-        return self._closed.get(episode_id)
+    def ended(self, episode_id: str, end: int) -> EndAck:
+        """Return what is told of an episode that ended; EpisodeEnded where that was with another `end` than this."""
+        closed = self._closed.get(episode_id, ClosedEpisode("ended", 1))
+        if closed.end not in (None, end):
+            raise EpisodeEnded(f"episode {episode_id} was ended with another reward, which counts; begin a new one")
+        return EndAck(
+            episode_id=episode_id,
+            state="ended" if closed.reason is None else "dropped",
+            tokens=closed.tokens,
+            reason=closed.reason,
+            refused=sum(closed.refusals.values()),
+            refusal=closed.refusal,
+        )
 
     def renew(self, episode: LeasedEpisode | PreparedEpisode) -> None:
         """Let the lease live its whole time from now: its client was heard of."""
@@ -217,7 +239,14 @@ class Leases:
         self._open.pop(sample.episode, None)
         self._prepared[sample.episode] = PreparedEpisode(sample, now, now + self._ttl_s, epoch)
 
-    def close(self, episode: LeasedEpisode | PreparedEpisode, state: Closing) -> None:
+    def close(
+        self,
+        episode: LeasedEpisode | PreparedEpisode,
+        state: Closing,
+        *,
+        end: int | None = None,
+        reason: str | None = None,
+    ) -> None:
         """Close an open or prepared episode; calls in flight end with the error later calls will get."""
         refused = self.refusals_of(episode.id)
         if isinstance(episode, PreparedEpisode):
@@ -228,7 +257,7 @@ class Leases:
             episode.epoch += 1
         nodes = episode.tree.nodes if isinstance(episode, LeasedEpisode) else episode.sample.nodes
         tokens = sum(len(node.sampled) for node in nodes)
-        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens, *refused))
+        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens, *refused, end, reason))
         if isinstance(episode, LeasedEpisode):
             self.interrupt(episode, _too_late(episode.id, state))
 

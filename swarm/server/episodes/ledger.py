@@ -4,8 +4,8 @@ It holds leases, groups, the line of those who wait for room, the gate of genera
 verb changes them together. Every episode that leaves without being trained is counted with its reason; at all times
 
     begun = open and prepared + waiting for their batch + trained + evaluated + aborted + fenced
-            + drop_no_calls + drop_no_trained_calls + drop_partial_group + drop_constant_group + drop_pool_bytes
-            + drop_stale + drop_job_finished + drop_erased
+            + drop_no_calls + drop_no_trained_calls + drop_partial_group + drop_failed_task + drop_constant_group
+            + drop_pool_bytes + drop_stale + drop_job_finished + drop_erased
 
 Knows no learner and no HTTP, and decides nothing: who is fenced or dropped, and when, is its callers' business.
 """
@@ -18,7 +18,8 @@ import random
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Literal, NamedTuple
 
 from swarm.backends.protocols import Renderer
@@ -36,6 +37,8 @@ from swarm.wire import EndRequest, ServerState
 
 log = logging.getLogger(__name__)
 
+Outcome = tuple[float, bool | None]
+"""Reward of an evaluation episode, and whether it succeeded."""
 RETRY_AFTER_S = 1.0
 LOST_KEPT = 50
 REASON_KEPT = 500
@@ -70,7 +73,10 @@ class Ledger:
         self.gate = Gate()
         self.counts: Counter[str] = Counter()
         """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, and
-        drop_<reason>; every fence has its drop_<reason> too."""
+        drop_<reason>; every fence has its drop_<reason> too. And, of this life of the server, tasks_skipped
+        and side_conversations: those beyond the first of episodes of which all is trained, whoever spoke."""
+        self.skipped: Counter[str] = Counter()
+        """The tasks of these, the last ones: plays of them failed again and again."""
         self.sampled_tokens = 0
         """Ids the engine sampled in training episodes since it was started, whatever became of them."""
         self.version = 0
@@ -81,11 +87,13 @@ class Ledger:
         """The job's last step is done."""
         self._evaluation_draws = (-1, random.Random())
         self.awaited = 0
-        """Evaluation episodes of this version that training waits for; no training episode begins meanwhile."""
+        """Episodes of the evaluation of this version that training waits for; no training episode begins meanwhile."""
         self.ending = False
         """No training episode begins any more: the last step's weights are being evaluated."""
-        self.evaluated: list[tuple[float, bool | None]] = []
-        """Reward and success of those of them that have ended."""
+        self.evaluations: dict[tuple[str, str], dict[str, Outcome | None]] = {}
+        """Those that began meanwhile, by owner and stream (each is an evaluation of its own), and what they came to."""
+        self.evaluated: list[Outcome] = []
+        """Those of the first evaluation that was whole."""
         self.lost: deque[LostEpisode] = deque(maxlen=LOST_KEPT)
         """The last ones that were dropped or fenced, the oldest first."""
         self.refusal: str | None = None
@@ -97,6 +105,37 @@ class Ledger:
         )
         self.changed = asyncio.Event()
         """Set at each change that may complete the batch; who waits for one clears it."""
+
+    @property
+    def unplayed(self) -> int:
+        """How many of the awaited episodes have not ended in the evaluation that is the furthest."""
+        ended = (sum(play is not None for play in self._counted(plays)) for plays in self.evaluations.values())
+        return self.awaited and self.awaited - max(ended, default=0)
+
+    def evaluation_began(self, episode: LeasedEpisode) -> None:
+        """Count an evaluation episode as one that training waits for, where it does and as many are not there yet."""
+        if self.awaited:
+            self.evaluations.setdefault((episode.owner, episode.stream), {})[episode.id] = None
+
+    def evaluation_over(self, episode: LeasedEpisode, outcome: Outcome | None) -> None:
+        """Take what an evaluation episode came to, None where it was given up; the first ones to begin make a whole.
+
+        Not the first ones to end: these would be the short ones.
+        """
+        plays = self.evaluations.get((episode.owner, episode.stream), {})
+        if episode.id not in plays:
+            return
+        if outcome is None:
+            del plays[episode.id]
+        else:
+            plays[episode.id] = outcome
+        first = [play for play in self._counted(plays) if play is not None]
+        if self.awaited and len(first) == self.awaited:
+            self.awaited, self.evaluated = 0, first
+            self.groups.touch()
+
+    def _counted(self, plays: Mapping[str, Outcome | None]) -> Iterator[Outcome | None]:
+        return islice(plays.values(), self.awaited)
 
     def require_recovered(self) -> None:
         """Raise EngineUnavailable while what was written may not have been read back."""
@@ -162,16 +201,23 @@ class Ledger:
     def collect(self, sample: Sample) -> None:
         """Take the sample of an episode that ended durably, and count it."""
         self.counts["ended"] += 1
-        if self.finished or not sample.teaches:
+        if (reason := self.useless(sample)) is not None:
             self.groups.leave(sample.episode, ended=True)
             self.store.note(*self.groups.streams.moved())
-            self.drop([sample], "job_finished" if self.finished else untrained(sample))
+            self.drop([sample], reason)
             return
+        self.counts["side_conversations"] += sample.side_conversations
         filtered = self.groups.end(sample)
         self.store.note(*self.groups.streams.moved())  # before what is dropped: a crash between must not undo a turn
         self.drop(filtered, "constant_group")
         self.drop(self.groups.drop_stale(), "stale")
         self.drop(self.groups.drop_heavy(), "pool_bytes")
+
+    def useless(self, sample: Sample) -> str | None:
+        """Return why an episode that ends now is dropped at once, None for one that may be trained."""
+        if self.finished:
+            return "job_finished"
+        return None if sample.teaches else untrained(sample)
 
     def drop(self, samples: Iterable[Sample], reason: str) -> None:
         """Count samples that ended and will not be trained, and write down why."""
@@ -188,13 +234,27 @@ class Ledger:
         log.warning("event=fence episode=%s owner=%r reason=%s", episode.id, episode.owner, reason)
         self.give_up(episode, "fenced", reason)
 
-    def give_up(self, episode: LeasedEpisode, state: Closing, reason: str) -> None:
-        """Close an open episode without a reward, and count and note it; its place is free again."""
+    def give_up(self, episode: LeasedEpisode, state: Closing, reason: str, *, failed: bool = False) -> None:
+        """Close an open episode without a reward, and count and note it; its place is free again, unless its agent
+        `failed` its task too often."""
         self.counts[state] += 1
-        self.leases.close(episode, state)
+        self.leases.close(episode, state, reason=reason if state == "fenced" else None)
         self.store.note(Closed(episode.id, state, episode.epoch, reason=reason[:REASON_KEPT] or None))
-        if episode.kind == "train":
+        if episode.kind == "eval":
+            self.evaluation_over(episode, None)
+        elif not failed:
             self.groups.leave(episode.id)
+        elif self.groups.fail(episode.id):
+            self._skip(episode, reason)
+
+    def _skip(self, episode: LeasedEpisode, reason: str) -> None:
+        """Count and name a task that is passed over in this pass, as its plays failed again and again."""
+        self.counts["tasks_skipped"] += 1
+        self.skipped[episode.task_id] += 1
+        if len(self.skipped) > LOST_KEPT:
+            del self.skipped[next(iter(self.skipped))]
+        log.warning("event=task_skipped task=%r stream=%r last=%r", episode.task_id, episode.stream, reason[:200])
+        self.store.note(*self.groups.streams.moved())
 
     def free(self, prepared: PreparedEpisode) -> None:
         """Give a prepared episode's place away, if it has one."""

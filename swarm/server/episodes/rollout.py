@@ -94,20 +94,22 @@ class Rollout:
         raise Throttled(self._full(request), retry_after=RETRY_AFTER_S)
 
     async def end(self, claims: Claims, request: EndRequest) -> EndAck:
-        """End an episode with its reward; the same end again changes nothing.
+        """End an episode with its reward; the same end again changes nothing, and another one is EpisodeEnded.
 
         Returns when the end is durable; raises StoreUnavailable, with the episode still open, if that fails.
         """
         self.ledger.require_recovered()
         episode = self.leases.find(claims, repeats="ended")
-        if episode is None:
-            return self._ended(claims.episode)
-        await self.ledger.settle(episode, lambda: self._end(episode, request))
-        self.leases.find(claims, repeats="ended")  # raises where something else closed it meanwhile
-        return self._ended(episode.id)
+        if episode is not None:
+            await self.ledger.settle(episode, lambda: self._end(episode, request))
+            self.leases.find(claims, repeats="ended")  # raises where something else closed it meanwhile
+        return self.leases.ended(claims.episode, _hash(request))
 
-    async def abort(self, claims: Claims, reason: str) -> Ack:
-        """Give an episode up, a prepared one durably; the same abort again changes nothing."""
+    async def abort(self, claims: Claims, reason: str, *, failed: bool = False) -> Ack:
+        """Give an episode up, a prepared one durably; the same abort again changes nothing.
+
+        `failed`: its agent did not get to the end of its task, which is skipped if that is so again and again.
+        """
         self.ledger.require_recovered()
         prepared = self.leases.find_prepared(claims)
         if prepared is not None:
@@ -117,7 +119,7 @@ class Rollout:
             raise EpisodeEnded(f"episode {episode.id} is being ended")
         if episode is not None:
             log.info("event=abort episode=%s owner=%r reason=%r", episode.id, episode.owner, reason[:200])
-            self.ledger.give_up(episode, "aborted", reason)
+            self.ledger.give_up(episode, "aborted", reason, failed=failed)
             self.ledger.notify()
         return Ack(episode_id=claims.episode, state="aborted")
 
@@ -237,13 +239,14 @@ class Rollout:
         }
 
     def hold(self, episodes: int, *, ending: bool = False) -> None:
-        """Begin no training episode before so many evaluation episodes, of the version that serves, have ended.
+        """Begin no training episode before so many evaluation episodes, of the version that serves, have ended, all of
+        one owner and stream: others play other tasks, or the same ones again.
 
         None at all where training is `ending` with them.
         """
         self.ledger.awaited = episodes
         self.ledger.ending = ending
-        self.ledger.evaluated = []
+        self.ledger.evaluations = {}
 
     def finish(self) -> None:
         """The last step is done: what still waits, or ends from now on, is dropped."""
@@ -274,7 +277,9 @@ class Rollout:
             raise refusal
         if request.kind == "eval":
             assert request.task_id is not None  # `BeginRequest` sees to it
-            return self._open(request, request.task_id)
+            episode = self._open(request, request.task_id)
+            self.ledger.evaluation_began(episode)
+            return episode
         self.groups.streams.check(request.stream)
         place = self._place(request)
         if place is None:
@@ -318,34 +323,17 @@ class Rollout:
         self.ledger.store.note(began, *self.groups.streams.moved())  # together: a turn begins with its first episode
         return self.leases.begin(name, request, task_id, CallTree(self.ledger.renderer), self.ledger.version)
 
-    def _ended(self, episode_id: str) -> EndAck:
-        closed = self.leases.closed(episode_id)
-        if closed is None:
-            return EndAck(episode_id=episode_id, state="ended")
-        refused = sum(closed.refusals.values())
-        return EndAck(
-            episode_id=episode_id, state="ended", tokens=closed.tokens, refused=refused, refusal=closed.refusal
-        )
-
     async def _end(self, episode: LeasedEpisode, request: EndRequest) -> None:
         sample = self.ledger.sample_of(episode, request)
         await self.ledger.store.write(closed(sample, "ended", epoch=episode.epoch))
-        self.leases.close(episode, "ended")
+        dropped = self.ledger.useless(sample) if episode.kind == "train" else None
+        self.leases.close(episode, "ended", end=_hash(request), reason=dropped)
         if episode.kind == "train":
             self.ledger.collect(sample)
         else:
             self.counts["ended"] += 1
             self.counts["evaluated"] += 1
-            self._evaluated(episode, request)
-
-    def _evaluated(self, episode: LeasedEpisode, request: EndRequest) -> None:
-        """Count an evaluation episode that training may wait for; after the last one groups are given new time."""
-        if not self.ledger.awaited or episode.version != self.ledger.version:
-            return
-        self.ledger.awaited -= 1
-        self.ledger.evaluated.append((request.reward, request.success))
-        if not self.ledger.awaited:
-            self.groups.touch()
+            self.ledger.evaluation_over(episode, (request.reward, request.success))
 
 
 def _listed(request: TaskList, ids: tuple[str, ...]) -> TasksListed:
@@ -357,6 +345,10 @@ def _listed(request: TaskList, ids: tuple[str, ...]) -> TasksListed:
             param="ids",
         )
     return TasksListed(request.stream, request.digest, ids)
+
+
+def _hash(request: EndRequest) -> int:
+    return hash(request.model_dump_json())
 
 
 def _asked(request: BeginRequest) -> str:

@@ -55,7 +55,7 @@ class Sweeps:
             ledger.fence(episode, "held_up_batch")
         for group in (*ledger.groups.drop_idle(), *self._dead_end()):
             log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
-            ledger.drop(group.ended, "partial_group")
+            ledger.drop(group.ended, "failed_task" if group.skipped else "partial_group")
         self._attendance.sweep()
         self._lend()
         self._teams.sweep()

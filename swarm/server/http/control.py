@@ -73,6 +73,12 @@ class _EndQuery(BaseModel):
     tokens: bool = False
 
 
+class _AbortQuery(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    failed: bool = False
+
+
 class _Handlers:
     def __init__(self, server: SwarmServer) -> None:
         self._server = server
@@ -111,14 +117,15 @@ class _Handlers:
     async def heartbeat(self, asked: Authorised) -> Ack:
         return self._server.training.rollout.heartbeat(asked.holder)
 
-    async def end(self, asked: Authorised) -> Ack:
-        counts = asked.query(_EndQuery).tokens
+    async def end(self, asked: Authorised) -> Response:
+        left_out: set[str] = set() if asked.query(_EndQuery).tokens else {"tokens"}
         ended = await self._server.training.rollout.end(asked.holder, await asked.body(EndRequest))
-        return ended if counts else Ack(episode_id=ended.episode_id, state=ended.state)
+        return json_response(ended.model_dump_json(exclude=left_out, exclude_none=True).encode())
 
     async def abort(self, asked: Authorised) -> Ack:
         aborted = await asked.body(AbortRequest)
-        return await self._server.training.rollout.abort(asked.holder, aborted.reason)
+        failed = asked.query(_AbortQuery).failed
+        return await self._server.training.rollout.abort(asked.holder, aborted.reason, failed=failed)
 
     async def prepare(self, asked: Authorised) -> Ack:
         prepared = await asked.body(PrepareRequest)

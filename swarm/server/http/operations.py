@@ -245,10 +245,11 @@ OPERATIONS: tuple[Operation, ...] = (
         "abort",
         "POST",
         "/episodes/{episode_id}/abort",
-        "Give an episode up.",
+        "Give an episode up; `failed` says that its agent failed the task, which is skipped after three failures.",
         uses=_LEASE,
         body=AbortRequest,
         answer=Ack,
+        query={"failed": {"type": "boolean", "default": False}},
         fails=(409, 410),
     ),
     Operation(

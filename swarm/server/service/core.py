@@ -231,7 +231,8 @@ class SwarmServer:
                 "open_episodes": len(training.rollout.leases),
                 "collected_episodes": training.rollout.groups.collected,
                 "needed_episodes": 0 if training.finished else job.episodes_per_step,
-                "awaited_evaluations": training.rollout.ledger.awaited,
+                "awaited_evaluations": training.rollout.ledger.unplayed,
+                "evaluation_episodes": training.rollout.ledger.awaited,
                 "evaluation": training.evaluation,
                 "best": training.best,
                 "stillness": training.stillness,
@@ -271,7 +272,9 @@ class SwarmServer:
 
 
 def default_store(directory: Path) -> str:
-    """Return the URL of the database in a server directory."""
+    """Return the URL of the database in a server directory; ServerFailed for a path that no such URL can hold."""
+    if "?" in str(directory.absolute()):
+        raise ServerFailed(f"expected a server directory without ? in its path, found {directory.absolute()}")
     return f"sqlite:///{directory.absolute() / 'store.sqlite3'}"
 
 

@@ -22,6 +22,7 @@ from swarm.backends.protocols import NO_ROOM
 from swarm.errors import NotFound, StoreUnavailable, Throttled
 from swarm.exports import Decode, ParquetExport, training_trace
 from swarm.server.service.inspection import Inspection
+from swarm.store import Kept
 from swarm.wire import EpisodeRecord, ExportCounts
 
 ExportFormat = Literal["openenv", "parquet"]
@@ -59,11 +60,11 @@ class Exports:
             raise
 
     async def _made(self, form: ExportFormat, episode: str | None) -> tuple[ExportCounts, IO[bytes]]:
-        names = [episode] if episode is not None else await self._inspection.names()
+        kept = Kept([episode]) if episode is not None else await self._inspection.kept()
         if episode is not None:
             _check(await self._inspection.tokens(episode))
-        found: Counter[str] = Counter()
-        records = _records(self._inspection, names, found)
+        found = Counter(pruned=kept.pruned, no_tokens=kept.no_tokens)
+        records = _records(self._inspection, kept.names, found)
         write, renderer = _parquet if form == "parquet" else _lines, self._inspection.renderer
         decode = None if renderer is None else partial(renderer.decode, special=True)
         content = await _whole(lambda file: write(records, file, decode))

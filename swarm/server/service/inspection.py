@@ -16,13 +16,13 @@ from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.service.core import SwarmServer
 from swarm.server.service.token_texts import with_texts
 from swarm.server.training.training import Training
+from swarm.store import Kept
 from swarm.timelines import Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
 
 LISTED = 100
 """Episodes in a list that does not say how many."""
 MOST_LISTED = 10_000
-_ALL = 10_000_000
 SummaryT = TypeVar("SummaryT", bound=EpisodeSummary)
 
 
@@ -53,9 +53,12 @@ class Inspection:
         training = self._training()
         return None if training is None else training.rollout.ledger.renderer
 
-    async def names(self) -> list[str]:
-        """Return the ids of all episodes that are known, the oldest first."""
-        return [summary.id for summary in reversed((await self.episodes(_ALL)).episodes)]
+    async def kept(self) -> Kept:
+        """Return which episodes can be exported, the open ones that are not written last."""
+        training, written = self._training(), await self._server.written.kept()
+        known = set(written.names)
+        live = (episode.id for episode in training.rollout.leases) if training is not None else ()
+        return written._replace(names=[*written.names, *(name for name in live if name not in known)])
 
     async def tokens(self, name: str) -> EpisodeRecord:
         """Return one episode with every id, without texts."""

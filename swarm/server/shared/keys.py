@@ -29,7 +29,8 @@ Role = Literal["admin", "client", "viewer"]
 Use = Literal["role", "model", "lease"]
 
 ROLE_LIFE_S = 90 * 86_400
-EPISODE_LIFE_S = 86_400
+EPISODE_LIFE_S = 8 * 86_400
+"""A day more than the longest play (`BeginRequest.timeout_s`); a key is of no use once its episode is over."""
 _CACHED = 8192
 
 

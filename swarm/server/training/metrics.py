@@ -2,7 +2,7 @@
 
 critic/rewards/{mean,min,max,std}, critic/success/mean   over the batch's episodes
 response_length/mean, num_turns/mean                    trained tokens and trained calls of an episode
-response_length/clip_ratio                              trained calls that sampled as many tokens as the job allows one
+response_length/clip_ratio                              trained calls that a limit on tokens ended, whoever set it
 tokens/trained                                          trained tokens of the batch
 calls/untrained                                         calls of the batch whose tokens are context alone
 agent/<name>/calls                                      trained calls of each of `train_agents`; named as a stream is
@@ -75,12 +75,15 @@ def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
     return tuple(sample for group in groups for sample in group.ended)
 
 
-def make_batch(step: int, samples: Sequence[Sample], *, merged: bool = True, by_call: bool = False) -> Batch:
+def make_batch(
+    step: int, samples: Sequence[Sample], *, merged: bool = True, by_call: bool = False, mask_cut: bool = False
+) -> Batch:
     """Return samples as the learner takes them, in their order; unless `merged`, with a row for each call.
 
-    by_call: rows say which call sampled what, though calls have no rewards of their own.
+    by_call: rows say which call sampled what, though calls have no rewards of their own. mask_cut: answers that a limit
+    on tokens ended are context alone.
     """
-    return Batch(step, tuple(_train_episode(sample, merged, by_call) for sample in samples))
+    return Batch(step, tuple(_train_episode(sample, merged, by_call, mask_cut) for sample in samples))
 
 
 def batch_metrics(
@@ -90,11 +93,11 @@ def batch_metrics(
     samples = samples_of(groups)
     return {
         **_outcomes(groups, samples),
-        **_sizes(samples, job.max_tokens),
+        **_sizes(samples),
         **_ages(samples, step - 1),
         **_merge(groups),
         **_drift(samples),
-        **_streams(groups, charted, job.max_tokens),
+        **_streams(groups, charted),
         **_agents(job, samples),
     }
 
@@ -104,10 +107,11 @@ def finite(metrics: Mapping[str, float]) -> dict[str, float]:
     return {name: value for name, value in metrics.items() if math.isfinite(value)}
 
 
-def _train_episode(sample: Sample, merged: bool, by_call: bool) -> TrainEpisode:
+def _train_episode(sample: Sample, merged: bool, by_call: bool, mask_cut: bool) -> TrainEpisode:
     own = sample.trained_rewards
     make = linear_rows if merged else unmerged_rows
-    rows = make(sample.nodes, by_call=by_call or bool(own))
+    masked = frozenset(node.index for node in sample.nodes if node.cut and mask_cut)
+    rows = make(sample.nodes, by_call=by_call or bool(own), masked=masked)
     return TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight, own)
 
 
@@ -131,12 +135,12 @@ def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, f
     }
 
 
-def _sizes(samples: Sequence[Sample], max_tokens: int) -> dict[str, float]:
+def _sizes(samples: Sequence[Sample]) -> dict[str, float]:
     trained = [[node for node in sample.nodes if node.trained] for sample in samples]
     sampled = [sum(len(node.sampled) for node in nodes) for nodes in trained]
     return {
         "response_length/mean": fmean(sampled),
-        "response_length/clip_ratio": fmean(len(node.sampled) == max_tokens for nodes in trained for node in nodes),
+        "response_length/clip_ratio": fmean(node.cut for nodes in trained for node in nodes),
         "num_turns/mean": fmean(map(len, trained)),
         "tokens/trained": float(sum(sampled)),
         "calls/untrained": float(sum(not node.trained for sample in samples for node in sample.nodes)),
@@ -180,7 +184,7 @@ def _drift(samples: Sequence[Sample]) -> dict[str, float]:
     return {f"drift/{kind}": float(drift[kind]) for kind in Drift}
 
 
-def _streams(groups: Sequence[Group], charted: Sequence[str] | None, max_tokens: int) -> dict[str, float]:
+def _streams(groups: Sequence[Group], charted: Sequence[str] | None) -> dict[str, float]:
     by_label: dict[str, list[Group]] = {}
     for group in groups:
         alone = charted is None or group.stream in charted
@@ -188,7 +192,7 @@ def _streams(groups: Sequence[Group], charted: Sequence[str] | None, max_tokens:
     return {
         f"stream/{label}/{name}": value
         for label, own in sorted(by_label.items())
-        for name, value in (*_of_stream(own, max_tokens).items(), ("share", len(own) / len(groups)))
+        for name, value in (*_of_stream(own).items(), ("share", len(own) / len(groups)))
     }
 
 
@@ -197,9 +201,9 @@ def _agents(job: Job, samples: Sequence[Sample]) -> dict[str, float]:
     return {f"agent/{stream_label(name)}/calls": float(calls[name]) for name in job.train_agents}
 
 
-def _of_stream(groups: Sequence[Group], max_tokens: int) -> dict[str, float]:
+def _of_stream(groups: Sequence[Group]) -> dict[str, float]:
     samples = samples_of(groups)
-    sizes = _sizes(samples, max_tokens)
+    sizes = _sizes(samples)
     told = [float(sample.success) for sample in samples if sample.success is not None]
     return {
         "groups": float(len(groups)),

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from swarm.job import Job, Tracking
 
@@ -22,6 +23,9 @@ log = logging.getLogger(__name__)
 
 FLUSH_S = 2.0
 """Seconds between flushes of the run's log to disk; a killed server loses no more."""
+
+_OF_A_RUN: Final = re.compile(r"WANDB_(SWEEP|LAUNCH|RUN|JOB|CONFIG(?!_DIR)|PROJECT|NAME|NOTES|TAGS|RESUME|FORK)")
+"""Variables that say which run a process logs, as sweeps and launches set them; some win over what it says itself."""
 
 INIT_S = 30.0
 """For W&B's server to know a run, where it is sent there at once."""
@@ -53,7 +57,10 @@ class WandbTracker:
     """A Weights & Biases run; offline it is a `.wandb` file, complete once `finish` returned."""
 
     def __init__(self, job: Job, tracking: Tracking) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read when wandb is imported, as are:
+        for name in sorted(filter(_OF_A_RUN.match, os.environ)):
+            log.warning("event=wandb_left_out variable=%s: the job says which run this is", name)
+            del os.environ[name]
         import wandb
 
         Path(tracking.directory).mkdir(parents=True, exist_ok=True)

@@ -350,7 +350,8 @@ class Training:
         `evaluated` is how its weights were evaluated in a former life of the server.
         """
         step, learner = self.step + 1, backend.learner
-        rows = {"merged": self.job.merging != "none", "by_call": self.job.follows_calls}
+        job = self.job
+        rows = {"merged": job.merging != "none", "by_call": job.follows_calls, "mask_cut": job.mask_truncated}
         made = partial(make_batch, step, samples_of(groups), **rows)
         learned = await self._updated(step, lambda: dict(learner.update(made())))
         watch.lap("update_actor")

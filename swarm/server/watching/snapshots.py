@@ -76,6 +76,8 @@ def _with_training(told: Snapshot, training: Training) -> Snapshot:
             "recent_drops": tuple(
                 DropSnapshot(**one._asdict()) for one in list(rollout.ledger.lost)[: -MOST_DROPS - 1 : -1]
             ),
+            "side_conversations": rollout.counts["side_conversations"],
+            "skipped_tasks": dict(rollout.ledger.skipped),
         }
     )
 

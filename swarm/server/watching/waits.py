@@ -37,7 +37,7 @@ def waits_of(state: ServerState, reason: str | None, training: Training | None) 
 
 
 def _evaluation(training: Training) -> StepWait:
-    awaited = training.rollout.ledger.awaited
+    awaited = training.rollout.ledger.unplayed
     played = sum(episode.kind == "eval" for episode in training.rollout.leases)
     who = f"{played} in play" if played else f"nobody plays them: {HOW_TO_EVALUATE}"
     text = f"{awaited} evaluation episodes of version {training.version} ({who})"

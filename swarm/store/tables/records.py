@@ -21,10 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from swarm.backends.protocols import CallReward
-from swarm.timelines import Node
+from swarm.timelines import Drift, Node
 from swarm.wire import EpisodeKind, EpisodeList, EpisodeRecord, EvaluationSummary
 
 FINISHED = "training/global_step"
@@ -226,6 +226,12 @@ class Sample:
         return any(node.trained for node in self.nodes)
 
     @property
+    def side_conversations(self) -> int:
+        """Return how many trained conversations began beside the first one, where no call says which agent made it."""
+        began = sum(node.trained and node.drift is Drift.START for node in self.nodes)
+        return 0 if any(node.agent for node in self.nodes) else max(0, began - 1)
+
+    @property
     def trained_rewards(self) -> tuple[CallReward, ...]:
         """The rewards of its trained calls."""
         trained = {node.index for node in self.nodes if node.trained}
@@ -268,8 +274,20 @@ class Recovered:
     """The streams of training episodes, in the order of the first one of each."""
 
 
+class Kept(NamedTuple):
+    """Ids of episodes whose tokens may be there, the oldest first; how many lost theirs, and how many never had any."""
+
+    names: Sequence[str] = ()
+    pruned: int = 0
+    no_tokens: int = 0
+
+
 class Episodes(Protocol):
     """What was written of episodes and steps, to be read."""
+
+    async def kept(self) -> Kept:
+        """Return which episodes can be exported."""
+        ...
 
     async def episodes(self, limit: int) -> EpisodeList:
         """Return the newest episodes."""

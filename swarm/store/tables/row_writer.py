@@ -124,7 +124,7 @@ class RowWriter:
         return (
             self._serial(connection, change.episode), node.index, None if node.parent is None else node.parent.index,
             node.drift.value, pack_ints(node.context), pack_ints(node.sampled), pack_floats(node.logprobs),
-            pack_ints(node.versions), node.trained,
+            pack_ints(node.versions), node.trained, node.cut,
         )  # fmt: skip
 
     def _withdrawn(self, connection: sa.Connection, changes: Sequence[Withdrawn]) -> None:

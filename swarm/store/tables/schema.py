@@ -87,6 +87,7 @@ NODES = sa.Table(
     sa.Column("logprobs", sa.LargeBinary, nullable=False),
     sa.Column("versions", sa.LargeBinary, nullable=False),
     sa.Column("trained", sa.Boolean, nullable=False, server_default=sa.true()),
+    sa.Column("cut", sa.Boolean, nullable=False, server_default=sa.false()),
 )
 
 STEPS = sa.Table(

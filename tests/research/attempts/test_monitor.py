@@ -85,6 +85,15 @@ def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a
     assert log.reads == 2
 
 
+def test_a_status_without_a_new_step_judges_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[int] = []
+    monkeypatch.setattr("research.attempts.monitor.alarms", lambda rows, _: judged.append(len(rows)) or ())
+    watching = watch(Log(), Clock())
+    for _ in range(3):
+        heard(watching, CALM, CALM)
+    assert judged == [1, 2]
+
+
 def test_the_steps_of_an_earlier_attempt_are_judged_before_anything_is_trained() -> None:
     watching = watch(Log(CALM, *[BLOWN] * 3), Clock())
     asyncio.run(watching.recall(5))

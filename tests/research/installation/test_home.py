@@ -72,6 +72,11 @@ def test_a_place_that_cannot_be_written_is_one_clear_error(tmp_path: Path, place
         Home.locate({"AJET_HOME": str(tmp_path / place)}).prepare()
 
 
+def test_a_path_that_would_open_another_database_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HomeError):
+        Home.locate({"AJET_HOME": str(tmp_path / "a?b")})
+
+
 def test_a_full_disk_is_one_clear_error() -> None:
     assert_golden(home_error(Path("home"), OSError(28, "No space left on device")).message)
 

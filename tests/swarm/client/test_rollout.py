@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import math
 import re
+import threading
 import urllib.error
 from contextlib import suppress
 from email.message import Message
@@ -17,11 +19,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.client import AgentFailed, AgentMisplays, AsyncSwarmClient, Episode, NamedTask, plain_agent
-from swarm.client.agents import Result, UnusableReward, WrongResult
+from swarm.client import (
+    AgentFailed,
+    AgentMisplays,
+    AsyncSwarmClient,
+    Episode,
+    NamedTask,
+    SwarmClient,
+    SyncEpisode,
+    plain_agent,
+)  # fmt: skip
+from swarm.client.agents import Result, RolloutSummary, UnusableReward, WrongResult
 from swarm.client.failures import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
+from swarm.client.transport import Transports
 from swarm.environments import Outcome
-from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed, SwarmError
+from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed, StoreUnavailable, SwarmError
 from swarm.wire import Ack, ServerState
 from tests.swarm.factories import HI, good
 from tests.swarm.server.support import Served, job, serving
@@ -135,6 +147,39 @@ async def test_a_rate_limited_play_is_played_again_after_a_pause_and_the_others_
     assert (summary.episodes, summary.dropped) == (12, {"rate_limited": 100})
 
 
+class Refused(Exception):
+    """As an SDK raises it."""
+
+    status_code = 503
+
+
+@pytest.mark.parametrize(
+    "error", [StoreUnavailable("full"), Refused("Error code: 503 - {'error': {'code': 'store_unavailable'}}")]
+)
+async def test_a_server_without_room_to_write_is_waited_for(
+    client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def full() -> float:
+        raise error
+
+    monkeypatch.setattr("swarm.client.failures.MOST_WAIT_S", 0.01)
+    summary = await client.rollout(agent_of(*[full] * 70), TASKS, concurrency=4)
+    assert (summary.episodes, summary.dropped) == (12, {"store_unavailable": 70})
+
+
+async def test_a_task_whose_plays_always_fail_is_skipped_counted_and_named(
+    served: Served, client: AsyncSwarmClient
+) -> None:
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(HI)
+        return raises() if episode.task.id == "b" else 1.0
+
+    summary = await client.rollout(agent, [*TASKS, NamedTask("c")], concurrency=2)
+    ledger = served.server.training.rollout.ledger
+    assert (summary.episodes, set(ledger.skipped)) == (12, {"b"})
+    assert ledger.counts["tasks_skipped"] == ledger.skipped["b"] > 0
+
+
 async def test_a_hanging_tool_costs_its_own_play_alone(client: AsyncSwarmClient) -> None:
     plays = itertools.count()
 
@@ -146,6 +191,60 @@ async def test_a_hanging_tool_costs_its_own_play_alone(client: AsyncSwarmClient)
 
     summary = await client.rollout(agent, TASKS, concurrency=4, timeout_s=0.3)
     assert (summary.episodes, summary.dropped.keys()) == (12, {"agent: TimeoutError"})
+
+
+async def test_a_play_that_heeds_no_cancel_has_an_end(
+    client: AsyncSwarmClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.client.rollout.GOODBYE_S", 0.01)
+    plays, over = itertools.count(), asyncio.Event()
+
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(HI)
+        while next(plays) == 0 and not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+        return 1.0
+
+    summary = await client.rollout(agent, TASKS, concurrency=4, timeout_s=0.3)
+    over.set()
+    assert (summary.episodes, summary.dropped.keys()) == (12, {"agent: TimeoutError"})
+
+
+async def test_a_hanging_function_holds_neither_its_rollout_nor_its_client_up(served: Served) -> None:
+    plays, over = itertools.count(), threading.Event()
+
+    def agent(episode: SyncEpisode) -> float:
+        episode.chat(HI)
+        if next(plays) == 0:
+            over.wait()
+        return 1.0
+
+    def play() -> RolloutSummary:
+        with SwarmClient(served.url, served.admin) as client:
+            return client.rollout(agent, TASKS, concurrency=4, timeout_s=0.3)
+
+    summary = await asyncio.to_thread(play)
+    over.set()
+    assert (summary.episodes, summary.dropped.keys()) == (12, {"agent: TimeoutError"})
+
+
+async def test_leases_are_kept_of_agents_that_block_their_event_loop(served: Served, client: AsyncSwarmClient) -> None:
+    """The server lives in the blocked loop, too: that it was asked is enough."""
+    asked = threading.Event()
+
+    async def agent(episode: Episode[Any]) -> float:
+        await episode.chat(HI)
+        if not asked.is_set():
+            episode.heartbeat = beat  # type: ignore[method-assign]
+            assert asked.wait(60)
+        return 1.0
+
+    async def beat(by: Transports | None = None) -> Ack:
+        asked.set()
+        return Ack(episode_id="", state="open")
+
+    assert (await client.rollout(agent, TASKS, concurrency=1)).episodes == 12
 
 
 @pytest.mark.parametrize("solved", [True, None])

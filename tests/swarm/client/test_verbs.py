@@ -223,10 +223,10 @@ async def test_nothing_or_something_else_at_the_address_is_one_clear_error(serve
 
 
 async def test_the_blocking_client_does_the_same_without_asyncio(tmp_path: Path) -> None:
-    threads: set[str] = set()
+    threads: set[threading.Thread] = set()
 
     def noted(episode: SyncEpisode) -> tuple[float, bool]:
-        threads.add(threading.current_thread().name)
+        threads.add(threading.current_thread())
         return plain_agent(episode)
 
     def use(url: str, token: str, wanted: Job) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -139,7 +140,8 @@ class World:
         if episode.kind == "train":
             self.acknowledged[episode.id] = reward
         if repeat:
-            await self.training.rollout.end(claims(episode), EndRequest(reward=-1.0))
+            with pytest.raises(EpisodeEnded):
+                await self.training.rollout.end(claims(episode), EndRequest(reward=-1.0))
 
 
 def claims(episode: LeasedEpisode) -> Claims:

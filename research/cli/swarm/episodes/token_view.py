@@ -10,6 +10,7 @@ import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from swarm.snapshot import side_words
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 
 LEVELS: tuple[tuple[float, str], ...] = (
@@ -140,6 +141,10 @@ def facts(record: EpisodeRecord) -> list[tuple[str, str]]:
     if record.refusals:
         counts = ", ".join(f"{count} {code}" for code, count in sorted(record.refusals.items()))
         known.append(("refused", f"calls {counts}; the last: {shown(record.refusal or '')}"))
+    began = sum(call.trained and call.drift == "start" for call in record.record)
+    named = any(call.agent for call in record.record)
+    if record.kind == "train" and not named and (note := side_words(max(0, began - 1))):
+        known.append(("note", note))
     return known
 
 

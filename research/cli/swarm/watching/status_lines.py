@@ -15,7 +15,7 @@ from research.cli.swarm.watching.words import (
     tokens_words,
     waits_words,
 )
-from swarm.snapshot import StepRecord
+from swarm.snapshot import StepRecord, side_words
 
 MORE = "ajet swarm top (live), ajet swarm episodes, ajet swarm status --json (all metrics)"
 
@@ -39,6 +39,7 @@ def status_lines(frame: TopFrame, where: str) -> list[tuple[str, str]]:
         ("waits for", waits_words(snapshot)),
         ("drops", drops_words(snapshot)),
         *([("refused", f"calls {refusals_words(snapshot)}")] if snapshot.refusals else []),
+        *([("note", note)] if (note := side_words(snapshot.side_conversations)) else []),
         ("more", MORE),
     ]
 

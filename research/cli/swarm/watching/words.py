@@ -83,8 +83,10 @@ def line_words(snapshot: Snapshot) -> str:
 
 
 def drops_words(snapshot: Snapshot) -> str:
-    """Return how many episodes were dropped, by reason, the most frequent first."""
-    return counted_words(snapshot.drops)
+    """Return how many episodes were dropped, by reason, the most frequent first, and the tasks that are skipped."""
+    skipped = [f"{shown(task)!r} {times} times" for task, times in list(snapshot.skipped_tasks.items())[-_MOST_DROPS:]]
+    of_tasks = f"; tasks skipped, as they failed again and again: {', '.join(skipped)}" if skipped else ""
+    return counted_words(snapshot.drops) + of_tasks
 
 
 def refusals_words(snapshot: Snapshot) -> str:

@@ -12,6 +12,7 @@ weights change (it follows the policy's version and lock).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 import time
@@ -36,7 +37,9 @@ from swarm.backends.rendering.guides import Guide, Guides
 _log = logging.getLogger(__name__)
 
 SILENCE_S = 60.0
-"""Seconds without any progress, while requests wait, after which the engine counts as dead."""
+"""Seconds, while requests wait, in which the thread neither advances nor computes, after which the engine is dead."""
+_STEP_S = 1800.0
+"""How long a step may take in which the thread computes: the prompts of a model that is large for its machine."""
 _JOIN_S = 10.0
 """Seconds that `stop` waits for the thread; one that hangs is left behind (it is a daemon)."""
 _GATHER_S = 0.02
@@ -107,6 +110,10 @@ class LocalEngine:
         self._silence_s = silence_s
         self._advanced = time.monotonic()
         """When the thread last took up work (monotonic seconds)."""
+        self._clock: int | None = None
+        """That of the thread's processor time, where there is one."""
+        self._spent = (0.0, self._advanced)
+        """Processor time of the thread, and when it was first seen to be so much."""
 
     async def start(self) -> None:
         """Begin to serve the running event loop."""
@@ -127,11 +134,20 @@ class LocalEngine:
 
     def failure(self) -> str | None:
         """Return why the thread broke, or that it advances no request though there are some; None otherwise."""
-        silent = time.monotonic() - self._advanced
+        silent = self._silent_s()
         if self._failure is None and self._open and silent > self._silence_s:
             self._failure = f"the local engine has been silent for {silent:.0f} s while requests wait"
             self._fail_open()
         return self._failure
+
+    def _silent_s(self) -> float:
+        """Return for how long the thread neither took up work nor, within a step, computed anything."""
+        now = time.monotonic()
+        with contextlib.suppress(OSError):  # the thread is over
+            spent = time.clock_gettime(self._clock) if self._clock is not None else 0.0
+            if spent != self._spent[0]:
+                self._spent = spent, now
+        return now - (max(self._advanced, self._spent[1]) if now - self._advanced < _STEP_S else self._advanced)
 
     @property
     def version(self) -> int:
@@ -193,6 +209,8 @@ class LocalEngine:
         return mailbox
 
     def _run(self) -> None:
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
         try:
             while self._collect():
                 self._progress()

@@ -15,7 +15,7 @@ from swarm.server.batches.batch import Groups
 from swarm.server.batches.group import Group, bytes_of
 from swarm.server.batches.staleness import BatchPlace, BatchSelection
 from swarm.server.batches.streams import DeficitRoundRobin
-from swarm.store import Sample, StreamMoved
+from swarm.store import Sample, StreamMoved, TasksListed
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import Clock, job
 
@@ -51,6 +51,26 @@ def test_a_task_may_have_a_second_group_once_its_first_is_full() -> None:
     alive = groups()
     found = [begin(alive, f"e{number}", "a") for number in range(5)]
     assert [group and group.name for group in found] == ["a#1", "a#1", "a#2", "a#2", None]
+
+
+def test_a_task_that_fails_more_often_than_it_ends_is_skipped_with_what_was_played_of_it() -> None:
+    alive = groups()
+    alive.list_tasks(TasksListed("default", "d", ("a", "b")))
+
+    def begin_next(name: str) -> Group:
+        found = alive.next_room("default", "d")
+        assert found is not None
+        alive.join(*found[:1], name, found[1])
+        return found[0]
+
+    begin_next("good")
+    alive.end(sample(alive, "good"))
+    for number in range(6):
+        assert begin_next(f"e{number}").task_id == "a"
+        skipped = alive.fail(f"e{number}")
+    assert skipped
+    assert [group.ended[0].episode for group in alive.drop_idle()] == ["good"]
+    assert begin_next("next").task_id == "b"
 
 
 def test_rewards_are_compared_as_the_exact_numbers_that_were_sent() -> None:

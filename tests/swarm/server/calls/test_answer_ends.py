@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from swarm.answers import AnswerFormat, ToolCall, gathered
@@ -127,6 +127,10 @@ STOPS = st.sampled_from([(), ("stop",), ("b",), ("ab", "b"), ("sto", "stop"), ("
 
 
 @given(spellings(), ENDS, STOPS, st.booleans(), st.booleans(), HOW)
+@example(
+    [b"a", b"a" + called(a=1).encode(), b"a"], [], ("stop",), False, True,
+    {"whole": False, "answers": HermesFormat(thinks=False)},
+)  # fmt: skip
 def test_the_same_ids_are_the_same_answer_in_whatever_chunks_they_come(
     tokens: list[bytes], ends: list[int], stops: tuple[str, ...], streamed: bool, one_call: bool, how: dict[str, Any]
 ) -> None:

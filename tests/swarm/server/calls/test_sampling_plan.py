@@ -66,6 +66,12 @@ def test_limits_stops_and_seeds_are_always_honoured(kind: EpisodeKind) -> None:
     assert judged(Ask((), wishes=Wishes(max_tokens=99)), kind).sampling.max_tokens == 16
 
 
+@pytest.mark.parametrize(("asked", "found"), [(None, 10), (99, 10), (16, 10), (12, 12), (3, 3)])
+def test_an_answer_takes_what_is_left_unless_its_caller_asked_for_more(asked: int | None, found: int) -> None:
+    plan = judged(Ask((), wishes=Wishes(max_tokens=asked)), "train").within(JOB, asked, JOB.max_context - 10)
+    assert plan.sampling.max_tokens == found
+
+
 def test_an_evaluation_that_gives_no_seed_is_given_another_one_for_each_call_and_training_is_not() -> None:
     shared, backend = ledger(JOB), GuidedBackend(JOB, script=lambda *_: "")
     seeds = [sampling_plan(Ask(()), "eval", shared, backend, "").sampling.seed for _ in range(3)]

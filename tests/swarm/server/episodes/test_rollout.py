@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ from swarm.server.shared.keys import Claims
 from swarm.server.shared.states import StateMachine
 from swarm.store import Began, Closed, FakeStore, Recovered, Sample, StreamMoved
 from swarm.timelines import Drift, Node
-from swarm.wire import Ack, BeginRequest, EndRequest, EpisodeKind, PrepareRequest
+from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, PrepareRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, job
 
@@ -44,7 +45,7 @@ class Scene:
         episode.tree.add(prompt, [EOS_ID], [-0.1], [version], text="", answer=answer)
         self.rollout.leases.touch(episode)
 
-    async def end(self, episode: LeasedEpisode, reward: float = 1.0) -> Ack:
+    async def end(self, episode: LeasedEpisode, reward: float = 1.0) -> EndAck:
         return await self.rollout.end(claims(episode), EndRequest(reward=reward))
 
     def closed(self) -> list[Closed]:
@@ -114,6 +115,19 @@ async def test_an_expired_lease_is_fenced_counted_and_its_place_given_away() -> 
     assert scene.rollout.counts["drop_lease_expired"] == scene.rollout.counts["fenced"] == 1
     with pytest.raises(LeaseLost):
         await scene.end(episodes[0])
+
+
+async def test_a_slow_client_has_more_time_before_its_first_call() -> None:
+    scene = Scene()
+    slow, silent = await scene.begin(), await scene.begin()
+    scene.clock.now += 100
+    scene.rollout.sweep()
+    scene.call(slow)
+    scene.clock.now += 29
+    scene.rollout.sweep()
+    assert (await scene.end(slow)).state == "ended"
+    with pytest.raises(LeaseLost):
+        await scene.end(silent)
 
 
 async def test_groups_nobody_goes_on_with_make_room_as_soon_as_nothing_else_can() -> None:
@@ -243,6 +257,28 @@ async def test_an_end_is_written_down_before_it_is_acknowledged() -> None:
     assert (await ending).state == "ended"
     (closed,) = scene.closed()
     assert (closed.episode, closed.state, closed.reward, closed.group) == (episode.id, "ended", 0.5, "a#1")
+
+
+async def test_an_end_tells_what_is_dropped_with_it_and_another_end_is_refused() -> None:
+    scene = Scene()
+    silent, played = await scene.begin(), await play(scene, "b")
+    for _ in range(2):
+        told = await scene.end(silent)
+        assert (told.state, told.reason) == ("dropped", "no_calls")
+    assert (await scene.end(played, 1.0)).state == (await scene.end(played, 1.0)).state == "ended"
+    with pytest.raises(EpisodeEnded):
+        await scene.end(played, -1.0)
+    assert [closed.reward for closed in scene.closed() if closed.episode == played.id] == [1.0]
+
+
+async def test_conversations_beside_an_episodes_first_are_counted_unless_agents_are_named() -> None:
+    scene = Scene()
+    episode = await play(scene)
+    scene.call(episode)
+    await scene.end(episode)
+    assert scene.rollout.counts["side_conversations"] == 1
+    named = tuple(replace(node, agent="solver") for node in episode.tree.nodes)
+    assert replace(ended("e", "a#1"), nodes=named).side_conversations == 0
 
 
 async def test_an_end_goes_on_when_its_client_went_away() -> None:

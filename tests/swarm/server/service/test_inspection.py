@@ -94,7 +94,8 @@ async def test_open_episodes_and_those_that_are_over_are_one_list(served: Served
     assert [(one.id, one.state) for one in listed] == [(second["episode_id"], "open"), (first["episode_id"], "ended")]
     assert [(one.calls, one.tokens) for one in listed] == [(1, 2), (1, 5)]
     assert (listed[1].reward, listed[1].success) == (0.5, True)
-    assert await Inspection(served.server).names() == [first["episode_id"], second["episode_id"]]
+    kept = await Inspection(served.server).kept()
+    assert list(kept.names) == [first["episode_id"], second["episode_id"]]
 
 
 async def test_an_episode_that_is_over_is_seen_with_every_token_as_it_was(served: Served) -> None:

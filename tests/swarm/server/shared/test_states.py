@@ -7,18 +7,23 @@ import itertools
 import json
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import jwt
 import pytest
+import uvicorn
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import Forbidden, InvalidKey, ServerFailed
+from swarm.server.__main__ import _Uvicorn
 from swarm.server.shared.directory import ServerDirectory
 from swarm.server.shared.gate import Gate
-from swarm.server.shared.keys import EPISODE_LIFE_S, Claims, Keys, permitted
+from swarm.server.shared.keys import EPISODE_LIFE_S, ROLE_LIFE_S, Claims, Keys, permitted
 from swarm.server.shared.served_clock import MOST_S, ServedClock
 from swarm.server.shared.states import TRANSITIONS, IllegalTransition, StateMachine, Transition
+from swarm.wire import BeginRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, eventually, job
 
@@ -212,6 +217,29 @@ def test_a_key_expires_even_when_it_was_read_before() -> None:
     clock.now += EPISODE_LIFE_S + 1
     with pytest.raises(InvalidKey, match="expired"):
         keys.read(key)
+
+
+def test_a_key_outlives_the_longest_play() -> None:
+    clock = Clock()
+    keys = Keys(clock=clock)
+    lease = keys.lease("e", 1)
+    clock.now += BeginRequest(task_id="t", timeout_s=604_800).timeout_s or 0.0
+    assert keys.read(lease).episode == "e"
+
+
+async def test_a_long_lived_server_writes_the_tokens_of_roles_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def on_tick(_: object, counter: int) -> bool:
+        return False
+
+    monkeypatch.setattr("uvicorn.Server.on_tick", on_tick)
+    clock = Clock()
+    server: Any = SimpleNamespace(keys=Keys(clock=clock))
+    http = _Uvicorn(uvicorn.Config(lambda: None), server, tmp_path / "server.json", idle=True)
+    clock.now += ROLE_LIFE_S
+    await http.on_tick(0)
+    assert server.keys.read(json.loads((tmp_path / "tokens.json").read_text())["admin"]).role == "admin"
 
 
 def test_a_valid_key_of_the_wrong_kind_is_forbidden_and_says_what_is_needed() -> None:

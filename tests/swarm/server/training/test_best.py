@@ -261,30 +261,29 @@ async def test_an_evaluation_longer_than_a_lease_costs_no_group_its_episodes(tmp
         assert (await served.until(finished=True))["step"] == 2
 
 
-async def test_a_client_that_evaluates_too_is_noticed_by_who_was_to_evaluate(tmp_path: Path) -> None:
-    """It takes plays of the awaited ones, so that training goes on before all of them are played."""
-    task = get_environment("guess").tasks("hidden")[0]
-    wanted = job(steps=3, evaluate_after=(1, 2), evaluation_episodes=2)
-    async with serving(tmp_path, wanted) as served:
-        client = AsyncSwarmClient(served.url, served.server.keys.role("client"))
-        async with client:
-            await due(served, 1, 2)
-            evaluations = awaited(client, 2)
-            await served.evaluate(True)
-            with pytest.raises(InvalidRequest, match=r"that waits for 1"):
-                await anext(evaluations)
-            first = await client.evaluate(said, [task])
-            await served.until(awaited_evaluations=0)
-            await due(served, 2, 2)
-            second = await client.evaluate(said, [task])
-    with pytest.raises(InvalidRequest, match=r"found 1 that.*version 2"):
-        require_of([*first, *second], 1)
-    require_of(first, 1)
+async def test_an_evaluation_is_one_clients_whoever_else_evaluates(tmp_path: Path) -> None:
+    tasks = get_environment("guess").tasks("hidden")[:2]
+    async with (
+        serving(tmp_path, job(steps=3, eval_every=1, evaluation_episodes=2)) as served,
+        AsyncSwarmClient(served.url, served.server.keys.role("client")) as client,
+    ):
+        await due(served, 1, 2)
+        evaluations = awaited(client, 2)
+        await served.evaluate(True)
+        assert (await served.status())["awaited_evaluations"] == 1
+        found = await anext(evaluations)
+        assert (found.version, found.episodes) == (1, 2)
+        results = await client.evaluate(said, tasks, worst=0.0)
+        status = await eventually(served.status, lambda status: status["evaluation"] is not None)
+        assert (status["evaluation"]["episodes"], status["evaluation"]["reward"]) == (2, 0.5)
+    require_of(results, 1)
+    with pytest.raises(InvalidRequest):
+        require_of(results, 2)
 
 
 async def said(episode: Episode[Any]) -> float:
     await episode.chat([{"role": "user", "content": "hi"}])
-    return 1.0
+    return 0.5
 
 
 async def test_the_end_of_an_evaluation_tells_its_tokens_to_who_asks_and_says_the_same_again(tmp_path: Path) -> None:

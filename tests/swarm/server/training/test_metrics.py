@@ -6,13 +6,14 @@ import gc
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 
 import pytest
 
 from swarm.server.batches.group import Group
 from swarm.server.shared.gate import Gate
 from swarm.server.training import cycles
-from swarm.server.training.metrics import FlatRewards, batch_metrics
+from swarm.server.training.metrics import FlatRewards, batch_metrics, make_batch
 from swarm.server.training.pace import STEPS, WINDOW_S, Pace
 from swarm.server.training.timing import EngineWork, Stopwatch
 from swarm.store import Sample
@@ -56,10 +57,17 @@ def test_an_episodes_age_is_told_by_its_youngest_and_by_its_oldest_token() -> No
     }  # fmt: skip
 
 
-def test_calls_that_sampled_all_they_might_are_counted_as_clipped() -> None:
-    metrics = batch_metrics(job(max_tokens=2), 1, [group([(0, 0), (0,)], [(0,), (0,)])])
+def test_answers_that_a_limit_cut_are_counted_as_clipped_and_can_be_masked() -> None:
+    made = group([(0, 0), (0,)], [(0,), (0,)])
+    first = made.ended[0]
+    made.ended[0] = replace(first, nodes=(replace(first.nodes[0], cut=True), *first.nodes[1:]))
+    metrics = batch_metrics(job(), 1, [made])
     assert metrics["response_length/clip_ratio"] == 0.25
     assert metrics["tokens/trained"] == 5
+    for merged in (True, False):
+        batches = [make_batch(1, made.ended, merged=merged, mask_cut=mask) for mask in (False, True)]
+        assert [sum(sum(row.sampled) for each in batch.episodes for row in each.rows) for batch in batches] == [5, 3]
+        assert [each.reward for each in batches[1].episodes] == [0.0, 1.0]
 
 
 def of_stream(stream: str, *rewards: float, success: bool | None = None) -> Group:

@@ -80,6 +80,17 @@ def test_wandb_is_told_to_collect_nothing_by_itself(tmp_path: Path, monkeypatch:
     assert os.environ["WANDB_ERROR_REPORTING"] == "false"
 
 
+def test_what_a_sweep_or_launch_says_of_its_run_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import wandb
+
+    monkeypatch.setattr(wandb, "init", lambda **_: None)
+    of_a_run = ("WANDB_SWEEP_ID", "WANDB_LAUNCH", "WANDB_RUN_ID", "WANDB_CONFIG")
+    for name in (*of_a_run, "WANDB_CONFIG_DIR"):
+        monkeypatch.setenv(name, "1")
+    make_tracker(tracked(tmp_path))
+    assert (os.environ.keys() & {*of_a_run, "WANDB_CONFIG_DIR"}) == {"WANDB_CONFIG_DIR"}
+
+
 @pytest.mark.slow
 def test_a_run_that_wandb_does_not_take_is_logged_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import wandb

@@ -43,6 +43,7 @@ async def test_what_was_consumed_before_the_oldest_kept_checkpoint_loses_its_tok
         assert await with_tokens(store) == ["trained-2", "lost-2", "seen-2"]
         await play_step(store, 3)
         assert await with_tokens(store) == ["trained-3", "lost-3", "seen-3"]
+        assert await store.kept() == (["trained-3", "lost-3", "seen-3"], 6, 0)
 
 
 async def test_the_balance_survives_the_collection(url: str) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -178,6 +180,30 @@ async def test_a_thread_that_hangs_while_requests_wait_is_a_failure_they_are_tol
             await _collect(engine, [1, 2, 3], Sampling(max_tokens=2))
     finally:
         held.permit()
+        await engine.stop()
+
+
+async def test_a_step_that_computes_for_longer_is_no_silence(
+    policy: Policy, batcher: Batcher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, step = threading.Event(), batcher.step
+
+    def long() -> Any:
+        while not over.is_set():
+            math.factorial(1000)
+        return step()
+
+    monkeypatch.setattr(batcher, "step", long)
+    engine = LocalEngine(policy, batcher, _CONTEXT, silence_s=1.0)
+    await engine.start()
+    try:
+        waiting = asyncio.create_task(_collect(engine, [1, 2, 3], Sampling(max_tokens=2)))
+        await eventually(lambda: (engine.failure(), time.monotonic() - engine._advanced), lambda found: found[1] > 2.0)
+        over.set()
+        await waiting
+        assert engine.failure() is None
+    finally:
+        over.set()
         await engine.stop()
 
 
