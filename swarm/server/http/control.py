@@ -118,7 +118,7 @@ class _Handlers:
         return self._server.training.rollout.heartbeat(asked.holder)
 
     async def end(self, asked: Authorised) -> Response:
-        left_out: set[str] = set() if asked.query(_EndQuery).tokens else {"tokens"}
+        left_out: set[str] = set() if asked.query(_EndQuery).tokens else {"tokens", "refused", "refusal"}
         ended = await self._server.training.rollout.end(asked.holder, await asked.body(EndRequest))
         return json_response(ended.model_dump_json(exclude=left_out, exclude_none=True).encode())
 
