@@ -194,15 +194,15 @@ class StudyWorker:
             self._trouble = None
 
 
-def once_each(submit: Callable[[Any, list[Any]], Awaitable[Any]]) -> Callable[[Any, list[Any]], Awaitable[Any]]:
+def once_each(submit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     """Return how a worker begins flow runs, but for one whose process is still ending: the next look finds it again.
 
     By a Retry, say. It still holds its place in the worker's limit, and another one for it would end the worker.
     """
 
-    async def submit_others(worker: Any, found: list[Any]) -> Any:
+    async def submit_others(worker: Any, flow_run_response: list[Any]) -> Any:
         held = () if worker._limiter is None else worker._limiter.statistics().borrowers
-        return await submit(worker, [entry for entry in found if entry.flow_run.id not in held])
+        return await submit(worker, [entry for entry in flow_run_response if entry.flow_run.id not in held])
 
     return submit_others
 

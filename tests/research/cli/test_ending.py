@@ -22,12 +22,15 @@ from tests.research.fakes import ScriptedPlanner
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("concluded", 0), ("budget", 3), ("person", 130), ("person after the budget", 130)]
+    ("how", "code"),
+    [("concluded", 0), ("budget", 3), ("budget after a look", 0), ("person", 130), ("person after the budget", 130)],
 )
 def test_how_a_study_ended_is_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, code: int
 ) -> None:
-    bench = Bench(tmp_path, lambda order: "never" if "budget" in how else "ok", design=design(16), budget_s=60.0)
+    ends = ("ok",) if how == "concluded" or how == "person" else ("ok", "never") if "look" in how else ("never",)
+    script = lambda order: ends[min(order.spec.seed - 101, 2 * len(ends) - 1) // 2]  # noqa: E731 - two seeds of each end
+    bench = Bench(tmp_path, script, design=design(16), budget_s=60.0)
     loop = bench.loop()
     if how == "person":
         loop.tick()

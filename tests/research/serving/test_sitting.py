@@ -302,5 +302,6 @@ async def test_a_flow_run_that_is_begun_again_while_it_ends_is_left_for_the_next
     async def submit(worker: object, found: list[object]) -> list[object]:
         return found
 
-    assert await once_each(submit)(SimpleNamespace(_limiter=limiter), [ending, fresh]) == [fresh]
-    assert await once_each(submit)(SimpleNamespace(_limiter=None), [ending]) == [ending]
+    begin = once_each(submit)
+    assert await begin(SimpleNamespace(_limiter=limiter), flow_run_response=[ending, fresh]) == [fresh]
+    assert await begin(SimpleNamespace(_limiter=None), flow_run_response=[ending]) == [ending]
