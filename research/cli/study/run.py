@@ -74,6 +74,8 @@ def conduct(
         print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
     else:
         console().print(ending(state, home.study(study)))
+        if view is not None and view.own:
+            console().print(f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop")
     if state.status == "stopped" and (code := _code_of_stop(state)):
         raise typer.Exit(code)
 
