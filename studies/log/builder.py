@@ -198,14 +198,10 @@ class StateBuilder:
 
     def judged_short_by(self, spec: RunSpec) -> None:
         """A run begins after its look was judged without it: where a test was made, its level is spent."""
-        resting = self.replications if spec.phase == "replicate" else self.verdicts
-        for name, verdict in resting.items():
-            if (
-                spec.phase == verdict.phase
-                and verdict.p is not None
-                and (spec.phase == "replicate" or self._rests_on(verdict, spec))
-            ):
-                self.judged_short[name, verdict.phase] = verdict.look
+        again = spec.phase == "replicate"
+        for name, verdict in (self.replications if again else self.verdicts if spec.phase == "confirm" else {}).items():
+            if verdict.p is not None and (again or self._rests_on(verdict, spec)):
+                self.judged_short[name, spec.phase] = verdict.look
 
     def supersede(self, names: Iterable[str]) -> None:
         """Take back the verdicts on these hypotheses, and what was decided by them."""

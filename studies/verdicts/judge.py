@@ -178,7 +178,8 @@ def _chosen_moment(state: StudyState, hypothesis: str, look: int, phase: Phase, 
     """
     if state.judged_short.get((hypothesis, phase)) == look:
         return True
-    lowered = any(a.amendment.lowers and a.after_data for a in state.amendments if known is None or a.seq < known.seq)
+    since, until = state.locked.seq if state.locked else 0, known.seq if known else state.event_count + 1
+    lowered = any(a.amendment.lowers and a.after_data and since < a.seq < until for a in state.amendments)
     return lowered and (phase != "confirm" or bool(state.lacking(hypothesis, look)))
 
 
