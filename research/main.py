@@ -3,6 +3,7 @@
 Kept to syntax an old Python can parse, so that it can say what is wrong instead of failing on a feature.
 """
 
+import os
 import sys
 
 OLDEST = (3, 11)
@@ -18,6 +19,7 @@ def main() -> None:
             f"ajet: expected Python 3.11 or 3.12, found {version}; make a virtual environment with one of them\n"
         )
         raise SystemExit(2)
+    _print_whatever_comes()
     try:
         from research.cli.app import run
 
@@ -28,3 +30,10 @@ def main() -> None:
         why = " ".join(str(error).split())
         sys.stderr.write(f"ajet: expected all packages that ajet needs; found: {why}; install ajet again\n")
         raise SystemExit(2) from None
+
+
+def _print_whatever_comes() -> None:
+    """Escape what the output's encoding does not hold, here and in processes begun from here, in place of failing."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    encoding = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
+    os.environ["PYTHONIOENCODING"] = encoding + ":backslashreplace"

@@ -64,10 +64,9 @@ class StudyLooks:
         if kind is None:
             raise LookRefused(f"expected a look at one of {', '.join(self.offered)}; found {name[:60]!r}")
         try:
-            request = kind.model_validate(dict(arguments))
-        except ValidationError as error:
+            return self._shown(kind.model_validate(dict(arguments)))  # type: ignore[arg-type]  # it is one of those offered
+        except ValidationError as error:  # of the wish, or of what it comes to
             raise LookRefused(f"{name}: {describe(error)}") from error
-        return self._shown(request)  # type: ignore[arg-type]  # it is one of the looks that are offered
 
     def _shown(self, request: AnyLook) -> Mapping[str, Any]:
         match request:

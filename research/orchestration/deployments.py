@@ -57,15 +57,29 @@ def deployment_of(client: SyncPrefectClient, home: Home, name: str, **told: Any)
     Prefect makes one over another of its name, and what only that one was told is gone: a worker's command, say. So
     the installation's processes make theirs one after the other.
     """
-    place = place_of(home)
-    with suppress(ObjectNotFound):
-        return client.read_deployment_by_name(f"{name}/{place}")
+    if (known := known_deployment(client, home, name)) is not None:
+        return known
     home.prefect.mkdir(parents=True, exist_ok=True)
     with FileLock(home.prefect / "deployments.lock", timeout=_OTHERS_S, mode=0o600, fallback_to_soft=False):
-        with suppress(ObjectNotFound):
-            return client.read_deployment_by_name(f"{name}/{place}")
-        made = client.create_deployment(client.create_flow_from_name(name), place, tags=[TAG], **told)
+        if (known := known_deployment(client, home, name)) is not None:
+            return known
+        own = own_name(name, place_of(home))
+        made = client.create_deployment(client.create_flow_from_name(name), own, tags=[TAG], **told)
         return client.read_deployment(made)
+
+
+def own_name(name: str, place: str) -> str:
+    """Return what a deployment of a place is called, by which Prefect's lists tell the two apart."""
+    return f"{name.removeprefix(f'{TAG}-')}@{place}"
+
+
+def known_deployment(client: SyncPrefectClient, home: Home, name: str) -> DeploymentResponse | None:
+    """Return a deployment of an installation that the server knows; those of earlier versions bear the place alone."""
+    place = place_of(home)
+    for own in (own_name(name, place), place):
+        with suppress(ObjectNotFound):
+            return client.read_deployment_by_name(f"{name}/{own}")
+    return None
 
 
 def resume_deployment(client: SyncPrefectClient, home: Home) -> UUID:

@@ -21,6 +21,7 @@ from uuid import UUID, uuid4
 
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import ArtifactCreate
+from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId, ArtifactFilterKey
 from prefect.client.schemas.objects import State
 from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
@@ -115,6 +116,10 @@ class FlowRun:
             raise FlowRunGone from error
         return cls(client, identity)
 
+    def call(self, topic: str) -> None:
+        """Name it by what is asked, before there is a study."""
+        self._client.update_flow_run(self.id, name=_short(topic))
+
     def asked(self) -> RequestedWork:
         """Return what it was created for."""
         found = self._client.read_flow_run(self.id)
@@ -150,9 +155,11 @@ class FlowRun:
         self._set(Running() if activity is Activity.RUNNING else _paused(reason))
 
     def end(self, ending: SessionEnd) -> None:
-        """Set the last state; raises FlowRunGone."""
+        """Set the last state, and where it failed say why in the log, which a page shows; raises FlowRunGone."""
         states = {"concluded": Completed, "cancelled": Cancelled, "failed": Failed, "left": Crashed}
         try:
+            if ending.how == "failed":
+                self.log([ending.message], logging.ERROR)
             if ending.how == "budget":
                 self._set(Completed(name="Budget used up", message=ending.message))
             else:
@@ -182,9 +189,9 @@ class FlowRun:
         """Add lines to the logs of rows, which are named by their keys."""
         self._task_runs.log(lines)
 
-    def log(self, lines: Iterable[str]) -> None:
+    def log(self, lines: Iterable[str], level: int = logging.INFO) -> None:
         """Add lines to the flow run's log."""
-        about = {"name": "ajet", "level": logging.INFO, "flow_run_id": str(self.id)}
+        about = {"name": "ajet", "level": level, "flow_run_id": str(self.id)}
         at = datetime.now(UTC).isoformat()
         self._client.create_logs({**about, "message": line, "timestamp": at} for line in lines)
 
@@ -198,7 +205,17 @@ class FlowRun:
         # By hand, because the client's own way sends an event too, by a thread of its own.
         artifact = ArtifactCreate(key=key, type=type, data=data, description=description, flow_run_id=self.id)
         made = self._client.request("POST", "/artifacts/", json=artifact.model_dump(mode="json", exclude_unset=True))
-        return UUID(made.json()["id"])
+        identity = UUID(made.json()["id"])
+        self._leave_alone(key, identity)
+        return identity
+
+    def _leave_alone(self, key: str, kept: UUID) -> None:
+        """Delete others of a key: a request that was sent again, as the server was busy, may have been taken twice."""
+        own, of_key = ArtifactFilterFlowRunId(any_=[self.id]), ArtifactFilterKey(any_=[key])
+        for found in self._client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=own, key=of_key)):
+            if found.id != kept:
+                with suppress(ObjectNotFound):
+                    self._client.delete_artifact(found.id)
 
     def _replace(self, shown: UUID, data: object, description: str) -> bool:
         changes = {"data": data, "description": description}
@@ -215,7 +232,11 @@ class FlowRun:
 
 
 def _name(study: str, topic: str) -> str:
-    return f"{study}: {shorten(topic, _MOST_TOPIC, placeholder=' …')}"
+    return f"{study}: {_short(topic)}"
+
+
+def _short(topic: str) -> str:
+    return shorten(topic, _MOST_TOPIC, placeholder=" …")
 
 
 def _paused(reason: str) -> State[Any]:

@@ -47,6 +47,8 @@ class PrefectView:
         A line that can be written nowhere, as on a full disk, is dropped.
         """
         self.url: str | None = None
+        self.own = False
+        """Whether the server is one that `ajet up --stop` ends."""
         self._home = home
         self._since = since
         self._say = unless_full(say)
@@ -102,7 +104,7 @@ class PrefectView:
             again_s = min(2 * again_s, _RARELY_S)  # one that does not come up costs two minutes of a core
 
     def _show(self, server: PrefectServer) -> None:
-        self.url = server.url
+        self.url, self.own = server.url, server.password is not None
         self._say(server.line)
         os.environ.update(client_environment(self._home.prefect))
         from research.orchestration.flow_run import connect  # Prefect reads its settings at import

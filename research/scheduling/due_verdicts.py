@@ -33,7 +33,7 @@ def judgements(state: StudyState, design: Design, seconds_left: float) -> Iterat
     yield from _due_verdicts(state, design)
     for hypothesis in design.hypotheses:
         verdict = state.verdict_on(hypothesis.id)
-        if verdict is not None and _undecided(state, design, hypothesis):
+        if verdict is not None and not state.may_go_on(verdict) and _undecided(state, design, hypothesis):
             yield _decision(state, design, hypothesis, verdict, seconds_left)
     if not confirmation_runs(state, design):
         yield from _due_replications(state, design)

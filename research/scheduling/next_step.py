@@ -180,17 +180,19 @@ def _follow_up(state: StudyState) -> Iterator[Step]:
         if (step := _settle(run, state.design)) is not None:
             yield step
         elif not is_over(run) and as_required(run) not in wanted:
-            yield from _give_up(run, state.design)
+            yield from _give_up(run, state)
 
 
-def _give_up(run: RunState, design: Design | None) -> Iterator[Step]:
-    """End a run that nothing needs any more: of a screen that was ended for want of time, else of a vetoed claim."""
-    if design is not None and design.screen is not None:
-        yield Invalidate(run.run_id, BUDGET_CODE, "the screen was ended to keep the confirmation within the budget")
-        return
-    if run.active is not None:
-        yield StopAttempt(run.run_id, VETO_CODE)
-    yield Invalidate(run.run_id, VETO_CODE, "nothing needs it any more: its hypothesis was vetoed")
+def _give_up(run: RunState, state: StudyState) -> Iterator[Step]:
+    """End a run that nothing needs any more."""
+    code, why = BUDGET_CODE, "its claim was settled on what the budget had carried"
+    if state.design is not None and state.design.screen is not None:
+        why = "the screen was ended to keep the confirmation within the budget"
+    elif state.vetoed:
+        code, why = VETO_CODE, "nothing needs it any more: its hypothesis was vetoed"
+    if run.active is not None and code == VETO_CODE:
+        yield StopAttempt(run.run_id, code)
+    yield Invalidate(run.run_id, code, why)
 
 
 @once_for_a_state
@@ -286,13 +288,17 @@ def _spent(state: StudyState) -> str:
 
 
 def _when_stopped(state: StudyState) -> Iterator[Step]:
-    """End what runs; after the budget, give up what is open and judge what was collected; report that, or a denial."""
+    """End what runs; after the budget, judge what was collected, and report that, or a denial.
+
+    What is not over may go on with more budget: it is given up once the study goes on without (`_wind_up`).
+    """
     used_up = budget_decision(state) is not None
     code = BUDGET_CODE if used_up else "stopped"
     yield from (StopAttempt(run.run_id, code) for run in attempts_running(state))
     if used_up and state.design is not None:
-        yield from _give_all_up(state)
-        yield from last_judgements(state, state.design)
+        yield from filter(None, (_settle(run, state.design) for run in state.runs.values() if run.invalid is None))
+        if any(run.attempts for run in state.runs_in("confirm")):
+            yield from last_judgements(state, state.design)
     if (used_up or state.denial is not None) and _has_asked(state) and state.report is None:
         yield BuildReport()
 
@@ -320,4 +326,5 @@ def _give_all_up(state: StudyState) -> Iterator[Step]:
         if (step := _settle(run, state.design)) is not None:
             yield step
         elif not is_over(run):
-            yield Invalidate(run.run_id, BUDGET_CODE, "the study's budget was used up before the run had finished")
+            point = "had finished" if run.attempts else "began"
+            yield Invalidate(run.run_id, BUDGET_CODE, f"the study's budget was used up before the run {point}")

@@ -171,7 +171,9 @@ def wanted_look(state: StudyState, hypothesis: str) -> int:
     if verdict is not None:
         return verdict.look + 1
     before = (*state.interim, *state.superseded)
-    return max((v.look for v in before if v.hypothesis == hypothesis and v.phase == "confirm"), default=1)
+    look = max((v.look for v in before if v.hypothesis == hypothesis and v.phase == "confirm"), default=1)
+    looks = 1 if state.design is None else len(state.design.looks)
+    return look + 1 if state.judged_short.get((hypothesis, "confirm")) == look < looks else look
 
 
 def look_seeds(design: Design, look: int) -> int:
@@ -256,10 +258,12 @@ def all_over(state: StudyState) -> bool:
     design = state.design
     if may_ask_on(state):
         return False
-    if design is None or design.screen is not None or not all(is_over(run) for run in state.runs.values()):
+    if design is None or design.screen is not None:
         return False
     if budget_decision(state) is not None:
         return True
+    if not all(is_over(run) for run in state.runs.values()):
+        return False
     if design.looks and not all(state.is_settled(h.id) or h.id in state.vetoed for h in design.hypotheses):
         return False
     return not missing(planned(state), (*confirmation_runs(state, design), *replication_runs(state, design)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+from studies.log.study_state import BUDGET_EXHAUSTED
 from studies.records.approval import ApprovalQuestion
 from studies.records.design import Arm, RunSpec
 from studies.records.design_parts import Phase, Selection
@@ -23,7 +24,7 @@ CONCLUDE_RULE: Final = "conclude when every hypothesis has its verdict"
 PLUMBING_RULE: Final = "end where a learning rate of 0 changes anything"
 UNLOCKED: Final = "came to no lock, and nothing was tested in it"
 """What is said of a round that was begun and given up."""
-BUDGET_CODE: Final = "budget_exhausted"
+BUDGET_CODE: Final = BUDGET_EXHAUSTED
 VETO_CODE: Final = "vetoed"
 FAILURES: Final = ("failed", "lost", "timeout")
 """Ends of an attempt that count against `Design.max_attempts`; one that was stopped does not."""

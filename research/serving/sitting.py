@@ -88,6 +88,8 @@ class Sitting:
         token = self.flow_run.id.hex[-8:]  # the first ones are a time: those of one schedule share them
         if (begun := self._begun(token)) is not None:  # a retry: what was asked may not be there any more
             return self._resume(begun, wished)
+        if parameters.topic:
+            patiently(lambda: self.flow_run.call(parameters.topic), _note)
         request = parameters.request(_note)
         study = new_study_id(request.topic, token)
         planner = planner_of(request, parameters.planner, parameters.planner_model or None, note=_note)

@@ -23,11 +23,10 @@ from prefect.client.schemas.filters import (
 )
 from prefect.client.schemas.objects import FlowRun, State, StateType
 from prefect.client.schemas.sorting import FlowRunSort
-from prefect.exceptions import ObjectNotFound
 from prefect.states import Cancelled, Crashed, Scheduled
 
 from research.installation.home import Home
-from research.orchestration.deployments import RESUME, TAG, hand_over, place_of
+from research.orchestration.deployments import RESUME, TAG, hand_over, known_deployment
 from research.orchestration.reconcile import UserAction
 from research.orchestration.session import said
 from research.serving.orphans import MOST_FRUITLESS
@@ -151,10 +150,8 @@ def _runs_of(client: SyncPrefectClient, study: str) -> Sequence[FlowRun]:
 
 def _served_pool(client: SyncPrefectClient, home: Home) -> str | None:
     """Return the pool that the worker of here serves, or served last; None before there was one."""
-    try:
-        return client.read_deployment_by_name(f"{RESUME}/{place_of(home)}").work_pool_name
-    except ObjectNotFound:
-        return None
+    known = known_deployment(client, home, RESUME)
+    return None if known is None else known.work_pool_name
 
 
 def _waits(pool: str | None, run: FlowRun) -> bool:

@@ -16,8 +16,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
 from uuid import UUID
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -150,8 +150,8 @@ class StudyWorker:
 
     def _start(self) -> None:
         folder = self._home.prefect
-        command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", self._pool.name, "--type",
-                   self._pool.type, "--install-policy", "never", "--limit", str(self._limit),
+        command = [sys.executable, "-m", "research.serving.worker", "worker", "start", "--pool", self._pool.name,
+                   "--type", self._pool.type, "--install-policy", "never", "--limit", str(self._limit),
                    "--name", self._place]  # fmt: skip
         environment = {
             **os.environ, **client_environment(folder), "AJET_HOME": str(self._home.path),
@@ -192,3 +192,29 @@ class StudyWorker:
             if self._trouble is not None:
                 self._warn("the worker goes on")
             self._trouble = None
+
+
+def once_each(submit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    """Return how a worker begins flow runs, but for one whose process is still ending: the next look finds it again.
+
+    By a Retry, say. It still holds its place in the worker's limit, and another one for it would end the worker.
+    """
+
+    async def submit_others(worker: Any, flow_run_response: list[Any]) -> Any:
+        held = () if worker._limiter is None else worker._limiter.statistics().borrowers
+        return await submit(worker, [entry for entry in flow_run_response if entry.flow_run.id not in held])
+
+    return submit_others
+
+
+def main() -> None:
+    """Be Prefect's worker, by the arguments of the command `prefect`."""
+    from prefect.cli import app
+    from prefect.workers.base import BaseWorker
+
+    BaseWorker._submit_scheduled_flow_runs = once_each(BaseWorker._submit_scheduled_flow_runs)  # type: ignore[method-assign, assignment]
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -38,9 +38,14 @@ def accept(record: StudyLog, code: str, reason: str | None) -> Event:
 
 
 def extend(record: StudyLog, seconds: float, reason: str | None) -> Event:
-    """Replace the wall-clock budget."""
+    """Replace the wall-clock budget: by no less than is used, or whoever watches could say when a look is taken."""
 
     def extending(state: StudyState) -> Change:
+        if seconds < state.worked_s:
+            raise BadAmendment(
+                f"expected a budget of at least the {format_seconds(state.worked_s)} that study {state.id} has used; "
+                f"found {format_seconds(seconds)}. To end it now: ajet study stop {state.id}"
+            )
         if seconds == state.budget_s:
             raise BadAmendment(f"study {state.id} has a budget of {format_seconds(seconds)} already; name another")
         return _amendment(state, "budget", reason, value=seconds)
@@ -80,7 +85,8 @@ def _amendment(
         raise BadAmendment(f"study {state.id} has no locked design yet; there is nothing to amend but its budget")
     if kind != "note":
         _require_open(state, f"an amendment of the {'lock' if kind == 'accept' else 'budget'}")
-    values = {"kind": kind, "target": target, "value": value, "reason": _reason(reason)}
+    lowers = value is not None and value < state.budget_s
+    values = {"kind": kind, "target": target, "value": value, "reason": _reason(reason), "lowers": lowers}
     try:
         amendment = Amendment.model_validate(values)
     except ValidationError as error:

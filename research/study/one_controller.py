@@ -59,3 +59,15 @@ def require_here(home: Home, log: EventLog, state: StudyState) -> None:
         f"expected the folder of study {state.id}, with its runs and evidence, in {home.path}; it is in {where}. "
         "Go on with it there, or bring its folder here once no run of it goes on there"
     )
+
+
+def require_files(home: Home, log: EventLog, study: str) -> None:
+    """Raise StudyElsewhere where a study's files lie in another installation of the database, and so prove nothing."""
+    if home.study(study).is_dir() or (row := ControllerLeases(log).read(study)) is None:
+        return
+    holder, me = row.holder, Holder.here(home.path)
+    if (holder.host, holder.home) != (me.host, me.home):
+        raise StudyElsewhere(
+            f"expected the files of study {study} in {home.path}; they are in {holder.home} on {holder.host}. Ask "
+            "there, or bring the study's folder here"
+        )

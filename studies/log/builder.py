@@ -36,7 +36,7 @@ OF_A_ROUND: Final = (
     "hypotheses", "noise_plan", "noise_hash", "noise_seconds", "design", "locked_design", "design_hash", "lock_file",
     "locked", "vetoed", "candidates", "selection", "first_launch", "runs", "has_data", "verdicts", "interim",
     "replications", "superseded", "decisions", "decided", "contexts", "model", "prepared", "why_asked",
-    "explorations", "arm_seeds", "question_try",
+    "explorations", "arm_seeds", "question_try", "judged_short",
 )  # fmt: skip
 """What each round has of its own; all else is the study's."""
 
@@ -80,6 +80,7 @@ class StateBuilder:
     superseded: list[Verdict] = field(default_factory=list)
     decisions: list[Decision] = field(default_factory=list)
     decided: dict[str, Decision] = field(default_factory=dict)
+    judged_short: dict[tuple[str, Phase], int] = field(default_factory=dict)
     contexts: dict[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
     questions: list[AskedApproval] = field(default_factory=list)
     open_question: AskedApproval | None = None
@@ -194,6 +195,13 @@ class StateBuilder:
             self.supersede_replications(self.replications)
         elif spec.phase == "confirm":
             self.supersede(name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec))
+
+    def judged_short_by(self, spec: RunSpec) -> None:
+        """A run begins after its look was judged without it: where a test was made, its level is spent."""
+        again = spec.phase == "replicate"
+        for name, verdict in (self.replications if again else self.verdicts if spec.phase == "confirm" else {}).items():
+            if verdict.p is not None and (again or self._rests_on(verdict, spec)):
+                self.judged_short[name, spec.phase] = verdict.look
 
     def supersede(self, names: Iterable[str]) -> None:
         """Take back the verdicts on these hypotheses, and what was decided by them."""

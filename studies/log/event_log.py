@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -32,6 +32,15 @@ from studies.log.event import FIELDS, GENESIS, Event, EventType, composed, event
 from studies.records.errors import HeadMoved, LogCorrupt, StoreError, UnknownStudy
 
 _BUSY_MS: Final = 30_000
+ANSWER_S = 30.0
+"""Seconds without a byte after which a PostgreSQL is taken for gone, half of what a lease lasts (`studies.log.leases`).
+
+Its machine goes on acknowledging for a process that stands still, so that only this side can tell."""
+_BOUNDED: Final[Mapping[str, str | int]] = {
+    "connect_timeout": 10, "keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3,
+    "tcp_user_timeout": 30_000, "options": "-c statement_timeout=25s",
+}  # fmt: skip
+"""Connections to PostgreSQL that notice other ways to hang; what the log's URL says itself stands."""
 
 Clock = Callable[[], datetime]
 
@@ -224,7 +233,37 @@ def _engine(url: str) -> sa.Engine:
         ) from error
     if engine.dialect.name == "sqlite":
         sa_event.listen(engine, "connect", _patient if _is_read_only(engine.url) else _durable)
+    if engine.dialect.driver == "psycopg":
+        sa_event.listen(engine, "do_connect", _bounded_connection)
     return engine
+
+
+def _bounded_connection(_dialect: object, _record: object, arguments: Any, fields: dict[str, Any]) -> Any:
+    """Return a connection of psycopg on which silence is borne for ANSWER_S at most."""
+    import psycopg
+
+    class Bounded(psycopg.Connection[Any]):
+        def wait(self, gen: Any, interval: float = 1.0, *more: Any, **named: Any) -> Any:
+            return super().wait(_answered(gen, self), interval, *more, **named)
+
+    return Bounded.connect(*arguments, **{**_BOUNDED, **fields})
+
+
+def _answered(gen: Generator[Any, Any, Any], connection: Any) -> Generator[Any, Any, Any]:
+    """Go on as psycopg waits for an answer; raise OperationalError, with the connection closed, after long silence."""
+    import psycopg
+
+    until, ready = time.monotonic() + ANSWER_S, None
+    while True:
+        try:
+            ready = yield gen.send(ready)
+        except StopIteration as done:
+            return done.value
+        if ready:
+            until = time.monotonic() + ANSWER_S
+        elif time.monotonic() > until:
+            connection.close()
+            raise psycopg.OperationalError(f"it did not answer for {ANSWER_S:g} s")
 
 
 def _openable(url: sa.URL) -> sa.URL:

@@ -150,6 +150,7 @@ def _freeze(builder: StateBuilder) -> StudyState:
         vetoed=dict(builder.vetoed),
         decided=dict(builder.decided),
         contexts=dict(builder.contexts),
+        judged_short=dict(builder.judged_short),
         prepared=dict(builder.prepared),
         hypotheses=tuple(builder.hypotheses.values()),
         verdicts=tuple(builder.verdicts.values()),
@@ -228,7 +229,7 @@ def _round_begun(builder: StateBuilder, event: Event, payload: Payload) -> None:
         raise ImpossibleEvent(f"expected a round after the lock {str(over.design_hash)[:12]}; found {previous[:12]}")
     if number != over.round + 1 or number > over.most_rounds:
         raise ImpossibleEvent(f"expected round {over.round + 1} of {over.most_rounds}; found {number}")
-    if open_claims := [h.id for h in over.design.hypotheses if not over.is_settled(h.id)]:
+    if open_claims := builder.open_claims():
         raise ImpossibleEvent(f"expected a round whose claims are settled; found {', '.join(open_claims)} open")
     if any(run.active for run in over.runs.values()):
         raise ImpossibleEvent("expected a round of which nothing runs any more; found an attempt that does")

@@ -153,8 +153,8 @@ def launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
         **_begun(run, payload.get("begins", {})),
     )
     builder.runs[run.run_id] = replace(run, attempts=(*run.attempts, attempt))
-    if not run.attempts:  # from now on it is to be accounted for
-        builder.supersede_by(run.spec)
+    builder.judged_short_by(run.spec)
+    builder.supersede_by(run.spec)  # from now on it is to be accounted for
     if run.spec.phase not in ("noise", "explore"):
         builder.first_launch = builder.first_launch or Stamp(event.seq, event.ts)
 
@@ -242,5 +242,5 @@ def invalidated(builder: StateBuilder, event: Event, payload: Payload) -> None:
         raise ImpossibleEvent(f"run {run.run_id} was invalidated before")
     given_up = (str(payload["code"]), str(payload["reason"]))
     builder.runs[run.run_id] = replace(run, invalid=given_up, settled=event.ts)
-    if run.attempts:
+    if run.attempts and run.code != given_up[0]:  # else it counted so
         builder.supersede_by(run.spec)

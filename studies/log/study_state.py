@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Final, Literal
 
 from studies.inquiry.exploration import Exploration
 from studies.inquiry.ledger import Ledgers, RoundOutcome, Stake
@@ -25,6 +25,10 @@ StudyStatus = Literal["planning", "running", "waiting", "paused", "judged", "con
 """A study that is `waiting` waits for a person's approval."""
 RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
 AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
+
+
+BUDGET_EXHAUSTED: Final = "budget_exhausted"
+"""Code of a run that the study's budget did not carry to its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +108,17 @@ class RunState:
     @property
     def cut(self) -> bool:
         """Whether the study itself ended it, with its budget or by a veto: its arm did not choose that."""
-        return self.invalid is not None and bool(self.attempts) and self.attempts[-1].status == "stopped"
+        return self.status in ("ended", "invalid") and bool(self.attempts) and self.attempts[-1].status == "stopped"
+
+    @property
+    def code(self) -> str:
+        """Why a look counts no value of it: the code it was given up with; empty where it was not tried, or runs.
+
+        A look is taken while a run is between two attempts only where the budget ended: the run may still go on.
+        """
+        if self.invalid is not None:
+            return self.invalid[0]
+        return BUDGET_EXHAUSTED if self.status == "ended" else ""
 
     @property
     def seconds(self) -> float:
@@ -331,6 +345,8 @@ class StudyState:
     """The planner's last words, a quotation; None where it had none."""
     declined: bool = False
     """Whether the study is over because its planner declined the topic: nothing was tested."""
+    judged_short: Mapping[tuple[str, Phase], int] = field(default_factory=dict)
+    """The look of a verdict whose test was made when the budget ended, on fewer runs than were made later."""
     contexts: Mapping[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
     """What the newest verdict on a hypothesis in a phase was computed with."""
     newest_report: Mapping[str, Any] | None = None
@@ -473,7 +489,25 @@ class StudyState:
         verdict, decided = self.verdict_on(hypothesis), self.decided.get(hypothesis)
         if verdict is None:
             return False
-        return verdict.final or hypothesis in self.vetoed or (decided is not None and decided.action != "continue")
+        if hypothesis in self.vetoed or (decided is not None and decided.action != "continue"):
+            return True
+        return verdict.final and not self.may_go_on(verdict)
+
+    def may_go_on(self, verdict: Verdict) -> bool:
+        """Return whether a verdict that claims nothing has runs of its look to come: the budget ended before them."""
+        if self.concluded_reason is not None or verdict.verdict not in ("inconclusive", "invalid"):
+            return False
+        return any(run is not None and run.invalid is None for run in self.lacking(verdict.hypothesis, verdict.look))
+
+    def lacking(self, hypothesis: str, look: int) -> list[RunState | None]:
+        """Return the runs of a claim's look that the budget has not carried to their end; None for one not planned."""
+        design = self.design
+        assert design is not None
+        seen = design.seeds[: design.looks[look - 1].seeds] if design.looks else design.seeds
+        runs = {(run.spec.arm, run.spec.seed): run for run in self.runs_in("confirm")}
+        arms = design.contrast_of(design.hypothesis(hypothesis))
+        found = [runs.get((arm, seed)) for arm in arms for seed in design.seeds_of(arm, seen)]
+        return [run for run in found if run is None or (run.collected is None and run.code in ("", BUDGET_EXHAUSTED))]
 
     def context_of(self, hypothesis: str, look: int, phase: Phase) -> VerdictContext | None:
         """Return what the current verdict was computed with; None where it is not of this look, or there is none."""

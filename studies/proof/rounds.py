@@ -1,9 +1,8 @@
 """The rounds of an inquiry: each lock's place in the chain of locks, and what its tests may spend, computed anew.
 
 The fold refuses a lock that does not name the one before it, or that spends what the ledgers do not give it. What it
-takes on faith is checked here: that the looks of a round together spend its level and no more, and that the reason a
-round was asked for is what the planner said in the turn that asked for it. The levels are computed once more from the
-verdicts, which are computed from the runs.
+takes on faith is checked here: that the looks of a round together spend its level and no more. The levels are computed
+once more from the verdicts, which are computed from the runs.
 """
 
 from __future__ import annotations
@@ -27,7 +26,6 @@ def check_rounds(state: StudyState, findings: Findings) -> None:
         return
     ledgers, previous = Ledgers.begin(state.most_rounds), ""
     for each in state.rounds:
-        _check_why(each, findings)
         if (design := each.locked_design) is None:
             return
         place = f"{lock_name(each.round)}, inquiry"
@@ -36,17 +34,6 @@ def check_rounds(state: StudyState, findings: Findings) -> None:
         findings.check("spending", f"{lock_name(each.round)}, looks", _spending_error(design))
         if each is not state:
             ledgers, previous = ledgers.after(each.outcome), str(each.design_hash)
-
-
-def _check_why(state: StudyState, findings: Findings) -> None:
-    """Check that a later round was asked for in words that its planner's turn holds."""
-    if state.round == 1:
-        return
-    said = {act.note for act in state.planner_acts if act.turn.startswith(f"{state.round}/propose/")}
-    if state.why_asked not in said:
-        findings.drift(
-            f"round.begun, round {state.round}", "its reason is no note of the turn that asked for the round"
-        )
 
 
 def _link_error(design: Design, previous: str) -> str | None:
@@ -65,13 +52,17 @@ def _level_error(ledgers: Ledgers, design: Design) -> str | None:
 
 
 def _spending_error(design: Design) -> str | None:
-    """Return how the levels of a round's looks differ from what its whole levels give them."""
+    """Return how the levels of a round's looks differ from what its whole levels give them.
+
+    Its claims of a difference share a level, by a test of all of them; of no difference each has its own part.
+    """
     if design.inquiry is None or not design.looks:
         return None
     seeds = [look.seeds for look in design.looks]
+    claims = len(design.hypotheses) if design.screen is None else design.screen.confirmed
     for kind, whole, found in (
         ("differences", design.inquiry.difference, [look.alpha for look in design.looks]),
-        ("equivalences", design.inquiry.equivalence, [look.equivalence or 0.0 for look in design.looks]),
+        ("equivalences", design.inquiry.equivalence / claims, [look.equivalence or 0.0 for look in design.looks]),
     ):
         due = [whole] if len(seeds) == 1 else [look.alpha for look in spend(seeds, whole)]
         for number, (own, expected) in enumerate(zip(found, due, strict=True), start=1):

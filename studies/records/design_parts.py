@@ -253,13 +253,15 @@ class Selection(Record):
     reason: str
 
 
-class Amendment(Record):
+class Amendment(EvolvingRecord):
     """A change after the lock, in the open: an event of its own, and it stands in the report.
 
     `accept` lets a named violation of the confound linter or exclusion pass; `budget` replaces the wall-clock seconds,
     before the lock too, so that A/A runs can be finished; `note` changes nothing. A verdict that an amendment made
-    after the first result touches is exploratory.
+    after the first result touches is exploratory: by what it accepts, or by a lower budget that cuts its look short.
     """
+
+    added_fields: ClassVar = frozenset({"lowers"})
 
     kind: Literal["accept", "budget", "note"]
     target: str = ""
@@ -267,6 +269,8 @@ class Amendment(Record):
     value: float | None = None
     """The new budget in seconds; None for the other kinds."""
     reason: str = Field(min_length=1, max_length=1000)
+    lowers: bool = False
+    """Whether it takes from the budget as it was, as logs say since the first that refuses less than is used."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:

@@ -51,7 +51,8 @@ def judge_hypothesis(
         state.stake, hypothesis, data, look=look, phase=phase,
         violations=[_line(v) for v in blocking], threats=[_line(v) for v in found if v not in blocking],
         accepted=sorted(accepted), earlier=_earlier(state, hypothesis, look, phase),
-        barred=_barred(state, hypothesis, data, phase), exploratory=bool(accepted - before_data),
+        barred=_barred(state, hypothesis, data, phase),
+        exploratory=bool(accepted - before_data) or _chosen_moment(state, hypothesis, look, phase, known),
     )  # fmt: skip
 
 
@@ -126,10 +127,10 @@ def _arm(design: Design, runs: list[RunState]) -> ArmData:
     for run in runs:
         if run.status == "collected" and run.spec.metric.key in run.measurements:
             values[run.run_id] = run.measurements[run.spec.metric.key].value
-        elif run.invalid is not None and run.cut:
-            cut[run.run_id] = run.invalid[0]
+        elif run.cut:
+            cut[run.run_id] = run.code
         elif run.attempts:  # what was given up before it began is no launched run
-            codes[run.run_id] = run.invalid[0] if run.invalid is not None else NO_RESULT
+            codes[run.run_id] = run.code or NO_RESULT
     return ArmData(
         values=values,
         seeds={run.run_id: run.spec.seed for run in runs},
@@ -168,6 +169,18 @@ def _accepting(state: StudyState, known: VerdictContext | None) -> list[Amended]
     """Return the amendments that accept something; one after the conclusion, or the verdict, changes it no more."""
     accepting = (a for a in state.amendments if a.amendment.kind == "accept" and not a.after_conclusion)
     return [a for a in accepting if known is None or a.seq < known.seq]
+
+
+def _chosen_moment(state: StudyState, hypothesis: str, look: int, phase: Phase, known: VerdictContext | None) -> bool:
+    """Return whether somebody who had seen results may have chosen when the look was taken.
+
+    So it is where a budget that was lowered after the first result cut it short, and where it was judged before.
+    """
+    if state.judged_short.get((hypothesis, phase)) == look:
+        return True
+    since, until = state.locked.seq if state.locked else 0, known.seq if known else state.event_count + 1
+    lowered = any(a.amendment.lowers and a.after_data and since < a.seq < until for a in state.amendments)
+    return lowered and (phase != "confirm" or bool(state.lacking(hypothesis, look)))
 
 
 def _barred(state: StudyState, hypothesis: str, data: Mapping[str, ArmData], phase: Phase) -> list[str]:

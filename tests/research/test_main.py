@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,6 +37,18 @@ def test_an_interrupt_while_the_command_line_is_imported_is_no_traceback(monkeyp
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 130
+
+
+def test_what_the_output_cannot_hold_is_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also what is no text at all, as of a file's name, and in the processes that a command begins."""
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii", write_through=True))
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    says = SimpleNamespace(run=lambda: sys.stdout.write("\N{EN DASH}\udcff"))
+    monkeypatch.setitem(sys.modules, "research.cli.app", says)
+    main()
+    assert written.getvalue() == rb"\u2013\udcff"
+    assert os.environ["PYTHONIOENCODING"] == "ascii:backslashreplace"
 
 
 AJET = """

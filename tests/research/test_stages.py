@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from research.errors import BadAmendment
 from research.results.attempt_files import AttemptSpec
 from research.scheduling.next_step import next_step
 from research.scheduling.steps import BUDGET_CODE, VETO_CODE, Launch
-from studies import EventType, StudyState, fold
+from research.study import amendments
+from studies import EventType, StudyLog, StudyState, fold
 from studies.records.design import Design
-from studies.records.design_parts import Phase, Replication, Rule
+from studies.records.design_parts import Look, Phase, Replication, Rule
 from tests.research.bench import STUDY, Bench, scratch
 from tests.research.designs import claim, design, every_stage, noise_plan, screened
 
@@ -169,22 +171,60 @@ def test_a_look_that_the_budget_cuts_short_is_judged_on_what_is_there(fast_path:
     _, state = spend_in("confirm", fast_path, design(16), 5)
     assert state.status == "stopped"
     assert [v.look for v in (*state.interim, *state.verdicts)] == [1, 2]
-    assert {run.invalid[0] for run in state.runs.values() if run.invalid} == {BUDGET_CODE}
+    assert [run for run in state.runs.values() if run.invalid] == [], "more budget may carry them"
     assert state.report is not None
 
 
-def test_more_budget_after_it_was_used_up_is_used(fast_path: Path) -> None:
-    bench, state = spend_in("confirm", fast_path, design(16), 5)
-    cut = [run.run_id for run in state.runs.values() if run.invalid]
-    amendment = {"kind": "budget", "value": 5000.0, "reason": "slower than priced"}
-    bench.append(EventType.DESIGN_AMENDED, amendment=amendment)
+def amended(bench: Bench, seconds: float, reason: str = "slower than priced") -> StudyState:
+    """Follow the advice that a study gives when its budget has ended."""
+    amendments.extend(StudyLog(bench.log, STUDY), seconds, reason)
     bench.append(EventType.STUDY_RESUMED, command=[])
     bench.sandbox.script = lambda order: "ok"
-    state = finished(bench)
+    return finished(bench)
+
+
+def test_more_budget_after_it_was_used_up_makes_every_run(fast_path: Path) -> None:
+    """The look that was cut short has spent its level: the next one is judged, on all runs."""
+    bench, state = spend_in("confirm", fast_path, design(16), 5)
+    begun = {run.run_id for run in state.runs.values() if run.attempts}
+    state = amended(bench, 5000.0)
     assert state.status == "concluded"
-    assert [v.look for v in state.verdicts] == [3]
-    assert [run.run_id for run in state.runs.values() if run.invalid] == cut
+    assert [(v.look, v.n_control, v.n_treatment, v.exploratory) for v in state.verdicts] == [(3, 4, 4, False)]
+    assert [run for run in state.runs.values() if run.invalid] == []
+    assert max(len(state.runs[run].attempts) for run in begun) == 2
     assert state.amendments[0].after_data
+
+
+def test_the_last_look_once_cut_short_is_judged_again_on_all_runs_as_exploratory(fast_path: Path) -> None:
+    bench, state = spend_in("confirm", fast_path, design(32, looks=(), decision_table=()), 5)
+    assert [(v.verdict, state.is_settled(v.hypothesis)) for v in state.verdicts] == [("inconclusive", False)]
+    state = amended(bench, 5000.0)
+    assert [(v.n_control, v.n_treatment, v.exploratory) for v in state.verdicts] == [(4, 4, True)]
+
+
+def test_a_study_that_goes_on_without_more_budget_concludes_on_what_there_is(fast_path: Path) -> None:
+    bench, before = spend_in("confirm", fast_path, design(16), 5)
+    bench.append(EventType.STUDY_RESUMED, command=[])
+    state = finished(bench)
+    assert (state.status, state.verdicts) == ("concluded", before.verdicts)
+    assert {run.invalid[0] for run in state.runs.values() if run.invalid} == {BUDGET_CODE}
+
+
+def test_a_budget_below_what_is_used_is_refused_and_a_lower_one_makes_a_look_that_it_cuts_exploratory(
+    fast_path: Path,
+) -> None:
+    bench, state = spend_in("confirm", fast_path, design(16), 5)
+    with pytest.raises(BadAmendment, match="has used"):
+        amendments.extend(StudyLog(bench.log, STUDY), state.worked_s - 1, "enough seen")
+    amended(bench, 5000.0)
+    looks = (Look(seeds=2, alpha=0.0001), Look(seeds=4, alpha=0.04))
+    cut = lambda order: "never" if order.spec.seed == 104 else "ok"  # noqa: E731
+    lowered = Bench(fast_path / "lowered", cut, design=design(16, looks=looks))
+    loop = lowered.loop()
+    lowered.until(lambda state: len(state.values("group_size=16")) == 3, loop)
+    amendments.extend(StudyLog(lowered.log, STUDY), loop.state().worked_s, "enough seen")
+    state = lowered.drive(loop).state
+    assert [v.exploratory for v in state.verdicts] == [True]
 
 
 def test_a_shorter_budget_is_used_at_once(fast_path: Path) -> None:

@@ -12,6 +12,7 @@ from research.cli.output import console, print_json, warn
 from research.errors import BadHead
 from research.installation.every_study import find_study
 from research.installation.home import Home
+from research.study.one_controller import require_files
 from studies import EventLog
 from studies.proof import Discrepancy, Proof
 from studies.proof import export as export_study
@@ -115,6 +116,7 @@ def _of_home(name: str | None) -> Stored:
     home = Home.locate().for_reading()
     log = EventLog(home.database)
     study = find_study(log, name)
+    require_files(home, log, study)
     return study, log.stored(study), home.study(study), []
 
 

@@ -12,6 +12,7 @@ from research.cli.output import console, print_json, warn
 from research.cli.study.shown.finding import Json, Name, found
 from research.cli.study.shown.summary import report_paths
 from research.errors import NoReport
+from research.study.one_controller import require_files
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.log.fold import WORKED
 from studies.proof.reports import before_report
@@ -44,6 +45,7 @@ def report(
     """
     home, log, state = found(name)
     folder = home.study(state.id)
+    require_files(home, log, state.id)
     if plot:
         _plotted(state, folder, plot, json)
         return

@@ -89,8 +89,8 @@ def research(
     Everything runs on this machine: no GPU and no account is needed; with Docker, clients and evaluators run in
     containers without a network. Ctrl-C stops cleanly; `ajet study resume` goes on.
 
-    Exit codes: 0 concluded; 2 bad input, or a machine that cannot do it; 3 stopped by its budget (what was measured is
-    judged; `ajet study amend --budget` gives it more); 130 stopped by a person.
+    Exit codes: 0 concluded, or judged on what its budget carried; 2 bad input, or a machine that cannot do it; 3
+    stopped by its budget with nothing to judge (`ajet study amend --budget` gives it more); 130 stopped by a person.
 
     Examples:
 

@@ -74,8 +74,18 @@ def conduct(
         print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
     else:
         console().print(ending(state, home.study(study)))
-    if state.status == "stopped":
-        raise typer.Exit(BUDGET_ENDED if stopped_by_budget(state) else INTERRUPTED)
+        if view is not None and view.own:
+            console().print(f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop")
+    if state.status == "stopped" and (code := _code_of_stop(state)):
+        raise typer.Exit(code)
+
+
+def _code_of_stop(state: StudyState) -> int:
+    """Return the exit code of a study that is stopped: what a budget carried to a verdict is an end as any other."""
+    if not stopped_by_budget(state):
+        return INTERRUPTED
+    judged = any(verdict.verdict != "invalid" for each in state.rounds for verdict in each.verdicts)
+    return 0 if judged else BUDGET_ENDED
 
 
 def require_detachable(record: Path | None = None, replay: Path | None = None, *, prefect: bool) -> None:

@@ -54,8 +54,8 @@ def resume(
 ) -> None:
     """Go on with a study that was paused or stopped, or whose controller was killed; runs that go on are adopted.
 
-    Exit codes: 0 concluded; 2 bad input, or a machine that cannot do it; 3 stopped by its budget (what was measured is
-    judged; `ajet study amend --budget` gives it more); 130 stopped by a person.
+    Exit codes: 0 concluded, or judged on what its budget carried; 2 bad input, or a machine that cannot do it; 3
+    stopped by its budget with nothing to judge (`ajet study amend --budget` gives it more); 130 stopped by a person.
 
     Examples:
 

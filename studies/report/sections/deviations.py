@@ -20,10 +20,15 @@ def deviation_table(state: StudyState) -> Table | None:
 def touched(state: StudyState) -> Iterator[str]:
     """Yield a sentence for each verdict that an amendment after the first result touched."""
     for verdict in (*state.verdicts, *state.replications):
-        if verdict.exploratory:
+        if verdict.exploratory and state.judged_short.get((verdict.hypothesis, verdict.phase)) == verdict.look:
+            yield (
+                f"The verdict on {verdict.hypothesis} is exploratory: its look was judged before, on what a budget had "
+                "carried, and its level was spent then."
+            )
+        elif verdict.exploratory:
             yield (
                 f"The verdict on {verdict.hypothesis} is exploratory: an amendment made after the first result let "
-                "pass what the locked rules would have stopped."
+                "pass what the locked rules would have stopped, or cut the budget so that its look came early."
             )
 
 

@@ -11,7 +11,7 @@ import hashlib
 from collections.abc import Iterator
 from statistics import fmean
 
-from studies.log.study_state import StudyState
+from studies.log.study_state import BUDGET_EXHAUSTED, StudyState
 from studies.records.design import BUILT_IN, Arm
 from studies.report.parts.evidence import BEFORE, REWARDS, Evidence
 from studies.report.parts.parts import Code, Remark
@@ -117,16 +117,13 @@ def _reaches(state: StudyState, arm: Arm) -> Iterator[Remark]:
 
 def _lost(state: StudyState, arm: Arm) -> Iterator[Remark]:
     codes = [run.invalid[0] for run in state.runs_of(arm.name) if run.invalid is not None]
-    lost = sorted({code for code in codes if code != _NOT_ITS_DOING})
+    lost = sorted({code for code in codes if code != BUDGET_EXHAUSTED})
     if lost and state.values(arm.name):
         yield Remark(
             "threat",
             f"Runs of {arm.name} were lost ({', '.join(lost)}) and others count. Its code could see how a training "
             "went and end it: which of its runs count may be its own choice. Do not rely on what is said of this arm.",
         )
-
-
-_NOT_ITS_DOING = "budget_exhausted"
 
 
 def _went(state: StudyState, evidence: Evidence, arm: Arm) -> Iterator[Remark]:

@@ -69,7 +69,7 @@ class WandbTracker:
             "tags": list(tracking.tags), "dir": tracking.directory, "config": run_config(job),
             "settings": wandb.Settings(**_quiet_settings()),
         }  # fmt: skip
-        self._run: Any = self._online(given) if tracking.mode == "online" else wandb.init(mode="offline", **given)
+        self._run: Any = self._online(given) if tracking.mode == "online" else self._offline(given)
 
     def _online(self, given: Mapping[str, Any]) -> Any:
         """Begin a run that W&B's client sends by itself; offline where W&B does not answer."""
@@ -77,8 +77,21 @@ class WandbTracker:
 
         try:
             return wandb.init(mode="online", resume="allow", **given)  # a restarted server goes on with the same run
-        except wandb.errors.CommError as error:
+        except (ValueError, wandb.errors.Error) as error:
             log.warning("event=wandb_offline error=%r", str(error))
+            return self._offline(given)
+
+    def _offline(self, given: Mapping[str, Any]) -> Any:
+        """Begin a run that goes to a file; what the environment tells W&B's client and it refuses stops no training."""
+        import wandb
+
+        try:
+            return wandb.init(mode="offline", **given)
+        except (ValueError, wandb.errors.Error) as error:
+            names = sorted(n for n in os.environ if n.startswith("WANDB_") and n != "WANDB_ERROR_REPORTING")
+            log.warning("event=wandb_left_out variables=%s error=%r", ",".join(names), str(error))
+            for name in names:
+                del os.environ[name]
             return wandb.init(mode="offline", **given)
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:

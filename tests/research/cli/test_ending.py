@@ -5,11 +5,13 @@ from __future__ import annotations
 from contextlib import closing
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import typer
 
 from research.cli.output import warn
+from research.cli.study import run
 from research.cli.study.run import conduct
 from research.installation.backends import LOCAL_PACKAGES, backend_of
 from research.study.one_controller import controlling
@@ -22,12 +24,15 @@ from tests.research.fakes import ScriptedPlanner
 
 
 @pytest.mark.parametrize(
-    ("how", "code"), [("concluded", 0), ("budget", 3), ("person", 130), ("person after the budget", 130)]
+    ("how", "code"),
+    [("concluded", 0), ("budget", 3), ("budget after a look", 0), ("person", 130), ("person after the budget", 130)],
 )
 def test_how_a_study_ended_is_the_exit_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, code: int
 ) -> None:
-    bench = Bench(tmp_path, lambda order: "never" if "budget" in how else "ok", design=design(16), budget_s=60.0)
+    ends = ("ok",) if how == "concluded" or how == "person" else ("ok", "never") if "look" in how else ("never",)
+    script = lambda order: ends[min(order.spec.seed - 101, 2 * len(ends) - 1) // 2]  # noqa: E731 - two seeds of each end
+    bench = Bench(tmp_path, script, design=design(16), budget_s=60.0)
     loop = bench.loop()
     if how == "person":
         loop.tick()
@@ -48,6 +53,22 @@ def test_how_a_study_ended_is_the_exit_code(
         except typer.Exit as ended:
             found = ended.exit_code
     assert found == code
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_study_that_is_over_says_how_the_server_that_shows_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own: bool
+) -> None:
+    """Unless it is one that somebody named."""
+    bench = Bench(tmp_path, design=design(16))
+    state = bench.drive(bench.loop()).state
+    view = MagicMock(url="http://127.0.0.1:4200", own=own)
+    monkeypatch.setattr(run, "PrefectView", lambda *given: view)
+    monkeypatch.setattr(Session, "plan", lambda session: state)
+    monkeypatch.setattr(Session, "run", lambda session, observer: state)
+    with closing(EventLog(bench.home.database)) as log, controlling(bench.home, log, STUDY, warn) as lease:
+        conduct(bench.home, log, STUDY, ScriptedPlanner(), lease=lease, prefect=True, json=False)
+    assert ("ajet up --stop" in capsys.readouterr().out) is own
 
 
 def test_the_exit_codes_stand_in_the_help(ajet: Ajet) -> None:

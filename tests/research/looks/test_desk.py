@@ -88,6 +88,7 @@ def test_a_metric_or_a_run_that_there_is_not_is_refused_with_those_that_there_ar
     assert "'zz'" in refused(landed, "curve", {"run": "zz", "metric": "x"})
     assert "metric: missing" in refused(landed, "curve", {"run": run})
     assert "seed" in refused(landed, "curve", {"run": run, "metric": "x", "seed": 1})
+    assert "configuration" in refused(landed, "price", {**WISH, "variable": "configuration"})
     assert_golden(refused(landed, "shell", {}))
 
 

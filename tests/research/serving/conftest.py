@@ -126,7 +126,7 @@ class Pages:
 
     def begin(self, name: str, **parameters: Any) -> UUID:
         """Press Run on a deployment."""
-        deployment = self.client.read_deployment_by_name(f"{name}/{self.place}")
+        deployment = self.client.read_deployment_by_name(f"{name}/{name.removeprefix('ajet-')}@{self.place}")
         return self.client.create_flow_run_from_deployment(deployment.id, parameters=parameters).id
 
     def press(self, run: UUID, button: str) -> None:

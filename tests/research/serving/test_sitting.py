@@ -29,7 +29,7 @@ from research.study.stop import request_pause, request_stop
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.log.leases import ControllerLeases, Holder
-from tests.research.orchestration.shown import state_of
+from tests.research.orchestration.shown import artifacts_of, state_of
 from tests.studies.synthetic import Synthetic
 
 if TYPE_CHECKING:
@@ -266,3 +266,42 @@ def test_a_folder_that_cannot_be_written_is_what_the_flow_run_says(
     found = state_of(client.read_flow_run(run))
     assert found.is_crashed(), "the worker hands it over again"
     assert "was begun: expected" in str(found.message)
+
+
+def test_a_flow_run_that_is_refused_is_named_by_its_topic_says_why_in_its_log_and_has_one_artifact_of_a_key(
+    home: Home, log: EventLog, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+
+    from research.orchestration.deployments import RESEARCH, deployment_of
+    from research.orchestration.flow_run import FlowRun
+    from research.serving import sitting
+
+    monkeypatch.setattr(sitting.Sitting, "_drive", lambda self, study, *rest: DROVE)
+    asked = {"topic": "group size 4 vs 8 on arith", "env": "nowhere"}
+    made = client.create_flow_run_from_deployment(deployment_of(client, home, RESEARCH).id, parameters=asked).id
+    flow_run = FlowRun(client, made)
+    with pytest.raises(ResearchError) as refused:
+        sitting.Sitting(home, log, flow_run).work()
+    assert client.read_flow_run(made).name == asked["topic"]
+    for data in ("once", "sent again, as the server was busy"):
+        flow_run.publish("a-plan", "markdown", data, "what is planned")
+    assert artifacts_of(client, made)["a-plan"]["data"] == data
+    flow_run.end(SessionEnd("failed", str(refused.value)))
+    (line,) = client.read_logs(LogFilter(flow_run_id=LogFilterFlowRunId(any_=[made])))
+    assert (line.level, line.message) == (40, str(refused.value))
+
+
+async def test_a_flow_run_that_is_begun_again_while_it_ends_is_left_for_the_next_look() -> None:
+    """Prefect's worker ends of one that still holds a place in its limit."""
+    from research.serving.worker import once_each
+
+    ending, fresh = (SimpleNamespace(flow_run=SimpleNamespace(id=number)) for number in (1, 2))
+    limiter = SimpleNamespace(statistics=lambda: SimpleNamespace(borrowers=(1,)))
+
+    async def submit(worker: object, found: list[object]) -> list[object]:
+        return found
+
+    begin = once_each(submit)
+    assert await begin(SimpleNamespace(_limiter=limiter), flow_run_response=[ending, fresh]) == [fresh]
+    assert await begin(SimpleNamespace(_limiter=None), flow_run_response=[ending]) == [ending]

@@ -97,7 +97,7 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
 
 
 def test_a_study_is_begun_in_a_browser_and_its_report_is_read_there(pages: Pages, page: Page) -> None:
-    deployment = pages.client.read_deployment_by_name(f"ajet-research/{pages.place}")
+    deployment = pages.client.read_deployment_by_name(f"ajet-research/research@{pages.place}")
     visit(page, pages.server, f"deployments/deployment/{deployment.id}")
     page.get_by_role("button", name="Run", exact=True).click()
     page.get_by_role("menuitem", name="Custom run").click()

@@ -210,8 +210,8 @@ def test_a_used_up_budget_ends_the_attempts_and_judges_what_was_collected(tmp_pa
     state = result.state
     assert state.status == "stopped"
     assert "budget" in str(state.stopped_reason)
-    assert [run.status for run in state.runs.values()] == ["collected"] * 2 + ["invalid"] * 4
-    assert {run.invalid[0] for run in state.runs.values() if run.invalid} == {BUDGET_CODE}
+    assert [run.status for run in state.runs.values()] == ["collected"] * 2 + ["ended"] * 2 + ["planned"] * 2
+    assert {run.attempts[-1].code for run in state.runs.values() if run.status == "ended"} == {BUDGET_CODE}
     assert [verdict.verdict for verdict in state.verdicts] == ["invalid"], "one run an arm allows no verdict"
     assert state.report is not None, "a report is still built"
     before = len(bench.events())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,7 +14,7 @@ import pytest
 
 from research.errors import StudyBusy, StudyElsewhere
 from research.installation.home import Home
-from research.study.one_controller import controlling, require_here
+from research.study.one_controller import controlling, require_files, require_here
 from studies import ControllerLeaseLost, EventLog, fold
 from studies.log.leases import ControllerLeases
 from tests.research.bench import STUDY, Bench
@@ -104,6 +105,10 @@ def test_a_study_is_gone_on_with_where_its_evidence_lies(tmp_path: Path) -> None
         require_here(bench.home, log, state)
         with pytest.raises(StudyElsewhere, match=rf"in {other.path}; it is in {bench.home.path} on \S+\. "):
             require_here(other, log, state)
+        with pytest.raises(StudyElsewhere, match=rf"they are in {bench.home.path} on"):
+            require_files(other, log, STUDY)
+        shutil.rmtree(bench.home.study(STUDY))
+        require_files(bench.home, log, STUDY)  # its own files are gone, which a proof is to say
 
 
 def lost() -> None:

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from sqlalchemy.dialects import postgresql
 from sqlalchemy.schema import CreateTable
 
 from studies import Event, EventLog, EventType, HeadMoved, LogCorrupt, StoreError, UnknownStudy, fold
+from studies.log import event_log
 from studies.log.event import GENESIS
 from tests.golden import refused
 from tests.studies.processes import COMMAND, start
@@ -295,6 +297,20 @@ def test_a_server_that_is_not_there_is_one_clear_error_without_its_password(post
         EventLog(gone)
     assert "hush" not in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_postgresql_that_is_silent_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its process may stand still while its machine acknowledges; a byte in time begins the wait anew."""
+    psycopg = pytest.importorskip("psycopg")
+    monkeypatch.setattr(event_log, "time", SimpleNamespace(monotonic=iter((0.0, 29.0, 58.0, 60.0)).__next__))
+    closed: list[bool] = []
+    waits = event_log._answered((wanted for wanted in range(9)), SimpleNamespace(close=lambda: closed.append(True)))
+    next(waits)
+    waits.send("ready")
+    waits.send(0)
+    with pytest.raises(psycopg.OperationalError):
+        waits.send(0)
+    assert closed == [True]
 
 
 def test_the_table_needs_nothing_that_only_sqlite_has(log: EventLog) -> None:

@@ -5,6 +5,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from studies.proof.findings import Findings
 from studies.proof.rounds import check_rounds
 from studies.records.base import canonical
 from studies.records.design import Design
+from studies.statistics.looks import spend
 from tests.golden import assert_golden
 from tests.studies.asked_on import STUDY, Inquiry
 from tests.studies.proof.forging import Row, payload_of, rehashed, rehashed_with_report, with_other_byte, with_payload
@@ -123,13 +125,6 @@ def test_a_lock_that_the_rounds_before_do_not_lead_to_is_named(copied: Inquiry, 
     assert_golden(relocked(copied, number, change))
 
 
-def test_a_reason_for_a_round_that_its_planner_did_not_give_is_named(copied: Inquiry) -> None:
-    rows = copied.rows
-    forged = with_change(rows, numbered(rows, EventType.ROUND_BEGUN), lambda old: old | {"why": "It was obvious."})
-    found = places(copied, rehashed_with_report(forged, copied.folder))
-    assert "round.begun, round 2: its reason is" in found
-
-
 def drifts_with(state: StudyState, change: Callable[[Design], Design]) -> list[str]:
     """Return what is found where the present round's lock were another one."""
     findings = Findings()
@@ -145,6 +140,21 @@ def test_levels_and_links_are_computed_once_more_whatever_the_fold_let_pass(inqu
     level, spending = drifts_with(inquiry.state, with_place(equivalence=0.0057))
     (link,) = drifts_with(inquiry.state, with_place(previous="f" * 64))
     assert_golden(f"{level}\n{spending}\n{link}")
+
+
+@pytest.mark.parametrize("screened", [False, True])
+def test_claims_of_no_difference_spend_a_part_of_the_level_each(inquiry: Inquiry, screened: bool) -> None:
+    """As the compiler locks them, whatever the number of claims, also of a screen that has none yet."""
+
+    def with_two(design: Design) -> Design:
+        assert design.inquiry is not None
+        alike = spend([look.seeds for look in design.looks], design.inquiry.equivalence / 2)
+        looks = [a.model_copy(update={"equivalence": b.alpha}) for a, b in zip(design.looks, alike, strict=True)]
+        screen = SimpleNamespace(confirmed=2) if screened else None
+        claims = () if screened else design.hypotheses * 2
+        return design.model_copy(update={"looks": tuple(looks), "hypotheses": claims, "screen": screen})
+
+    assert drifts_with(inquiry.state, with_two) == []
 
 
 def test_an_export_takes_every_round_along_and_verifies_elsewhere(told: Inquiry, tmp_path: Path) -> None:

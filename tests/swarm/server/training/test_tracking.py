@@ -109,6 +109,21 @@ def test_a_run_that_wandb_does_not_take_is_logged_offline(tmp_path: Path, monkey
     assert modes == ["online", "offline"]
 
 
+def test_a_variable_that_wandb_refuses_stops_no_offline_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import wandb
+
+    def init(**given: Any) -> None:
+        if "WANDB_BASE_URL" in os.environ:
+            raise ValueError("no valid URL")
+
+    monkeypatch.setattr(wandb, "init", init)
+    monkeypatch.setenv("WANDB_BASE_URL", "garbage")
+    make_tracker(tracked(tmp_path))
+    assert "WANDB_BASE_URL" not in os.environ
+
+
 def test_the_jobs_own_fields_win_over_the_harnesss_entries(tmp_path: Path) -> None:
     config = run_config(tracked(tmp_path))
     assert (config["arm"], config["seed"], config["group_size"]) == ("treatment", 11, 8)
