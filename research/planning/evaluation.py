@@ -7,13 +7,14 @@ refused (`ActionCheck`), and who asked the planner takes the result of the same 
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from research.base_fields import fixed_fields
 from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, proposed_code, seed_source
-from research.errors import BadMetric, DesignRefused, PlannerFailed
+from research.errors import BadMetric, Declined, DesignRefused, PlannerFailed
 from research.llm_planner.strict_actions import DECLINABLE
 from research.metrics.asked import AskedMetric
 from research.metrics.beside import not_judged
@@ -43,6 +44,7 @@ from studies.inquiry.ledger import Ledgers
 from studies.records.design import REWARD, Design, Hypothesis, Metric
 from studies.records.design_parts import Noise
 from studies.records.noise_plan import NoisePlan
+from studies.records.planner_words import who
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -362,6 +364,18 @@ def _result(check: ActionCheck, action: Action) -> CompiledDesign | DesignRefuse
         return check.compiled(action)
     except DesignRefused as error:
         return error
+
+
+def tried(context: PlanningContext, planner: Planner) -> EvaluatedDesign:
+    """Return a planner's design on a topic with turns and seeds that nobody keeps; raise as `design_topic` does."""
+
+    def take(digest: Digest, check: ActionCheck) -> TakenTurn:
+        turn = ask(planner, digest, check)
+        if isinstance(turn.action, Decline):
+            raise Declined(turn.action.reason, who(planner.name, planner.model))
+        return TakenTurn(turn.action, secrets.token_bytes(32), turn.note, turn.not_tested, turn.refused)
+
+    return design_topic(context, take)
 
 
 AUTO_ROUNDS = 4

@@ -8,7 +8,6 @@ the noise for known and normal, and count no verdict of equivalence at an early 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,25 +20,20 @@ from research.design.power import MOST_SEEDS, PowerAnalysis
 from research.design.pricing import priced_by
 from research.design.requirements import StatisticalRequirements
 from research.design.sample_size import Unaffordable
-from research.errors import Declined, DesignRefused, Unmeasurable
-from research.planner.digest import Digest
+from research.errors import DesignRefused, Unmeasurable
 from research.planner.protocol import Planner
 from research.planning.evaluation import (
-    ActionCheck,
     EvaluatedDesign,
     PlanningContext,
-    TakenTurn,
-    ask,
-    design_topic,
     in_rounds,
+    tried,
 )
-from research.proposals.actions import LEAST_SEEDS, Decline
+from research.proposals.actions import LEAST_SEEDS
 from studies.inquiry.ledger import Ledgers
 from studies.question import unequal_episodes
 from studies.records.design import Design, Hypothesis, Metric
 from studies.records.design_parts import Look, Noise
 from studies.records.noise_plan import NoisePlan
-from studies.records.planner_words import who
 from studies.records.sentences import screen_sentence, sentences
 from swarm.job import Job
 
@@ -136,14 +130,7 @@ def preview(context: PlanningContext, planner: Planner) -> PlanPreview:
     by the noise and prices of the topic's, and its design by those of its own. Of a comparison that no run could be
     judged by nothing is shown: Unmeasurable is raised.
     """
-
-    def take(digest: Digest, check: ActionCheck) -> TakenTurn:
-        turn = ask(planner, digest, check)
-        if isinstance(turn.action, Decline):
-            raise Declined(turn.action.reason, who(planner.name, planner.model))
-        return TakenTurn(turn.action, secrets.token_bytes(32), turn.note, turn.not_tested, turn.refused)
-
-    designed = design_topic(context, take)
+    designed = tried(context, planner)
     if isinstance(designed.result, Unmeasurable):
         raise designed.result
     refused = designed.result if isinstance(designed.result, DesignRefused) else designed.proposal.turn.refused

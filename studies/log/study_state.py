@@ -331,6 +331,8 @@ class StudyState:
     """The planner's last words, a quotation; None where it had none."""
     declined: bool = False
     """Whether the study is over because its planner declined the topic: nothing was tested."""
+    asked_next: Mapping[str, str] | None = None
+    """What is worth doing next (`why`, `command`), as it was compiled when the study ended; None in older logs."""
     contexts: Mapping[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
     """What the newest verdict on a hypothesis in a phase was computed with."""
     newest_report: Mapping[str, Any] | None = None

@@ -25,6 +25,7 @@ from studies.report.parts.wording import (
     span,
     value_of,
 )
+from studies.verdicts.judge import gather
 
 POWER: Final = 0.8
 """Probability with which a difference counts as seen, where the design promised none."""
@@ -44,7 +45,28 @@ class ReachedPower:
 
 
 def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    """Return what to do with a verdict."""
+    """Return what to do with a verdict; where trainings collapsed, with what they do to it."""
+    if not any(rate.count for rate in verdict.collapses) or verdict.verdict == "invalid" or verdict.low is None:
+        return _of_those_that_held(state, design, claim, verdict)
+    whole = _with_collapsed(state, design, claim, verdict)
+    counted = f"with the trainings that collapsed counted, the difference is {signed(whole, unit=design.metric.unit)}"
+    broken = [rate.count / max(1, rate.of) for rate in verdict.collapses]
+    if verdict.verdict == "equivalent" and min(broken) < max(broken):
+        return f"do not choose by cost: this is of trainings that do not collapse, and {counted}."
+    if verdict.verdict in ("supported", "refuted") and whole * (verdict.estimate or 0.0) <= 0:
+        return f"prefer neither by this: it is of trainings that do not collapse, and {counted}."
+    held = _of_those_that_held(state, design, claim, verdict)
+    return f"{held} That is of trainings that do not collapse; {counted}."
+
+
+def _with_collapsed(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> float:
+    """Return the difference with every training counted by its value, and one that broke down by the worst."""
+    arms = gather(state, look=verdict.look)
+    runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
+    return sum(weight * fmean(runs[name].values()) for name, weight in design.contrast_of(claim).items())
+
+
+def _of_those_that_held(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     if verdict.verdict == "invalid":
         return "conclude nothing: what stands above has to be mended, and the comparison run again."
     if verdict.exploratory:

@@ -31,10 +31,13 @@ def why_ended(state: StudyState) -> str:
 
 def ask_on(state: StudyState) -> NextQuestion:
     """Return what to ask next: how the inquiry goes on, or what its last judged round leaves open."""
-    if state.concluded_reason is None:
-        return ask_next(state)
+    return ask_next(state if state.concluded_reason is None or state.asked_next is not None else last_judged(state))
+
+
+def last_judged(state: StudyState) -> StudyState:
+    """Return the last round with a verdict; the state itself where none has one."""
     judged = next((each for each in reversed(state.rounds) if each.verdicts), state)
-    return ask_next(replace(judged, declined=False) if judged.verdicts else judged)
+    return replace(judged, declined=False) if judged.verdicts else judged
 
 
 def _used_up(state: StudyState) -> str:

@@ -198,7 +198,7 @@ def ending(state: StudyState, folder: Path) -> RenderableType:
         asked_on = (decision.reason for decision in state.decisions if decision.rule == ASK_RULE)
         lines += [Text(f"no further question: {reason}") for reason in asked_on]
     if state.status == "concluded" and not doubted:
-        lines.append(Text(f"ask next, {head.next.why}: {head.next.command}"))
+        lines.append(Text(f"ask next, {head.next.why}{f': {head.next.command}' if head.next.command else ''}"))
     if state.status == "stopped":
         lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
     if state.status == "paused":
