@@ -265,7 +265,7 @@ class DesignCompiler:
             return
         # where two effects are compared, either may fit although their difference would not
         plain = [claim for claim in hypotheses if claim.kind != "interaction"]
-        sought = [claim.direction for claim in plain if claim.sought == "difference"]
+        sought = [claim.direction for claim in plain if claim.sought != "equivalence"]
         directions = sought if hypotheses else ["increase" if metric.higher_is_better else "decrease"]
         require_signal(unsized, metric, self.price.estimates.of(unsized.comparison.base), directions)
         if not kind_of(metric).rates:  # of a few runs none or all are no bound

@@ -94,6 +94,11 @@ def _go_on(state: StudyState) -> NextQuestion | None:
 
 
 def _after(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Iterator[NextQuestion]:
+    if claim.open and verdict.verdict == "refuted":  # no side was named: what is better is what goes on
+        turned = claim.model_copy(update={"control": claim.treatment, "treatment": claim.control})
+        better = verdict.model_copy(update={"verdict": "supported", "collapses": verdict.collapses[::-1]})
+        yield from _after(state, design, turned, better)
+        return
     further = _untried(state, design, claim, verdict)
     if verdict.verdict == "inconclusive":
         yield from _with_more(state, design, claim, verdict, further)

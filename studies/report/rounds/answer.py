@@ -14,11 +14,11 @@ from studies.records.design import Design, Hypothesis
 from studies.records.verdict import Verdict
 from studies.report.headline.headline import headline
 from studies.report.headline.next_question import NextQuestion
-from studies.report.headline.practice import gain_said
+from studies.report.headline.practice import LESS, gain_said
 from studies.report.parts.deciding_interval import deciding_interval
 from studies.report.parts.evidence import Evidence
 from studies.report.parts.states import every_state
-from studies.report.parts.wording import LABELS, compared, finding, percent, plural, sized
+from studies.report.parts.wording import compared, finding, label, percent, plural, sized
 from studies.report.rounds.ending import ask_on, why_ended
 from studies.report.rounds.recipe import BetterValue, SettingRecipe, apart, in_words, recipes
 from studies.report.rounds.surprises import surprised
@@ -78,7 +78,7 @@ def recipe_said(state: StudyState) -> tuple[str, ...]:
     told = [line for recipe in recipes(state.rounds) for line in _recipe(recipe, designs)]
     confirmed = any(recipe.values for recipe in recipes(state.rounds))
     none = "Nothing was confirmed: no comparison whose last round showed that one value is better."
-    return tuple(told) if confirmed else (none, *told)
+    return (*told, f"{LESS.capitalize()}.") if confirmed else (none, *told)
 
 
 def _of(state: StudyState, evidence: Mapping[int, Evidence]) -> Evidence:
@@ -101,7 +101,7 @@ def _claim(state: StudyState, design: Design, claim: Hypothesis) -> KnownClaim:
         answer = next(answer for answer in headline(state).answers if answer.hypothesis == claim.id)
         return KnownClaim(state.round, answer.verdict, answer.label, answer.sentence)
     said = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
-    return KnownClaim(state.round, verdict.verdict, LABELS[verdict.verdict], f"in {design.environment}, {_lower(said)}")
+    return KnownClaim(state.round, verdict.verdict, label(claim, verdict), f"in {design.environment}, {_lower(said)}")
 
 
 def _lower(text: str) -> str:
@@ -152,7 +152,7 @@ def _better(value: BetterValue) -> str:
     low, high = sorted((sign * interval.low, sign * interval.high))
     seeds = plural(min(verdict.n_control, verdict.n_treatment), "fresh seed")
     return (
-        f"{in_words(value.fields)} rather than {in_words(value.over)}: expect about "
-        f"{gain_said(design.metric, sign * verdict.estimate, low, high)} (round {value.round}, "
+        f"{in_words(value.fields)} rather than {in_words(value.over)}: "
+        f"{gain_said(design.metric, sign * verdict.estimate, low, high)} was measured (round {value.round}, "
         f"{percent(interval.level)} interval, {seeds} of each arm)"
     )

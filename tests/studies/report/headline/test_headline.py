@@ -17,6 +17,7 @@ from studies.report.headline.next_question import leads
 from studies.report.headline.practice import in_practice
 from studies.report.parts.deciding_interval import deciding_interval
 from studies.report.parts.wording import span
+from studies.report.sections.claims import rules
 from tests.golden import assert_golden
 from tests.studies.report.pages import missing, pages, section
 from tests.studies.synthetic import Synthetic, coded_design, design, hypothesis
@@ -162,6 +163,18 @@ def test_trainings_that_collapsed_are_counted_in_what_is_advised(tmp_path: Path,
     commands = [lead.command for lead in leads(replace(state, verdicts=(claimed,)))]
     assert [command for command in commands if "64" in command] == [], "the treatment itself collapses"
     assert "--metric collapse" in commands[-1]
+
+
+def test_an_open_question_is_answered_whichever_way_it_goes(tmp_path: Path) -> None:
+    claim = hypothesis(sought="either")
+    state = judged(with_means(tmp_path, 0.66, 0.52), promised(hypotheses=(claim,)))
+    head = headline(state)
+    assert (state.verdicts[0].verdict, head.answers[0].label) == ("refuted", "Difference shown")
+    assert "other side" not in head.answers[0].sentence
+    assert "changes the hidden success" in head.question.tested[0]
+    assert "against the prediction" in state.verdicts[0].reason
+    assert "against the prediction" not in "".join(rules(state))
+    assert leads(state)[0].why == "whether 1 goes further"
 
 
 def test_no_value_beyond_one_that_an_earlier_round_tried_is_asked_next(study: Synthetic) -> None:
