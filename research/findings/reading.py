@@ -19,7 +19,7 @@ from studies.records.design import MODEL, Design, Hypothesis
 from studies.records.sentences import metric_name, model_name, sentences
 from studies.records.verdict import Verdict
 from studies.report.parts.deciding_interval import deciding_interval
-from swarm.job import Job
+from swarm.job import Job, TinyModel
 
 _NO_CONDITION: Final = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
 """Fields of a job of which no finding depends: chance, names, and when somebody looks."""
@@ -73,9 +73,10 @@ def _job_of(design: Design, verdict: Verdict) -> dict[str, Any]:
 
 
 def _conditions(job: Mapping[str, Any], design: Design, claim: Hypothesis) -> FindingConditions:
-    known, usual = _known(job), Job().model_dump(mode="json")
+    known, recorded = _known(job), _recorded(job)
+    usual = Job.usual(TinyModel()) if recorded is None else Job.usual(recorded.model, recorded.lora_rank)
     apart = {*_NO_CONDITION, *claim.declared}
-    alike = known.items() if (recorded := _recorded(job)) is None else wherever(recorded).value().items()
+    alike = known.items() if recorded is None else wherever(recorded).value().items()
     shown = {name for name in known if name not in {*apart, MODEL, "environment"}}
     return FindingConditions(
         environment=str(job["environment"]),

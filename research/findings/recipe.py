@@ -160,7 +160,8 @@ def _valid(job: Mapping[str, JsonValue]) -> dict[str, Any] | None:
 
 def _file(job: Mapping[str, JsonValue], said: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     """Return a job as a file has it: its schema version, its environment, what was confirmed, what is not usual."""
-    usual = Job().model_dump(mode="json")
+    known = Job.recorded(job)
+    usual = Job.usual(known.model, known.lora_rank)
     own = {
         name: value
         for name, value in job.items()

@@ -16,8 +16,10 @@ from research.installation.model_folder import model_folder
 from research.spelling import did_you_mean
 from studies.records.design import MODEL
 from swarm.errors import wrong_value
-from swarm.job import Job, PathModel, TinyModel
+from swarm.job import Job, PathModel, TinyModel, usual_rate
 
+_FAR: Final = 20
+"""A step size that is so many times the usual one, or less than one in so many of it, is told."""
 _KEY: Final = "base_job"
 _FIXED: Final = "base_fixed"
 _OWN: Final[Mapping[str, str]] = {
@@ -95,17 +97,39 @@ def base_job(
         )
     if isinstance(said.model, PathModel):  # what else the file says of the model stays, such as its warm start
         found = said.model.model_copy(update={"path": found.path, "sha256": found.sha256})
-    return said.model_copy(update={"model": found})
+    return with_fields(said, model=found)
 
 
 def with_backend(job: Job, backend: str | None) -> Job:
     """Return a job with a backend in place of its own; raise BadJob where it holds fields of another's."""
-    if backend is None:
-        return job
+    return job if backend is None else with_fields(job, backend=backend)
+
+
+def with_fields(job: Job, **fields: Any) -> Job:
+    """Return a job with other fields, and its model's defaults; raise BadJob where they do not fit the job's own."""
     try:
-        return Job.model_validate({**job.model_dump(exclude_unset=True), "backend": backend})
+        return Job.model_validate({**job.model_dump(exclude_unset=True), **fields})
     except ValidationError as error:
-        raise BadJob(f"--backend {backend}: {wrong_value(error)}") from error
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in fields)
+        raise BadJob(f"{names}: {wrong_value(error)}") from error
+
+
+def far_off(job: Job) -> str | None:
+    """Return that a job's step size is far from what is usual for its model, in a sentence; None where it is not."""
+    usual = usual_rate(job.model, job.lora_rank)
+    if not job.learning_rate or usual / _FAR <= job.learning_rate <= usual * _FAR:
+        return None
+    return (
+        f"learning_rate {job.learning_rate:g} is far from {usual:g}, which is usual for {trained_how(job)} "
+        "(docs/models.md)"
+    )
+
+
+def trained_how(job: Job) -> str:
+    """Return what of which model a job trains, in words."""
+    if not isinstance(job.model, PathModel):
+        return "the tiny model"
+    return f"{'an adapter' if job.lora_rank else 'all weights'} of a pretrained model"
 
 
 def _of_a_study(file: Path) -> Job:

@@ -23,6 +23,7 @@ from research.design.pricing import Pricing
 from research.design.requirements import StatisticalRequirements
 from research.errors import BadTopic, DesignRefused, HomeError, NoDesignAccepted, PlannerFailed, ResearchError
 from research.files import read_json, write_json
+from research.installation.base_job import far_off
 from research.installation.home import Home
 from research.isolation.mode import sandboxing_of
 from research.llm_planner.closing_words import voiced
@@ -311,10 +312,11 @@ class Planning:
                 wanted = RequestedComparison(environment=asked.environment, brought=context.requested.brought)
                 context = replace(context, topic=asked.topic, requested=wanted)
             designed = tried(replace(context, compiler=compiler), RulesPlanner())
-            designed.compiled()
+            odd = list(filter(None, map(far_off, designed.compiled().unsized.comparison.jobs)))
         except (ResearchError, InvalidRequest) as error:
             return error.message
-        return None if designed.proposal.turn.refused is None else designed.proposal.turn.refused.message
+        refused = designed.proposal.turn.refused
+        return refused.message if refused is not None else next(iter(odd), None)
 
     def _context(self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank) -> PlanningContext:
         requested = RequestedComparison.of(state.settings)

@@ -21,6 +21,7 @@ from research.design.pricing import priced_by
 from research.design.requirements import StatisticalRequirements
 from research.design.sample_size import Unaffordable
 from research.errors import DesignRefused, Unmeasurable
+from research.installation.base_job import far_off, trained_how
 from research.planner.protocol import Planner
 from research.planning.evaluation import (
     EvaluatedDesign,
@@ -35,7 +36,7 @@ from studies.records.design import Design, Hypothesis, Metric
 from studies.records.design_parts import Look, Noise
 from studies.records.noise_plan import NoisePlan
 from studies.records.sentences import screen_sentence, sentences
-from swarm.job import Job
+from swarm.job import Job, PathModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +89,8 @@ class PlanPreview:
     """What of the topic the plan leaves out."""
     unequal: tuple[str, ...]
     """What the arms would not share of training, each a clause."""
+    unusual: tuple[str, ...]
+    """Values of an arm that are far from what is usual, each a sentence."""
     fixed: Mapping[str, Any]
     """What the user's job fixes of the job under all arms."""
     basis: str
@@ -171,7 +174,8 @@ class _Preview:
             unequal=self._unequal(),
             fixed=fixed_fields(self._context.compiler.base or Job()),
             basis=priced_by(self._context.compiler.price, self._unsized.comparison.jobs),
-            notes=tuple(turn.note for turn in turns if turn.note),
+            notes=(*(turn.note for turn in turns if turn.note), *self._assumed()),
+            unusual=tuple(dict.fromkeys(filter(None, map(far_off, self._unsized.comparison.jobs)))),
             hypotheses=self._hypotheses,
             requirements=self._requirements,
             metric=self._sizing.metric(self._unsized),
@@ -204,6 +208,13 @@ class _Preview:
             at = replace(analysis, level=difference, alike=equivalence / self._unsized.claims)
             half = replace(at, promised=LEAST_POWER)
             yield RoundRow(number, difference, equivalence, at.detectable(seeds), half.detectable(seeds))
+
+    def _assumed(self) -> Iterator[str]:
+        """Yield the step size that a pretrained model has because nobody says one."""
+        job, base = self._unsized.comparison.base, self._context.compiler.base or Job()
+        varied = {name for arm in self._unsized.comparison.arms for name in arm.overrides}
+        if isinstance(job.model, PathModel) and "learning_rate" not in {*fixed_fields(base), *varied}:
+            yield f"learning_rate = {job.learning_rate:g}, as is usual for {trained_how(job)}"
 
     def _tested(self) -> tuple[str, ...]:
         environment, screen = self._unsized.comparison.base.environment, self._unsized.screen

@@ -83,7 +83,7 @@ def claim(entry: Any, accepted: Hypothesis) -> list[Any]:
     """Return variable, control, treatment, and what is unusual: its direction, what is sought, even odds, its arms."""
     sides = entry.sides if entry.variable == "configuration" else (entry.control, entry.treatment)
     unusual = {
-        entry.direction: entry.direction != "increase", accepted.sought: accepted.sought != "difference",
+        entry.direction: entry.direction != "increase", accepted.sought: accepted.sought == "equivalence",
         "open": entry.probability == 0.5, f"by {entry.moderator}": entry.moderator,
         "over " + " ".join(map(str, entry.ladder)): entry.ladder,
     }  # fmt: skip
