@@ -68,7 +68,7 @@ from studies.records.run_specs import noise_hash
 from studies.report.headline.next_question import AskedStudy, leads
 from studies.report.measures.table import surprises
 from studies.report.parts.evidence import gather
-from studies.report.rounds.ending import last_judged
+from studies.report.rounds.ending import IN_WORDS, last_judged
 from studies.statistics.samples import mean_interval
 from studies.verdicts.judge import collapsed_runs
 from swarm.environments.registry import get_environment
@@ -188,7 +188,7 @@ class Planning:
                     refused.append(last)
             except _Ended as end:
                 if not (refused and planner.name == RulesPlanner.name):  # which has then asked all that it can
-                    last, refused = f"nothing more is asked, in the words of {quotation(end.said)}", []
+                    last, refused = f"{IN_WORDS}{quotation(end.said)}", []
                 break
             except NoDesignAccepted as error:
                 last = error.reason

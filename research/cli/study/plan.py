@@ -233,7 +233,7 @@ def _metric(seen: PlanPreview) -> Iterator[Text]:
         yield Text(f"  chosen  for {asked.words!r}, as --metric {asked.text}; another by --metric (`ajet metric list`)")
     if metric.unit:
         yield Text(f"  range  {plain(metric, metric.worst)} to {plain(metric, metric.best)} {metric.unit}")
-    yield Text(f"  effect  {with_unit(metric, seen.effect)} is the smallest that matters (--effect)")
+    yield Text(f"  effect  {with_unit(metric, seen.effect)} is the smallest that matters; another by --effect")
     if metric.schedule is not None:
         yield Text(
             f"  schedule  {metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training "

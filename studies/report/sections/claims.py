@@ -9,7 +9,7 @@ import re
 
 from studies.log.study_state import StudyState
 from studies.records.design import Hypothesis, Metric
-from studies.records.planner_words import who
+from studies.records.planner_words import checked, contradicted, quotation, who
 from studies.records.sentences import statement, statement_of
 from studies.records.verdict import Verdict
 from studies.report.parts.deciding_interval import deciding_interval
@@ -31,6 +31,20 @@ from studies.report.parts.wording import (
 _SIDE = re.compile(", (the predicted side|against the prediction)")
 """What a rule says of a prediction's side, which an open question has none of."""
 FROM_SCREEN = "written by code from the screen"
+
+
+def last_words(state: StudyState) -> str:
+    """Return the planner's last words as a quotation, held to every round's verdicts; empty where it had none."""
+    if state.said is None:
+        return ""
+    reached = [verdict for each in state.rounds for verdict in each.verdicts]
+    wrong = dict.fromkeys((*state.said.contradicted, *contradicted(state.said.text, reached)))
+    return quotation(state.said.model_copy(update={"contradicted": tuple(wrong)}))
+
+
+def why_asked(state: StudyState) -> str:
+    """Return why a round was asked, in the words of whoever asked, held to the verdicts that were there by then."""
+    return checked(state.why_asked, [verdict for each in state.rounds_before for verdict in each.verdicts])
 
 
 def quotes(state: StudyState) -> tuple[Quote, ...]:

@@ -151,7 +151,9 @@ def _feared(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         if hypothesis.confounds:
             said = "; ".join(one_line(confound) for confound in hypothesis.confounds)
             yield Remark(
-                "threat", f"Feared for {hypothesis.id} before the data, and not ruled out by the design: {said}."
+                "threat",
+                f"Feared for {hypothesis.id} before the data, quoted from its lock, and not ruled out by the "
+                f'design: "{said}".',
             )
 
 

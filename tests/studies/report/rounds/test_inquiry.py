@@ -10,6 +10,7 @@ import pytest
 
 from studies import ReportError, StudyState
 from studies.records.design import CONFIGURATION, Arm
+from studies.records.planner_words import PlannerWords
 from studies.report.build import render_report
 from studies.report.figures import drawing
 from studies.report.parts.evidence import gather
@@ -130,6 +131,17 @@ def test_a_refuted_direction_and_a_missed_prediction_surprise(inquiry: Inquiry) 
     for changes in ({"verdict": "refuted"}, {"within_prediction": False}):
         changed = state.verdicts[0].model_copy(update=changes)
         assert_golden("\n".join(surprised(replace(state, verdicts=(changed,)), evidence)))
+
+
+def test_what_a_planner_writes_is_quoted_below_the_results_and_held_to_the_claims(inquiry: Inquiry) -> None:
+    said = PlannerWords(by="llm m", text="r2h1 is supported; r3h1 too.", unfounded=())
+    second = replace(inquiry.state.rounds[1], why_asked="h1 was REFUTED, which is confirmed.")
+    state = replace(inquiry.state, said=said, rounds_before=(inquiry.state.rounds[0], second))
+    page = render_report(state, inquiry.folder)["report.md"].replace("\\", "")
+    why, last = page.index("h1 was REFUTED"), page.index("r2h1 is supported")
+    assert "(verdicts that were not reached: REFUTED" in page[why : why + 120]
+    assert page.index("## Round 2") < page.index("**Verdict:**", page.index("## Round 2")) < why
+    assert max(page.rindex("**Verdict:**"), page.index("## Claims by round")) < last
 
 
 def test_an_inquiry_that_goes_on_says_how_far_it_is(inquiry: Inquiry) -> None:
