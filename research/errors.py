@@ -39,8 +39,12 @@ Each message is one line: what was expected, what was found, what to do. None ho
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
+
+_FLAG: Final = re.compile(r"(?:,|:)? --[a-z][a-z-]*(?:[ =][^\s,;:)]+)?| \(--[a-z][a-z-]*(?: [^\s)]+)?\)")
+"""A flag with its value, as messages name them: a planner has none."""
 
 
 class ResearchError(Exception):
@@ -114,7 +118,7 @@ class DesignRefused(ResearchError):
 
     def __init__(self, message: str, *, for_planner: str | None = None) -> None:
         super().__init__(message)
-        self.for_planner = message if for_planner is None else for_planner
+        self.for_planner = _FLAG.sub("", message) if for_planner is None else for_planner
 
 
 class Unmeasurable(DesignRefused):

@@ -148,11 +148,18 @@ _MAY_CHANGE = {
 """Fields with which a training that was begun with others may go on: what a step learns does not depend on them."""
 
 
+def usual_rate(model: ModelSpec, lora_rank: int) -> float:
+    """Return the step size of a job that names none: a pretrained model breaks at the tiny one's."""
+    if not isinstance(model, PathModel):
+        return 1e-3
+    return 5e-4 if lora_rank else 2e-5
+
+
 class Job(Versioned):
     """What a swarm server trains: model, environment, algorithm, batch, optimiser and limits."""
 
     first_fields: ClassVar[frozenset[str]] = _FIRST_FIELDS
-    earlier_defaults: ClassVar[tuple[Mapping[str, Any], ...]] = ({"max_context": 256},)
+    earlier_defaults: ClassVar[tuple[Mapping[str, Any], ...]] = ({"max_context": 256, "learning_rate": 1e-3},)
 
     environment: str = "guess"
     """Name of the environment the model is warm-started on and the built-in agents play. Default `guess`."""
@@ -213,9 +220,9 @@ class Job(Versioned):
         float,
         Tunable(("learning rate", "learning rates", "lr", "step size"), (3e-4, 1e-3, 3e-3)),
     ] = Field(default=1e-3, ge=0, le=1)
-    """AdamW's step size, after warm-up. Default 1e-3 (for the tiny model; large models want 1e-6 to 1e-5). With 0
-    everything runs and nothing is learned, which checks the plumbing: the status then says whether the weights are
-    bit-equal to those before."""
+    """AdamW's step size, after warm-up. Default 1e-3 for the tiny model; for a model of a folder 5e-4 with LoRA, 2e-5
+    where all weights train (large models want 1e-6 to 1e-5). With 0 everything runs and nothing is learned, which
+    checks the plumbing: the status then says whether the weights are bit-equal to those before."""
     lr_schedule: Annotated[
         Literal["constant", "linear", "cosine"],
         Tunable(
@@ -501,9 +508,11 @@ class Job(Versioned):
         return self
 
     @model_validator(mode="after")
-    def _context_of_its_model(self) -> Self:
+    def _defaults_of_its_model(self) -> Self:
         if isinstance(self.model, PathModel) and "max_context" not in self.model_fields_set:
             self.__dict__["max_context"] = 256
+        if "learning_rate" not in self.model_fields_set:
+            self.__dict__["learning_rate"] = usual_rate(self.model, self.lora_rank)
         return self
 
     @model_validator(mode="after")
@@ -547,9 +556,10 @@ class Job(Versioned):
         return self
 
     @classmethod
-    def usual(cls, model: ModelSpec) -> dict[str, Any]:
+    def usual(cls, model: ModelSpec, lora_rank: int = 0) -> dict[str, Any]:
         """Return, as JSON values, what fields are where a job of this model does not say them."""
-        return {**cls(model=model).model_dump(mode="json"), "model": TinyModel().model_dump(mode="json")}
+        own = {"model": TinyModel().model_dump(mode="json"), "lora_rank": cls().lora_rank}
+        return {**cls(model=model, lora_rank=lora_rank).model_dump(mode="json"), **own}
 
     @property
     def tasks_per_step(self) -> int:

@@ -222,10 +222,8 @@ class DesignCompiler:
         decision_table(proposal)
         sizing = self.sizing
         if proposal.replication is not None and sizing.place is not None:
-            raise DesignRefused(
-                "expected no replication in a round of several, as it is a question of its own; found one; ask it in "
-                "the next round, or use --rounds 1"
-            )
+            told = "expected no replication in a round of several, as it is a question of its own; found one; ask it in"
+            raise DesignRefused(f"{told} the next round, or use --rounds 1", for_planner=f"{told} the next round")
         unsized = unsized_design(hypotheses, proposal, self.base, self.requirements, sizing.judge)
         metric = sizing.metric(unsized)
         require_schedule(unsized, metric, self.price.estimates)
@@ -265,7 +263,7 @@ class DesignCompiler:
             return
         # where two effects are compared, either may fit although their difference would not
         plain = [claim for claim in hypotheses if claim.kind != "interaction"]
-        sought = [claim.direction for claim in plain if claim.sought == "difference"]
+        sought = [claim.direction for claim in plain if claim.sought != "equivalence"]
         directions = sought if hypotheses else ["increase" if metric.higher_is_better else "decrease"]
         require_signal(unsized, metric, self.price.estimates.of(unsized.comparison.base), directions)
         if not kind_of(metric).rates:  # of a few runs none or all are no bound

@@ -190,7 +190,7 @@ def require_room_to_gain(
     level = fmean(levels) if len(levels) >= LEAST_RUNS else None
     control, *treatments = map(_beginning, known)
     for claim, begins in zip(claims, treatments, strict=True):
-        if claim.sought != "difference":
+        if claim.sought == "equivalence":
             continue
         if claim.direction == "increase" and begins is not None:
             _require_fit(unsized, begins, 1 - begins.low - (level or 0.0), "the model that is to gain more")

@@ -74,7 +74,7 @@ def _job_of(design: Design, verdict: Verdict) -> dict[str, Any]:
 
 def _conditions(job: Mapping[str, Any], design: Design, claim: Hypothesis) -> FindingConditions:
     known, recorded = _known(job), _recorded(job)
-    usual = Job.usual(TinyModel() if recorded is None else recorded.model)
+    usual = Job.usual(TinyModel()) if recorded is None else Job.usual(recorded.model, recorded.lora_rank)
     apart = {*_NO_CONDITION, *claim.declared}
     alike = known.items() if recorded is None else wherever(recorded).value().items()
     shown = {name for name in known if name not in {*apart, MODEL, "environment"}}

@@ -16,8 +16,10 @@ from research.installation.model_folder import model_folder
 from research.spelling import did_you_mean
 from studies.records.design import MODEL
 from swarm.errors import wrong_value
-from swarm.job import Job, PathModel, TinyModel
+from swarm.job import Job, PathModel, TinyModel, usual_rate
 
+_FAR: Final = 20
+"""A step size that is so many times the usual one, or less than one in so many of it, is told."""
 _KEY: Final = "base_job"
 _FIXED: Final = "base_fixed"
 _OWN: Final[Mapping[str, str]] = {
@@ -110,6 +112,24 @@ def with_fields(job: Job, **fields: Any) -> Job:
     except ValidationError as error:
         names = ", ".join(f"--{name.replace('_', '-')}" for name in fields)
         raise BadJob(f"{names}: {wrong_value(error)}") from error
+
+
+def far_off(job: Job) -> str | None:
+    """Return that a job's step size is far from what is usual for its model, in a sentence; None where it is not."""
+    usual = usual_rate(job.model, job.lora_rank)
+    if not job.learning_rate or usual / _FAR <= job.learning_rate <= usual * _FAR:
+        return None
+    return (
+        f"learning_rate {job.learning_rate:g} is far from {usual:g}, which is usual for {trained_how(job)} "
+        "(docs/models.md)"
+    )
+
+
+def trained_how(job: Job) -> str:
+    """Return what of which model a job trains, in words."""
+    if not isinstance(job.model, PathModel):
+        return "the tiny model"
+    return f"{'an adapter' if job.lora_rank else 'all weights'} of a pretrained model"
 
 
 def _of_a_study(file: Path) -> Job:

@@ -1,8 +1,7 @@
 """What a planner's closing words say that no fact bears out: numbers it was never shown, verdicts nobody reached.
 
 A number may be any rounding of a fact to the digits that are shown, as a share or per cent; a sign that is written must
-be the fact's. A verdict's name counts as said of the hypotheses that its clause names, else of all; after `not` it does
-not count. This reads words, not meanings: what it passes is still the planner's voice, and is quoted as such.
+be the fact's. Verdicts are held to the claims' ids by `studies.records.planner_words`.
 """
 
 from __future__ import annotations
@@ -10,20 +9,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, get_args
+from typing import Any, Final
 
 from research.planner.digest import Digest
-from studies.records.planner_words import PlannerWords
-from studies.records.verdict import Verdict, VerdictName
+from studies.records.planner_words import PlannerWords, contradicted
 
 _NUMBER: Final = re.compile(
     r"(?<![\w.])(?P<sign>[-+\u2212]?)(?P<digits>(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)(?P<exponent>e[-+]?\d+)?"
     r"(?P<share>\s*(?:%|percent\b|per cent\b|(?:percentage )?points?\b|pp\b))?(?!\w)",
     re.IGNORECASE,
 )
-_VERDICT: Final = re.compile(rf"\b(?:{'|'.join(get_args(VerdictName))})\b", re.IGNORECASE)
-_CLAUSE: Final = re.compile(r"[.;:!?]\s|,|\b(?:and|but|while|whereas)\b", re.IGNORECASE)
-_NEGATED: Final = re.compile(r"(?:\b(?:not|nor|neither|never|no)|n't)\s+$", re.IGNORECASE)
 _WHOLE: Final = 10.0
 """Facts from this size on may be rounded to a whole number."""
 
@@ -32,11 +27,8 @@ def voiced(by: str, text: str, digest: Digest) -> PlannerWords:
     """Return a planner's words with what in them is in no fact of the digest it was shown."""
     facts = tuple(_facts(digest.facts())) + _counts(digest)
     unfounded = (found.text for found in _numbers(text) if not any(found.may_be(fact) for fact in facts))
-    reached = digest.every_verdict
-    wrong = _contradicted(text, reached) if reached else ()
-    return PlannerWords(
-        by=by, text=text, unfounded=tuple(dict.fromkeys(unfounded)), contradicted=tuple(dict.fromkeys(wrong))
-    )
+    wrong = contradicted(text, digest.every_verdict)
+    return PlannerWords(by=by, text=text, unfounded=tuple(dict.fromkeys(unfounded)), contradicted=wrong)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,12 +85,3 @@ def _counts(digest: Digest) -> tuple[float, ...]:
     """Return what can be counted in the facts: arms, hypotheses, runs."""
     runs = sum(arm.n for arm in digest.arms)
     return float(len(digest.arms)), float(len(digest.hypotheses)), float(runs)
-
-
-def _contradicted(text: str, verdicts: Sequence[Verdict]) -> Iterator[str]:
-    for clause in _CLAUSE.split(text):
-        named = [v for v in verdicts if re.search(rf"\b{re.escape(v.hypothesis)}\b", clause, re.IGNORECASE)]
-        reached = {verdict.verdict for verdict in named or verdicts}
-        for found in _VERDICT.finditer(clause):
-            if found[0].lower() not in reached and not _NEGATED.search(clause[: found.start()]):
-                yield found[0]

@@ -50,12 +50,33 @@ def left_out(digest: Digest, design: ProposeDesign) -> str | None:
     )
 
 
+def unread_words(digest: Digest) -> tuple[str, ...]:
+    """Return a sentence with the words of a topic that name nothing that a plan can hold; nothing where there are none.
+
+    Whether a design answers them all the same only its reader can say.
+    """
+    left = dict.fromkeys(f'"{entry.text}"' for entry in _reading(digest).left)
+    return (f"words of the topic of which code finds nothing in the plan: {', '.join(left)}",) if left else ()
+
+
+def environments_named(digest: Digest) -> tuple[str, ...]:
+    """Return the environments that a flag or the topic names."""
+    return _reading(digest).environments if digest.wanted.environment is None else (digest.wanted.environment,)
+
+
+def _reading(digest: Digest) -> Reading:
+    return read_topic(_question(digest), digest.fields, digest.environments)
+
+
+def _question(digest: Digest) -> str:
+    return split_requests(without_metric(readable(digest), digest.asked)).question
+
+
 class _Coverage:
     """Compares a topic with the design that was made of it."""
 
     def __init__(self, digest: Digest, design: ProposeDesign) -> None:
-        question = split_requests(without_metric(readable(digest), digest.asked)).question
-        self._question = question
+        question = self._question = _question(digest)
         excuse = f"{digest.not_tested} . {design.not_tested}"
         self._excuse = excuse.lower()
         self._design = design

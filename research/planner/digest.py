@@ -29,7 +29,7 @@ from studies.records.design_parts import Noise
 from studies.records.sentences import metric_name
 from studies.records.verdict import Verdict
 from swarm.environments.registry import environments
-from swarm.job import Job, Tunable, tunables
+from swarm.job import Job, TinyModel, Tunable, tunables, usual_rate
 
 SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
 Stage = Literal["propose", "design", "conclude"]
@@ -96,6 +96,9 @@ def _facts(name: str, mark: Tunable, base: Job, *, given: bool) -> FieldFacts:
     default = getattr(base, name)
     default = mark.usual if default is None else default
     ladder, description = mark.ladder, Job.model_fields[name].description or ""
+    if name == "learning_rate":  # rungs are of the tiny model: as far around what is usual for this one
+        times = usual_rate(base.model, base.lora_rank) / usual_rate(TinyModel(), 0)
+        ladder = tuple(float(f"{rung * times:.3g}") for rung in ladder)
     if default not in ladder:  # a value of a user's own stands among the others by its size
         ladder = tuple(sorted((*ladder, default)))
     return FieldFacts(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given)

@@ -42,7 +42,7 @@ def shortened(what: str) -> str:
 
 
 def _of_the_claim(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
-    if verdict.verdict == "refuted":
+    if verdict.verdict == "refuted" and not claim.open:
         yield f"{claim.direction} was claimed, and the opposite was found ({verdict.estimate:+.4g})"
     predicted = claim.prediction
     if verdict.within_prediction is False and verdict.estimate is not None:

@@ -7,13 +7,15 @@ refused (`ActionCheck`), and who asked the planner takes the result of the same 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
 from research.base_fields import fixed_fields
 from research.design.compiler import CompiledDesign, DesignCompiler, accept_hypotheses, proposed_code, seed_source
-from research.errors import BadMetric, DesignRefused, PlannerFailed
+from research.errors import BadMetric, Declined, DesignRefused, PlannerFailed
+from research.llm_planner.coverage import environments_named, unread_words
 from research.llm_planner.strict_actions import DECLINABLE
 from research.metrics.asked import AskedMetric
 from research.metrics.beside import not_judged
@@ -38,11 +40,12 @@ from research.proposals.actions import (
     Revise,
 )
 from research.proposals.flags import RequestedComparison
-from research.rule_planner.planner import environment_asked
+from research.rule_planner.planner import RulesPlanner, environment_asked
 from studies.inquiry.ledger import Ledgers
 from studies.records.design import REWARD, Design, Hypothesis, Metric
 from studies.records.design_parts import Noise
 from studies.records.noise_plan import NoisePlan
+from studies.records.planner_words import who
 from swarm.environments.registry import environments
 from swarm.job import Job
 
@@ -364,6 +367,18 @@ def _result(check: ActionCheck, action: Action) -> CompiledDesign | DesignRefuse
         return error
 
 
+def tried(context: PlanningContext, planner: Planner) -> EvaluatedDesign:
+    """Return a planner's design on a topic with turns and seeds that nobody keeps; raise as `design_topic` does."""
+
+    def take(digest: Digest, check: ActionCheck) -> TakenTurn:
+        turn = ask(planner, digest, check)
+        if isinstance(turn.action, Decline):
+            raise Declined(turn.action.reason, who(planner.name, planner.model))
+        return TakenTurn(turn.action, secrets.token_bytes(32), turn.note, turn.not_tested, turn.refused)
+
+    return design_topic(context, take)
+
+
 AUTO_ROUNDS = 4
 """Most rounds of an inquiry of which nobody says how many: more would leave the first question little of the level."""
 
@@ -389,15 +404,37 @@ def in_rounds(context: PlanningContext, designed: EvaluatedDesign) -> EvaluatedD
 def ask(planner: Planner, digest: Digest, check: ActionCheck) -> PlannerTurn:
     """Return the planner's turn; raise PlannerFailed for an action that is refused, unless the turn says so itself.
 
-    What the topic asks for beside the metric of a proposal is said first of what is not tested, whoever plans.
+    What the topic asks for beside the metric of a proposal is said first of what is not tested, whoever plans; so are
+    the words of it that code finds nothing of, and what a model chose that nobody named.
     """
     turn = planner.act(digest, check)
     wrong = check(turn.action)
     if wrong is not None and turn.refused is None:
         raise PlannerFailed(f"the planner {planner.name} gave an action that is refused: {wrong.message}")
-    if not isinstance(turn.action, Propose) or turn.refused is not None or digest.wanted.vary:
+    if turn.refused is not None or digest.wanted.vary or digest.inquiry is not None:
+        return turn  # what the topic asks for is said in its first round
+    action, own = turn.action, planner.name != RulesPlanner.name
+    if own and isinstance(action, Propose | ProposeDesign):
+        turn = replace(turn, note=" ".join(filter(None, (turn.note, *_chosen(digest, action)))))
+    if not isinstance(action, Propose):
         return turn
-    judged = AskedMetric.named(turn.action.metric) if turn.action.metric.strip() else digest.asked
-    if digest.inquiry is not None:
-        return turn  # what the topic asks for was said in its first round
-    return replace(turn, not_tested=(*not_judged(digest.topic, judged), *turn.not_tested))
+    judged = AskedMetric.named(action.metric) if action.metric.strip() else digest.asked
+    unread = unread_words(digest) if own else ()
+    return replace(turn, not_tested=(*not_judged(digest.topic, judged), *turn.not_tested, *unread))
+
+
+def _chosen(digest: Digest, action: Propose | ProposeDesign) -> Iterator[str]:
+    """Yield what a model chose that neither the topic nor a flag names."""
+    if isinstance(action, ProposeDesign):
+        if not environments_named(digest) and "environment" not in digest.fixed:
+            yield f"The environment {action.environment} is the planner's choice: the topic and the flags name none."
+        return
+    asked = "" if digest.asked is None else digest.asked.text
+    if (named := action.metric.strip()) and AskedMetric.named(named).text != asked:
+        instead = f", in place of {asked}" if asked else ": the topic and the flags name none"
+        yield f"The metric {named} is the planner's choice{instead}."
+    effects = [entry.smallest_effect for entry in action.hypotheses if entry.smallest_effect is not None]
+    if effects and (named or min(effects) < digest.effect):
+        source = "which --effect says" if digest.effect_given else "the usual one"
+        instead = "" if named else f", in place of {digest.effect:g}, {source}"
+        yield f"A smallest effect of {min(effects):g} is the planner's choice{instead}."

@@ -23,10 +23,12 @@ from research.design.pricing import Pricing
 from research.design.requirements import StatisticalRequirements
 from research.errors import BadTopic, DesignRefused, HomeError, NoDesignAccepted, PlannerFailed, ResearchError
 from research.files import read_json, write_json
+from research.installation.base_job import far_off
 from research.installation.home import Home
 from research.isolation.mode import sandboxing_of
 from research.llm_planner.closing_words import voiced
 from research.looks import StudyLooks
+from research.metrics.asked import AskedMetric
 from research.noise.bank import NoiseBank, collapsed, model_key
 from research.planner.digest import ArmFacts, Digest, Stage
 from research.planner.findings import NO_FINDINGS, FindsFindings
@@ -46,10 +48,12 @@ from research.planning.evaluation import (
     design,
     design_topic,
     in_rounds,
+    tried,
 )
 from research.planning.turns import TurnPlace
 from research.proposals.actions import Action, Aside, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate
 from research.proposals.flags import RequestedComparison
+from research.proposals.models import NO_MODELS
 from research.rule_planner.planner import RulesPlanner
 from research.scheduling.steps import ASK_RULE, UNLOCKED
 from studies import EventLog, EventType, StudyLog, StudyState
@@ -61,11 +65,14 @@ from studies.records.errors import ReportError
 from studies.records.noise_plan import NoisePlan
 from studies.records.planner_words import PlannerWords, quotation, who
 from studies.records.run_specs import noise_hash
+from studies.report.headline.next_question import AskedStudy, leads
 from studies.report.measures.table import surprises
 from studies.report.parts.evidence import gather
+from studies.report.rounds.ending import IN_WORDS, last_judged
 from studies.statistics.samples import mean_interval
 from studies.verdicts.judge import collapsed_runs
 from swarm.environments.registry import get_environment
+from swarm.errors import InvalidRequest
 from swarm.job import Job
 
 _ACTION: TypeAdapter[Action] = TypeAdapter(Action)
@@ -181,7 +188,7 @@ class Planning:
                     refused.append(last)
             except _Ended as end:
                 if not (refused and planner.name == RulesPlanner.name):  # which has then asked all that it can
-                    last, refused = f"nothing more is asked, in the words of {quotation(end.said)}", []
+                    last, refused = f"{IN_WORDS}{quotation(end.said)}", []
                 break
             except NoDesignAccepted as error:
                 last = error.reason
@@ -279,6 +286,37 @@ class Planning:
         except ResearchError:
             return None
         return None if self._planner.name == RulesPlanner.name else self._said(turn)
+
+    def advice(self, state: StudyState) -> dict[str, str]:
+        """Return what is worth asking next (`why`, `command`): the first lead that compiles, or that none does."""
+        refused = []
+        for lead in leads(last_judged(state)):
+            why = None if lead.asks is None else self._refuses(state, lead.asks)
+            if why is None:
+                return {"why": lead.why, "command": lead.command}
+            refused.append(f"{lead.why} would be refused ({why})")
+        return {"why": f"nothing that could be had; {refused[0]}", "command": ""}
+
+    def _refuses(self, state: StudyState, asked: AskedStudy) -> str | None:
+        """Return why a study of its own would be refused here; None where it would be begun."""
+        context = self._context(state, lambda: asked.budget_s, self._noise_bank(self._log))
+        context = replace(context, locked=None, notebook=None, notes=(), plays_seen=False)
+        most = state.settings["max_runs"] if asked.topic is None else None
+        budget = Budget(wall_clock_s=asked.budget_s, max_runs=most)
+        compiler = replace(context.compiler, budget=budget, runs_made=0, measured_by=None)
+        try:
+            if asked.topic is not None:
+                metric = AskedMetric.named(asked.metric) if asked.metric else None
+                needs = StatisticalRequirements(effect=asked.effect, metric=metric, rounds=None)
+                compiler = replace(compiler, requirements=needs, ledgers=Ledgers.begin(1), models=NO_MODELS)
+                wanted = RequestedComparison(environment=asked.environment, brought=context.requested.brought)
+                context = replace(context, topic=asked.topic, requested=wanted)
+            designed = tried(replace(context, compiler=compiler), RulesPlanner())
+            odd = list(filter(None, map(far_off, designed.compiled().unsized.comparison.jobs)))
+        except (ResearchError, InvalidRequest) as error:
+            return error.message
+        refused = designed.proposal.turn.refused
+        return refused.message if refused is not None else next(iter(odd), None)
 
     def _context(self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank) -> PlanningContext:
         requested = RequestedComparison.of(state.settings)

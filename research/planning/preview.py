@@ -8,7 +8,6 @@ the noise for known and normal, and count no verdict of equivalence at an early 
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,27 +20,23 @@ from research.design.power import MOST_SEEDS, PowerAnalysis
 from research.design.pricing import priced_by
 from research.design.requirements import StatisticalRequirements
 from research.design.sample_size import Unaffordable
-from research.errors import Declined, DesignRefused, Unmeasurable
-from research.planner.digest import Digest
+from research.errors import DesignRefused, Unmeasurable
+from research.installation.base_job import far_off, trained_how
 from research.planner.protocol import Planner
 from research.planning.evaluation import (
-    ActionCheck,
     EvaluatedDesign,
     PlanningContext,
-    TakenTurn,
-    ask,
-    design_topic,
     in_rounds,
+    tried,
 )
-from research.proposals.actions import LEAST_SEEDS, Decline
+from research.proposals.actions import LEAST_SEEDS
 from studies.inquiry.ledger import Ledgers
 from studies.question import unequal_episodes
 from studies.records.design import Design, Hypothesis, Metric
 from studies.records.design_parts import Look, Noise
 from studies.records.noise_plan import NoisePlan
-from studies.records.planner_words import who
 from studies.records.sentences import screen_sentence, sentences
-from swarm.job import Job
+from swarm.job import Job, PathModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +89,8 @@ class PlanPreview:
     """What of the topic the plan leaves out."""
     unequal: tuple[str, ...]
     """What the arms would not share of training, each a clause."""
+    unusual: tuple[str, ...]
+    """Values of an arm that are far from what is usual, each a sentence."""
     fixed: Mapping[str, Any]
     """What the user's job fixes of the job under all arms."""
     basis: str
@@ -136,14 +133,7 @@ def preview(context: PlanningContext, planner: Planner) -> PlanPreview:
     by the noise and prices of the topic's, and its design by those of its own. Of a comparison that no run could be
     judged by nothing is shown: Unmeasurable is raised.
     """
-
-    def take(digest: Digest, check: ActionCheck) -> TakenTurn:
-        turn = ask(planner, digest, check)
-        if isinstance(turn.action, Decline):
-            raise Declined(turn.action.reason, who(planner.name, planner.model))
-        return TakenTurn(turn.action, secrets.token_bytes(32), turn.note, turn.not_tested, turn.refused)
-
-    designed = design_topic(context, take)
+    designed = tried(context, planner)
     if isinstance(designed.result, Unmeasurable):
         raise designed.result
     refused = designed.result if isinstance(designed.result, DesignRefused) else designed.proposal.turn.refused
@@ -184,7 +174,8 @@ class _Preview:
             unequal=self._unequal(),
             fixed=fixed_fields(self._context.compiler.base or Job()),
             basis=priced_by(self._context.compiler.price, self._unsized.comparison.jobs),
-            notes=tuple(turn.note for turn in turns if turn.note),
+            notes=(*(turn.note for turn in turns if turn.note), *self._assumed()),
+            unusual=tuple(dict.fromkeys(filter(None, map(far_off, self._unsized.comparison.jobs)))),
             hypotheses=self._hypotheses,
             requirements=self._requirements,
             metric=self._sizing.metric(self._unsized),
@@ -217,6 +208,13 @@ class _Preview:
             at = replace(analysis, level=difference, alike=equivalence / self._unsized.claims)
             half = replace(at, promised=LEAST_POWER)
             yield RoundRow(number, difference, equivalence, at.detectable(seeds), half.detectable(seeds))
+
+    def _assumed(self) -> Iterator[str]:
+        """Yield the step size that a pretrained model has because nobody says one."""
+        job, base = self._unsized.comparison.base, self._context.compiler.base or Job()
+        varied = {name for arm in self._unsized.comparison.arms for name in arm.overrides}
+        if isinstance(job.model, PathModel) and "learning_rate" not in {*fixed_fields(base), *varied}:
+            yield f"learning_rate = {job.learning_rate:g}, as is usual for {trained_how(job)}"
 
     def _tested(self) -> tuple[str, ...]:
         environment, screen = self._unsized.comparison.base.environment, self._unsized.screen

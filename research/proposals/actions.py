@@ -110,8 +110,9 @@ class ProposedHypothesis(_ActionModel):
     matched: Literal["steps", "episodes"] = "steps"
     """What of training both arms have equal. `episodes` is for `episodes_per_step` alone: the arm of the larger batch
     takes fewer steps."""
-    sought: Literal["difference", "equivalence"] = "difference"
-    """`equivalence` if the topic asks to see shown that there is no difference that matters."""
+    sought: Literal["difference", "equivalence", "either"] = "difference"
+    """`equivalence` if the topic asks to see shown that there is no difference that matters; `either` if it asks which
+    value is better, and names no direction."""
     moderator: str = ""
     """Only if the topic asks whether the effect of one field depends on another: of a `configuration` of two fields,
     the one on which the other's effect depends. Four arms are trained, and `increase` means that the effect is larger

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from research.base_fields import require_agreement
+from research.base_fields import fixed_fields, require_agreement
 from research.errors import DesignRefused
 from research.proposals.models import NO_MODELS, ComparedModels, arm_text
 from research.proposals.reward_code import reward_name
@@ -29,7 +29,7 @@ from studies.records.base import JsonValue, canonical, digest
 from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, Arm, Hypothesis
 from studies.records.sentences import setting
 from swarm.environments.registry import environments
-from swarm.job import Job, tunables
+from swarm.job import Job, tunables, usual_rate
 
 Scalar = bool | int | float | str
 """A value of a job field that can be varied; a text is one of a choice of words."""
@@ -191,7 +191,11 @@ def compare(
     kept = _KEPT if REWARD in controls else {}
     require_agreement(base, {name: [value] for name, value in kept.items()})
     under = base or Job.model_validate({name: value for name, value in control.items() if name == MODEL})
-    resolved = _job({**under.model_dump(), **kept, "environment": environment, **fixed, **control})
+    said = {**kept, "environment": environment, **fixed, **control}
+    if "learning_rate" not in fixed_fields(under):
+        rank = said.get("lora_rank", under.lora_rank)
+        said = {"learning_rate": usual_rate(under.model, int(rank)), **said}
+    resolved = _job({**under.model_dump(), **said})
     owners = [entry for entry in hypotheses for _ in entry.settings[1:]]
     arms = (arms[0], *(_matched(arm, entry, resolved) for arm, entry in zip(arms[1:], owners, strict=True)))
     jobs = tuple(_job({**resolved.model_dump(), **arm.job_overrides}) for arm in arms)

@@ -418,6 +418,8 @@ class _ReadTopic:
             confounds=tuple(fear for contrast in about for fear in fears(contrast.field)),
             sought="equivalence"
             if seeks_equivalence(without_metric(self._digest.topic, self._digest.asked))
+            else "either"
+            if claim is None
             else "difference",
         )
 

@@ -39,6 +39,10 @@ class Plans(Protocol):
         """Return the planner's last words; None when it has none."""
         ...
 
+    def advice(self, state: StudyState) -> dict[str, str]:
+        """Return what is worth asking next (`why`, `command`), compiled; the command is empty where nothing is."""
+        ...
+
 
 class Completion:
     """Carries out the steps that need no run: verdicts, decisions, the conclusion, the report."""
@@ -71,7 +75,8 @@ class Completion:
             case ConcludeStudy(reason):
                 said = self._planning.conclusion(state, seconds_left)
                 quoted = {} if said is None else {"said": said.model_dump(mode="json")}
-                self._record.append(EventType.STUDY_CONCLUDED, {"reason": reason, **quoted})
+                advice = {"next": self._planning.advice(state)}
+                self._record.append(EventType.STUDY_CONCLUDED, {"reason": reason, **quoted, **advice})
             case BuildReport():
                 self._report(state)
 

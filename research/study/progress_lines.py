@@ -16,9 +16,9 @@ from studies.checks.signal import untaught
 from studies.question import question_of
 from studies.records.design import Design
 from studies.records.noise_plan import NoisePlan
-from studies.records.planner_words import quotation
 from studies.records.run_specs import PLUMBING_ARM
 from studies.records.verdict import Verdict
+from studies.report.sections.claims import last_words, why_asked
 
 NONE_DOUBTED: Final[Mapping[str, str]] = {}
 """Every verdict follows, as far as anybody looked."""
@@ -42,7 +42,7 @@ def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) 
     if state.concluded_reason is not None:
         yield "concluded", f"concluded: {state.concluded_reason}"
     if state.said is not None:
-        yield "said", quotation(state.said)
+        yield "said", last_words(state)
     if state.report is not None:
         yield f"report-{state.report['html']['sha256']}", "report built"
 
@@ -51,7 +51,7 @@ def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple
     """Yield what happened in one round; what an earlier one had has keys of its own."""
     question, later = question_of(state), "" if state.round == 1 else f"round-{state.round}-"
     if state.round > 1:
-        why = f": {state.why_asked}" if state.why_asked else ""
+        why = f', asked as: "{why_asked(state)}"' if state.why_asked else ""
         yield f"{later}begun", f"round {state.round} of at most {state.most_rounds}{why}"
     yield from ((claim.id, f"hypothesis {claim.id}: {claim.statement}") for claim in state.hypotheses)
     yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)

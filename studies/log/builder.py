@@ -97,6 +97,7 @@ class StateBuilder:
     concluded_reason: str | None = None
     said: PlannerWords | None = None
     declined: bool = False
+    asked_next: Payload | None = None
     resumed_count: int = 0
     served: bool = False
     fruitless: int = 0

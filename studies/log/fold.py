@@ -277,6 +277,7 @@ def _concluded(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.concluded_reason, builder.open_question = reason, None
     builder.said = None if said is None else PlannerWords.model_validate(said)
     builder.declined = bool(payload.get("declined", False))
+    builder.asked_next = payload.get("next")
 
 
 def _reported(builder: StateBuilder, event: Event, payload: Payload) -> None:
@@ -303,7 +304,7 @@ _COPIED: Final = (
     "id", "topic", "planner", "settings", "command", "versions", "machine", "created", "noise_plan", "noise_hash",
     "noise_seconds", "design", "locked_design", "design_hash", "lock_file", "locked", "selection", "first_launch",
     "model", "report", "newest_report", "paused_reason", "stopped_reason", "stopped_seq", "concluded_reason", "said",
-    "declined", "resumed_count", "served", "fruitless", "worked_s", "last_ts", "event_count", "head_hash",
+    "declined", "asked_next", "resumed_count", "served", "fruitless", "worked_s", "last_ts", "event_count", "head_hash",
     "open_question", "round", "why_asked", "question_try", "rounds_before", "given_up",
 )  # fmt: skip
 

@@ -347,6 +347,8 @@ class StudyState:
     """Whether the study is over because its planner declined the topic: nothing was tested."""
     judged_short: Mapping[tuple[str, Phase], int] = field(default_factory=dict)
     """The look of a verdict whose test was made when the budget ended, on fewer runs than were made later."""
+    asked_next: Mapping[str, str] | None = None
+    """What is worth doing next (`why`, `command`), as it was compiled when the study ended; None in older logs."""
     contexts: Mapping[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
     """What the newest verdict on a hypothesis in a phase was computed with."""
     newest_report: Mapping[str, Any] | None = None

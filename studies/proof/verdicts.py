@@ -79,8 +79,18 @@ def _same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
+def _same_numbers(before: str, after: str) -> bool:
+    """Return whether two texts hold the same numbers, one of them perhaps with fewer digits."""
+    pairs = [[found.replace("−", "-") for found in _NUMBER.findall(text.replace(",", ""))] for text in (before, after)]
+    return len(pairs[0]) == len(pairs[1]) and all(map(_rounded_alike, *pairs))
+
+
+def _rounded_alike(a: str, b: str) -> bool:
+    return abs(float(a) - float(b)) <= sum(0.5 * 10.0 ** -len(text.partition(".")[2]) for text in {a, b}) * (a != b)
+
+
 def _take(place: str, name: str, before: Any, after: Any, findings: Findings) -> None:
-    if name in _WORDS and _NUMBER.findall(str(before)) == _NUMBER.findall(str(after)):
+    if name in _WORDS and _same_numbers(str(before), str(after)):
         findings.tell(f"The {place} gives its {name} in other words than this version would, with the same numbers.")
     else:
         findings.drift(place, f"{name} is {before!r} in the log, {after!r} computed from the runs")

@@ -100,8 +100,9 @@ class Hypothesis(EvolvingRecord):
     """What else could bring the effect about, as the planner fears."""
     matched: Literal["steps", "episodes"] = "steps"
     """What of training both arms have equal; with `episodes`, the number of steps follows the size of the batch."""
-    sought: Literal["difference", "equivalence"] = "difference"
-    """Whether a difference or the lack of one is what somebody asks to see shown."""
+    sought: Literal["difference", "equivalence", "either"] = "difference"
+    """Whether a difference or the lack of one is what somebody asks to see shown; `either` side of it where none is
+    named, so that `direction` is the planner's alone."""
     moderator: str = ""
     """Of an interaction, the one of its two fields on which the effect of the other is said to depend: the claim is on
     the difference of two differences, over four arms. Empty for any other claim."""
@@ -122,6 +123,11 @@ class Hypothesis(EvolvingRecord):
     def kind(self) -> Kind:
         """What is claimed of its arms."""
         return "interaction" if self.moderator else "trend" if self.ladder else "difference"
+
+    @property
+    def open(self) -> bool:
+        """Whether nobody named a side of its difference: what it finds is an answer, whichever it is."""
+        return self.sought == "either" and self.kind == "difference"
 
     @property
     def moderated(self) -> str:

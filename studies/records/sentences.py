@@ -162,8 +162,10 @@ def _tested(claim: Hypothesis, where: str, least: float | None, metric: Metric |
         )
     by = f" by {amount(least, metric)} or more" if least is not None else ""
     if _timed(metric):
-        return f"Whether {treatment} needs {_AMOUNTS[claim.direction]} {judged} than {control}{by and f',{by}'}{where}."
-    return f"Whether {treatment} {_VERBS[claim.direction]} the {judged}{by}{at}, compared with {control}{where}."
+        needs = "more or fewer" if claim.open else _AMOUNTS[claim.direction]
+        return f"Whether {treatment} needs {needs} {judged} than {control}{by and f',{by}'}{where}."
+    moves = "changes" if claim.open else _VERBS[claim.direction]
+    return f"Whether {treatment} {moves} the {judged}{by}{at}, compared with {control}{where}."
 
 
 def _before_lock(claim: Hypothesis) -> str:

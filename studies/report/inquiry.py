@@ -11,14 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from studies.log.study_state import StudyState
-from studies.records.planner_words import quotation
 from studies.report.figures.round_series import Effects, LevelBars, claim_effects, level_bars
 from studies.report.parts.evidence import Evidence
 from studies.report.parts.parts import Fact, Remark, Table, pairs
 from studies.report.parts.states import every_state
-from studies.report.parts.wording import command_line, duration, fine_percent, moment, one_line, plural, value_of
+from studies.report.parts.wording import command_line, duration, fine_percent, moment, plural, value_of
 from studies.report.rounds import whole
 from studies.report.rounds.answer import InquiryAnswer, inquiry_answer
+from studies.report.rounds.ending import words_at_end
 from studies.report.rounds.exploring import ExploredTable, explored
 from studies.report.rounds.spending import LedgerSection, ledger_section, ledgers_now, locked_rounds
 from studies.report.sections import accounting, claims, stages
@@ -86,6 +86,8 @@ class InquiryView:
     partial: str
     answer: InquiryAnswer
     planner: str
+    ended: str
+    """The planner's words with which it asked nothing more, quoted; empty where it did not end it."""
     said: str
     summary: tuple[Fact, ...]
     effects: tuple[Effects, ...]
@@ -112,7 +114,8 @@ def inquiry_view(state: StudyState, evidence: Sequence[Evidence]) -> InquiryView
         partial=partial(state),
         answer=inquiry_answer(state, known),
         planner=claims.planner_said(state),
-        said=quotation(state.said) if state.said is not None else "",
+        ended=words_at_end(state),
+        said=claims.last_words(state),
         summary=_summary(state),
         effects=claim_effects(state.rounds),
         rounds=tuple(_sections(state, contents, known)),
@@ -143,7 +146,7 @@ def _sections(
             yield _unlocked(each, evidence[each.round], heading, "No design is locked yet.")
             continue
         own = tuple(remark for remark in content.threats if remark not in shared)
-        why, level = one_line(each.why_asked), _level(each)
+        why, level = claims.why_asked(each), _level(each)
         yield RoundSection(
             each.round, f"{heading}: {content.title}", why, level, "", content, own, explored=explored(each)
         )
@@ -154,7 +157,7 @@ def _sections(
 
 def _unlocked(state: StudyState, evidence: Evidence, heading: str, said: str) -> RoundSection:
     return RoundSection(
-        state.round, heading, one_line(state.why_asked), "", said, None,
+        state.round, heading, claims.why_asked(state), "", said, None,
         (*checks(state, evidence), *threats(state, evidence)), stages.noise_said(state), stages.noise_table(state),
         explored(state),
     )  # fmt: skip

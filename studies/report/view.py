@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from studies.log.study_state import StudyState
 from studies.records.errors import ReportError
-from studies.records.planner_words import quotation
 from studies.records.verdict import Verdict
 from studies.report.figures.series import (
     Curves,
@@ -158,7 +157,7 @@ def view(state: StudyState, evidence: Evidence) -> ReportView:
         partial=partial(state),
         head=headline(state, evidence.lock_error),
         planner=claims.planner_said(state),
-        said=quotation(state.said) if state.said is not None else "",
+        said=claims.last_words(state),
         summary=_summary(state),
         forecasts=forecasts(state),
         verdicts=claims.verdict_table(state),

@@ -251,9 +251,22 @@ def _rates_said(counts: tuple[Count, Count]) -> str:
 
 
 def _span(ends: tuple[float, float], level: float, told: str, how: TestUsed) -> str:
-    unit = how.unit
-    low, high = (f"{end:+,.0f}" if unit and abs(end) >= _WHOLE else f"{end:+.3f}" for end in ends)
-    return f"{level * 100:.4g} % interval of the {how.of} ({low} to {_in(high, unit)}; {told})"
+    low, high = ends_in_digits(ends, how.unit)
+    return f"{level * 100:.4g} % interval of the {how.of} ({low} to {_in(high, how.unit)}; {told})"
+
+
+def ends_in_digits(ends: tuple[float, float], unit: str = "") -> tuple[str, str]:
+    """Return the signed ends of an interval, both with the digits of the larger; more where one would look like 0."""
+    places = decimals(max(map(abs, ends))) if unit else 3
+    while places < _MOST_PLACES and any(end and abs(end) < 0.5 * 10**-places for end in ends):
+        places += 1
+    low, high = (f"{end:+,.{places}f}" if end else f"{0:.{places}f}" for end in ends)
+    return low, high
+
+
+def decimals(value: float) -> int:
+    """Return the decimals of what is counted in a unit: three digits in all, and every one of a large number's."""
+    return next((places for least, places in ((99.95, 0), (9.995, 1), (0.9995, 2)) if abs(value) >= least), 3)
 
 
 def _in(value: str, unit: str) -> str:
@@ -261,5 +274,6 @@ def _in(value: str, unit: str) -> str:
 
 
 _PERCENT: Final = 0.01
+_MOST_PLACES: Final = 6
 _WHOLE: Final = 100
 """Episodes and the like from which on no fractions are told."""

@@ -34,6 +34,7 @@ from studies.records.design_parts import Noise
 from studies.records.noise_plan import NoisePlan
 from studies.records.run_specs import noise_hash
 from studies.report import Report
+from studies.report.headline.next_question import leads
 from swarm.job import Job
 from tests.research.designs import rate
 from tests.research.fakes import (
@@ -134,6 +135,10 @@ class LocksAtOnce:
 
     def conclusion(self, state: StudyState, seconds_left: float) -> None:
         return None
+
+    def advice(self, state: StudyState) -> dict[str, str]:
+        lead = leads(state)[0]
+        return {"why": lead.why, "command": lead.command}
 
 
 def in_round(design: Design, state: StudyState, rounds: int) -> Design:

@@ -120,6 +120,16 @@ def test_a_tiny_model_takes_all_its_positions_and_a_folder_of_any_length_what_it
     assert Job.usual(Job(model=folder).model)["max_context"] == 256
 
 
+def test_a_pretrained_model_has_a_step_size_that_does_not_break_it_unless_somebody_says_one() -> None:
+    folder = {"kind": "path", "path": "m"}
+    assert [Job(**said).learning_rate for said in ({}, {"model": folder}, {"model": folder, "lora_rank": 8})] == [
+        1e-3, 2e-5, 5e-4,
+    ]  # fmt: skip
+    assert Job(model=folder, learning_rate=1e-3).learning_rate == 1e-3
+    assert Job.recorded({"model": folder}).learning_rate == 1e-3, "what it meant when it was written"
+    assert Job.usual(Job(model=folder).model, 8)["learning_rate"] == 5e-4
+
+
 def test_a_training_goes_on_with_more_processes_on_other_nodes_but_with_no_other_backend() -> None:
     began = Job(backend="verl")
     spread = Job(backend="verl", verl=VerlFields(trainers=4, replicas=2, address="first:6379", gpu_memory=0.5))

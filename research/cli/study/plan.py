@@ -185,6 +185,8 @@ def screen(seen: PlanPreview, pictures: tuple[Path, ...]) -> Iterator[Text | Tab
         yield Text(f"assumed  {note}")
     for clause in seen.unequal:
         yield Text(f"unequal  the arms differ in {clause}", "yellow")
+    for sentence in seen.unusual:
+        yield Text(f"unusual  {sentence}", "yellow")
     for hypothesis in seen.hypotheses:
         yield from _hypothesis(hypothesis)
     for known in records_of([seen.environment]):
@@ -231,7 +233,7 @@ def _metric(seen: PlanPreview) -> Iterator[Text]:
         yield Text(f"  chosen  for {asked.words!r}, as --metric {asked.text}; another by --metric (`ajet metric list`)")
     if metric.unit:
         yield Text(f"  range  {plain(metric, metric.worst)} to {plain(metric, metric.best)} {metric.unit}")
-    yield Text(f"  effect  {with_unit(metric, seen.effect)} is the smallest that matters (--effect)")
+    yield Text(f"  effect  {with_unit(metric, seen.effect)} is the smallest that matters; another by --effect")
     if metric.schedule is not None:
         yield Text(
             f"  schedule  {metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training "
@@ -381,6 +383,7 @@ def as_json(seen: PlanPreview) -> dict[str, Any]:
         "tested": list(seen.tested),
         "not_tested": list(seen.not_tested),
         "unequal": list(seen.unequal),
+        "unusual": list(seen.unusual),
         "accepted": seen.refused is None,
         "refused": seen.refused,
         "job": dict(seen.fixed),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from research.cli.study.prompt import prompting
 from research.cli.study.shown.progress import LineLog, LiveScreen, Progress
 from research.cli.study.shown.summary import ending, summary
 from research.errors import BadParameters
+from research.installation.base_job import far_off
 from research.installation.disk import unless_full
 from research.installation.home import Home
 from research.installation.tiny_model import Note
@@ -33,6 +34,7 @@ from research.tracking.mirror import NO_MIRROR
 from studies import EventLog, RunState, StudyLog, StudyState, fold
 from studies.log.leases import ControllerLease
 from studies.proof import doubt
+from swarm.job import Job
 
 BUDGET_ENDED = 3
 INTERRUPTED = 130
@@ -59,6 +61,8 @@ def conduct(
         with view or nullcontext(), mirror or nullcontext():
             with _spinner("planning", json):
                 planned = session.plan()
+            for odd in dict.fromkeys(filter(None, map(far_off, _jobs_of(planned)))):
+                warn(odd)
             observer, shown = watching(home, planned, json=json)
             observer = prompting(observer, StudyLog(log, study), console())
             with shown:
@@ -86,6 +90,14 @@ def _code_of_stop(state: StudyState) -> int:
         return INTERRUPTED
     judged = any(verdict.verdict != "invalid" for each in state.rounds for verdict in each.verdicts)
     return 0 if judged else BUDGET_ENDED
+
+
+def _jobs_of(state: StudyState) -> Iterator[Job]:
+    """Yield the jobs that are planned: of each arm, or of the runs before the design."""
+    if (design := state.design) is not None:
+        yield from (Job.recorded({**design.base_job, **arm.job_overrides}) for arm in design.arms)
+    elif state.noise_plan is not None:
+        yield Job.recorded(state.noise_plan.job)
 
 
 def require_detachable(record: Path | None = None, replay: Path | None = None, *, prefect: bool) -> None:

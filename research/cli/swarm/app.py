@@ -24,7 +24,7 @@ from research.cli.swarm.watching.status_lines import status_lines
 from research.cli.swarm.watching.top import top
 from research.environments.bring import environment_of
 from research.installation.backends import require_backend
-from research.installation.base_job import read_job, with_backend, with_fields
+from research.installation.base_job import far_off, read_job, with_backend, with_fields
 from research.installation.home import Home
 from research.installation.server_process import SwarmProcess, SwarmProcessError, stop_swarm
 from research.servers.names import BadServer, checked
@@ -141,11 +141,12 @@ def start(
     wanted = _job(job, environment)
     if model is not None:
         wanted = _with_model(wanted or Job(), model)
-        _warn_of_rate(wanted)
     if backend is not None:
         wanted = with_backend(wanted or Job(), backend)
     if max_context is not None:
         wanted = with_fields(wanted or Job(), max_context=max_context)
+    if wanted is not None and (odd := far_off(wanted)) is not None:
+        warn(odd)
     if wanted is not None and server is None:
         require_backend(wanted.backend)
     home.prepare()
@@ -326,12 +327,3 @@ def _with_model(job: Job, path: str) -> Job:
     require_model_folder(path)
     said = job.model if isinstance(job.model, PathModel) else PathModel(path=path)  # a tiny one's warm start is its own
     return with_fields(job, model=said.model_copy(update={"path": str(Path(path).absolute()), "sha256": None}))
-
-
-def _warn_of_rate(job: Job) -> None:
-    """Say that the default step size, which is the tiny model's, breaks a larger one of which all weights train."""
-    if not job.lora_rank and job.learning_rate >= Job().learning_rate:
-        warn(
-            f"learning_rate {job.learning_rate:g} is for the tiny model, or an adapter: all weights of a pretrained "
-            "one want about 2e-5 (docs/models.md)"
-        )

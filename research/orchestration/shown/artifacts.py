@@ -17,6 +17,7 @@ from studies.question import question_of
 from studies.records.design import Design, Hypothesis
 from studies.records.verdict import Verdict
 from studies.report.build import code_span, escape_markdown
+from studies.report.sections.claims import why_asked
 
 DESCRIPTIONS: Final = {
     "plan": "What is asked, what of it is **put to the test**, and the design with its seeds and its price, as locked.",
@@ -85,7 +86,7 @@ def _plan(state: StudyState) -> str:
     lines = [f"# {escape_markdown(question.asked)}", ""]
     lines += _list("Rounds before", [_asked_before(each) for each in state.rounds_before])
     if state.most_rounds > 1:
-        why = f": {escape_markdown(state.why_asked)}" if state.why_asked else ""
+        why = f', asked as: "{escape_markdown(why_asked(state))}"' if state.why_asked else ""
         lines += [f"**Round {state.round} of at most {state.most_rounds}**{why}", ""]
     lines += _list("Put to the test", question.tested)
     lines += _list("Not tested", question.not_tested)

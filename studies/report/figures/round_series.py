@@ -9,7 +9,7 @@ from studies.inquiry.ledger import ErrorLedger, Ledgers
 from studies.log.study_state import StudyState
 from studies.records.design import Design, Hypothesis
 from studies.report.parts.deciding_interval import DecidingInterval, deciding_interval
-from studies.report.parts.wording import LABELS, compared, metric_axis
+from studies.report.parts.wording import compared, label, metric_axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ def _claims(state: StudyState, design: Design) -> Iterator[ClaimEffect]:
     for claim in design.hypotheses:
         if (verdict := state.verdict_on(claim.id)) is not None:
             yield ClaimEffect(
-                _named(state, design, claim), LABELS[verdict.verdict], verdict.estimate,
+                _named(state, design, claim), label(claim, verdict), verdict.estimate,
                 deciding_interval(design, verdict), design.equivalence_margin,
             )  # fmt: skip
 

@@ -17,7 +17,7 @@ from studies.records.verdict import Verdict
 from studies.report.headline.next_question import NextQuestion, ask_next
 from studies.report.headline.practice import in_practice
 from studies.report.parts.deciding_interval import deciding_interval
-from studies.report.parts.wording import LABELS, finding, one_line, plural, reached_said, setting
+from studies.report.parts.wording import finding, label, one_line, plural, reached_said, setting
 from studies.report.sections.collapses import scope_said
 
 SPOILT: Final = frozenset({"evidence_missing", "evidence_changed"})
@@ -94,7 +94,7 @@ def _answer(state: StudyState, design: Design, claim: Hypothesis) -> HeadlineAns
     found = finding(claim, verdict, design.metric, deciding_interval(design, verdict)) + scope_said(claim, verdict)
     said = found + reached_said(claim, verdict, design.metric) + differ + _standing(state, claim, verdict)
     practice = in_practice(state, design, claim, verdict)
-    return HeadlineAnswer(claim.id, verdict.verdict, LABELS[verdict.verdict], said, practice)
+    return HeadlineAnswer(claim.id, verdict.verdict, label(claim, verdict), said, practice)
 
 
 def _differ(state: StudyState, claim: Hypothesis) -> str:

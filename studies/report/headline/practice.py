@@ -25,9 +25,15 @@ from studies.report.parts.wording import (
     span,
     value_of,
 )
+from studies.verdicts.judge import gather
+from studies.verdicts.verdict import LEAST_KEPT
 
 POWER: Final = 0.8
 """Probability with which a difference counts as seen, where the design promised none."""
+
+
+LESS: Final = "expect less, as differences that are large enough to be claimed are on average measured too large"
+"""Of every estimate that a reader may want to rely on because it was claimed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +50,28 @@ class ReachedPower:
 
 
 def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
-    """Return what to do with a verdict."""
+    """Return what to do with a verdict; where trainings collapsed, with what they do to it."""
+    if not any(rate.count for rate in verdict.collapses) or verdict.verdict == "invalid" or verdict.low is None:
+        return _of_those_that_held(state, design, claim, verdict)
+    whole = _with_collapsed(state, design, claim, verdict)
+    counted = f"with the trainings that collapsed counted, the difference is {signed(whole, unit=design.metric.unit)}"
+    broken = [rate.count / max(1, rate.of) for rate in verdict.collapses]
+    if verdict.verdict == "equivalent" and min(broken) < max(broken):
+        return f"do not choose by cost: this is of trainings that do not collapse, and {counted}."
+    if verdict.verdict in ("supported", "refuted") and whole * (verdict.estimate or 0.0) <= 0:
+        return f"prefer neither by this: it is of trainings that do not collapse, and {counted}."
+    held = _of_those_that_held(state, design, claim, verdict)
+    return f"{held} That is of trainings that do not collapse; {counted}."
+
+
+def _with_collapsed(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> float:
+    """Return the difference with every training counted by its value, and one that broke down by the worst."""
+    arms = gather(state, look=verdict.look)
+    runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
+    return sum(weight * fmean(runs[name].values()) for name, weight in design.contrast_of(claim).items())
+
+
+def _of_those_that_held(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
     if verdict.verdict == "invalid":
         return "conclude nothing: what stands above has to be mended, and the comparison run again."
     if verdict.exploratory:
@@ -57,11 +84,14 @@ def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: V
 
 
 def sight(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
-    """Return what the comparison behind a verdict could see at the spread it met; None where there is no spread."""
+    """Return what the comparison behind a verdict could see at the spread it met.
+
+    None where there is no spread, or where the locked rule judges no mean of so few runs.
+    """
     from studies.statistics.power import detectable, seeds_needed, shape_of  # needs scipy, which takes a while
 
     sd, runs = _spread(verdict), fewest(verdict)
-    if not sd or runs < 2 or design.test == "boschloo":
+    if not sd or runs < (2 if design.collapse is None else LEAST_KEPT) or design.test == "boschloo":
         return None
     whole = shape_of(design, claim)
     shape = whole if runs == whole.seeds else whole.with_seeds(runs)
@@ -85,13 +115,14 @@ def _by_contrast(design: Design, claim: Hypothesis, verdict: Verdict, caution: s
     if claim.kind == "trend":
         first, last = (value_of(value) for value in (claim.control, claim.treatment))
         return (
-            f"in this setting, read it as a direction: from {claim.variable} = {first} to {last} expect about {size} "
-            f"along a straight line{caution}; which value between is best was not tested."
+            f"in this setting, read it as a direction: from {claim.variable} = {first} to {last}, {size} was measured "
+            f"along a straight line{caution}; {LESS}; which value between is best was not tested."
         )
     low, high = (value_of(value) for value in claim.varied[claim.moderator])
     return (
         f"in this setting, choose {claim.moderated} anew for each {claim.moderator}: its effect with {high} differs "
-        f"from that with {low} by about {size}{caution}; whether either effect is above zero was not tested."
+        f"from that with {low} by {size} as measured{caution}; {LESS}; whether either effect is above zero was not "
+        "tested."
     )
 
 
@@ -107,13 +138,14 @@ def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
     low, high = sorted((sign * interval.low, sign * interval.high))
     caution = _caution(state, claim) + _again(state, claim)
     return (
-        f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: expect about "
-        f"{gain_said(design.metric, sign * verdict.estimate, low, high)}{caution}."
+        f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: "
+        f"{gain_said(design.metric, sign * verdict.estimate, low, high)} was measured{caution}; {LESS}"
+        f"{', those at an early look most' if verdict.look < len(design.looks) else ''}."
     )
 
 
 def gain_said(metric: Metric, value: float, low: float, high: float) -> str:
-    """Return what the better arm is expected to have more of, or fewer where a name begins with what is counted."""
+    """Return what the better arm was measured to have more of, or fewer where a name begins with what is counted."""
     name, unit = metric_name(metric), metric.unit
     if metric.cut_at is not None and name.startswith(unit) and high < 0:
         return f"{number(-value, unit=unit)} fewer ({number(-high, unit=unit)} to {number(-low, unit=unit)}) {name}"
@@ -172,7 +204,7 @@ def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
         return f"{lead}: {_rates_seen(design, claim, verdict)}"
     found = sight(design, claim, verdict)
     if found is None:
-        return f"{lead}: what size of difference could have been seen is not known."
+        return f"{lead}: of so few runs, or without any spread, nothing is known of what could have been seen."
     least, wanted = sized(found.detectable, design.metric), sized(found.wanted, design.metric)
     could = f"differences of about {least} or more are seen here with {percent(found.power)}"
     if found.wanted is None:

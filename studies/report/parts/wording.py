@@ -18,11 +18,13 @@ from studies.records.sentences import effect_of, metric_name, named_value
 from studies.records.verdict import Verdict
 from studies.report.parts.deciding_interval import DecidingInterval
 from studies.verdicts.scope import unseen_of
-from studies.verdicts.wording import there
+from studies.verdicts.wording import decimals, ends_in_digits, there
 
 MINUS: Final = "\N{MINUS SIGN}"
 NONE: Final = "–"
+_SIDES: Final = ("supported", "refuted")
 _PERCENT: Final = 0.01
+_ZERO: Final = re.compile(r"^[+-](0(?:\.0+)?)$")
 LABELS: Final = {
     "supported": "Supported",
     "refuted": "Refuted",
@@ -30,6 +32,11 @@ LABELS: Final = {
     "inconclusive": "Inconclusive",
     "invalid": "Invalid",
 }
+
+
+def label(claim: Hypothesis, verdict: Verdict) -> str:
+    """Return a verdict's word; of a question that names no side, that there is a difference, whichever it is."""
+    return "Difference shown" if claim.open and verdict.verdict in _SIDES else LABELS[verdict.verdict]
 
 
 def number(value: float | None, digits: int = 3, *, unit: str = "") -> str:
@@ -40,31 +47,26 @@ def number(value: float | None, digits: int = 3, *, unit: str = "") -> str:
     if value is None:
         return NONE
     if unit:
-        return f"{value:,.{_decimals(value)}f}".replace("-", MINUS)
+        return f"{value:,.{decimals(value) if value else 0}f}".replace("-", MINUS)
     text = f"{value:.{digits}f}" if abs(value) < 100 else f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
-    return text.replace("-", MINUS)
+    return _ZERO.sub(r"\1", text).replace("-", MINUS)
 
 
 def signed(value: float | None, digits: int = 3, *, unit: str = "") -> str:
-    """Return a difference with its sign always shown, but of 0 of a unit."""
+    """Return a difference with its sign always shown, but of what reads as 0."""
     if value is None:
         return NONE
     if unit:
-        return f"{value:+,.{_decimals(value)}f}".replace("-", MINUS) if value else "0"
+        return f"{value:+,.{decimals(value)}f}".replace("-", MINUS) if value else "0"
     text = f"{value:+.{digits}f}" if abs(value) < 100 else f"{value:+.4g}" if abs(value) < 1000 else f"{value:+,.0f}"
-    return text.replace("-", MINUS)
+    return _ZERO.sub(r"\1", text).replace("-", MINUS)
 
 
 def span(low: float | None, high: float | None, *, unit: str = "") -> str:
     """Return an interval of differences: `+0.030 to +0.210`."""
-    return NONE if low is None or high is None else f"{signed(low, unit=unit)} to {signed(high, unit=unit)}"
-
-
-def _decimals(value: float) -> int:
-    """Return the decimals of what is counted in a unit: three digits in all, and every one of a large number's."""
-    return next((places for least, places in ((99.95, 0), (9.995, 1), (0.9995, 2)) if abs(value) >= least), 3) * (
-        value != 0
-    )
+    if low is None or high is None:
+        return NONE
+    return " to ".join(ends_in_digits((low, high), unit)).replace("-", MINUS)
 
 
 def true_minus(text: str) -> str:
@@ -181,12 +183,14 @@ def finding(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: 
     """Return the verdict as one sentence of numbers with the one interval that decided it, without its label."""
     if verdict.verdict == "invalid" or verdict.estimate is None:
         return true_minus(verdict.reason) + _arms_said(hypothesis, verdict, metric)
-    if verdict.test == "boschloo":
-        return _lead(hypothesis, verdict, metric) + _rates(hypothesis, verdict, metric, interval)
-    return _lead(hypothesis, verdict, metric) + _comparison(hypothesis, verdict, metric, interval)
+    told = _rates if verdict.test == "boschloo" else _comparison
+    lead, text = _lead(hypothesis, verdict, metric), told(hypothesis, verdict, metric, interval)
+    return lead + text[0].upper() + text[1:] if lead else text
 
 
 def _lead(hypothesis: Hypothesis, verdict: Verdict, metric: Metric) -> str:
+    if hypothesis.open and verdict.verdict in _SIDES:
+        return ""
     return {
         "supported": "",
         "refuted": "the difference lies on the other side of zero. ",
@@ -203,12 +207,11 @@ def _rates(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval: D
     ]
     p = verdict.p if verdict.p_adjusted is None else verdict.p_adjusted
     ends = "" if interval is None else f", {percent(interval.level)} interval {span(interval.low, interval.high)}"
-    text = (
+    return (
         f"with {setting(hypothesis, hypothesis.treatment)}, {told[0]} {_did(metric)}, against {told[1]} with "
         f"{value_alone(hypothesis, hypothesis.control)} (exact p {p_value(p)}; difference of the rates "
         f"{signed(verdict.estimate)}{ends})."
     )
-    return text if verdict.verdict == "supported" else text[0].upper() + text[1:]
 
 
 def _did(metric: Metric) -> str:
@@ -274,13 +277,12 @@ def _comparison(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interv
         else f"{percent(interval.level)} interval {span(interval.low, interval.high, unit=metric.unit)}"
     )
     difference = in_unit(signed(verdict.estimate, unit=metric.unit), metric)
-    text = (
+    return (
         f"{with_treatment}, {_outcome(verdict.mean_treatment, metric)}, against "
         f"{number(verdict.mean_control, unit=metric.unit)} with "
         f"{value_alone(hypothesis, hypothesis.control)} (difference {difference}, {ends}, "
         f"n = {verdict.n_treatment} + {verdict.n_control})."
     )
-    return text if verdict.verdict == "supported" else text[0].upper() + text[1:]
 
 
 def counts_said(verdict: Verdict) -> str:
@@ -299,14 +301,12 @@ def _contrast(hypothesis: Hypothesis, verdict: Verdict, metric: Metric, interval
     told = f"{size}, {ends}, n = {counts_said(verdict)}"
     if hypothesis.kind == "trend":
         values = ", ".join(value_alone(hypothesis, value) for value in hypothesis.ladder)
-        text = f"{metric_name(metric)} was {', '.join(means)} at {hypothesis.variable} = {values} (rise {told})."
-    else:
-        low, high = (f"{hypothesis.moderator} = {value_of(v)}" for v in hypothesis.varied[hypothesis.moderator])
-        text = (
-            f"the {effect_of(hypothesis)} took {metric_name(metric)} from {means[2]} to {means[3]} with {high}, and "
-            f"from {means[0]} to {means[1]} with {low} (difference of the differences {told})."
-        )
-    return text if verdict.verdict == "supported" else text[0].upper() + text[1:]
+        return f"{metric_name(metric)} was {', '.join(means)} at {hypothesis.variable} = {values} (rise {told})."
+    low, high = (f"{hypothesis.moderator} = {value_of(v)}" for v in hypothesis.varied[hypothesis.moderator])
+    return (
+        f"the {effect_of(hypothesis)} took {metric_name(metric)} from {means[2]} to {means[3]} with {high}, and "
+        f"from {means[0]} to {means[1]} with {low} (difference of the differences {told})."
+    )
 
 
 def _outcome(mean: float | None, metric: Metric) -> str:
@@ -333,6 +333,8 @@ def _small(verdict: Verdict) -> str:
 def _change(hypothesis: Hypothesis) -> str:
     if hypothesis.kind == "interaction":
         return "one effect being another than the other"
+    if hypothesis.open:
+        return "a difference"
     article = "an" if hypothesis.direction == "increase" else "a"
     return f"{article} {hypothesis.direction}"
 

@@ -14,13 +14,13 @@ from studies.records.design import Design, Hypothesis
 from studies.records.verdict import Verdict
 from studies.report.headline.headline import headline
 from studies.report.headline.next_question import NextQuestion
-from studies.report.headline.practice import gain_said
+from studies.report.headline.practice import LESS, gain_said
 from studies.report.parts.deciding_interval import deciding_interval
 from studies.report.parts.evidence import Evidence
 from studies.report.parts.states import every_state
-from studies.report.parts.wording import LABELS, compared, finding, percent, plural, setting, sized
+from studies.report.parts.wording import compared, finding, label, percent, plural, sized
 from studies.report.rounds.ending import ask_on, why_ended
-from studies.report.rounds.recipe import BetterValue, SettingRecipe, recipes
+from studies.report.rounds.recipe import BetterValue, SettingRecipe, apart, in_words, recipes
 from studies.report.rounds.surprises import surprised
 
 
@@ -74,10 +74,11 @@ def inquiry_answer(state: StudyState, evidence: Mapping[int, Evidence]) -> Inqui
 
 def recipe_said(state: StudyState) -> tuple[str, ...]:
     """Return the best recipe of each setting and how much better it is, a sentence each; that there is none, else."""
-    told = [line for recipe in recipes(state.rounds) for line in _recipe(recipe)]
+    designs = {each.round: each.design for each in state.rounds if each.design is not None}
+    told = [line for recipe in recipes(state.rounds) for line in _recipe(recipe, designs)]
     confirmed = any(recipe.values for recipe in recipes(state.rounds))
     none = "Nothing was confirmed: no comparison whose last round showed that one value is better."
-    return tuple(told) if confirmed else (none, *told)
+    return (*told, f"{LESS.capitalize()}.") if confirmed else (none, *told)
 
 
 def _of(state: StudyState, evidence: Mapping[int, Evidence]) -> Evidence:
@@ -100,7 +101,7 @@ def _claim(state: StudyState, design: Design, claim: Hypothesis) -> KnownClaim:
         answer = next(answer for answer in headline(state).answers if answer.hypothesis == claim.id)
         return KnownClaim(state.round, answer.verdict, answer.label, answer.sentence)
     said = finding(claim, verdict, design.metric, deciding_interval(design, verdict))
-    return KnownClaim(state.round, verdict.verdict, LABELS[verdict.verdict], f"in {design.environment}, {_lower(said)}")
+    return KnownClaim(state.round, verdict.verdict, label(claim, verdict), f"in {design.environment}, {_lower(said)}")
 
 
 def _lower(text: str) -> str:
@@ -127,25 +128,23 @@ def _not_so(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdi
         yield f"{where}: {'an' if claim.direction == 'increase' else 'a'} {claim.direction} by {compared(claim)}{sure}."
 
 
-def _recipe(recipe: SettingRecipe) -> Iterator[str]:
+def _recipe(recipe: SettingRecipe, designs: Mapping[int, Design]) -> Iterator[str]:
     where = f"In {recipe.environment}"
-    for value in recipe.values.values():
+    values = recipe.values
+    for value in values:
         yield f"{where}: {_better(value)}."
-    if len(recipe.values) > 1:
+    if len(values) > 1:
         yield (
-            "Each later one was compared with the earlier ones in place."
-            if recipe.together
-            else f"{where}, these values were not all tried together: that their effects add up was not tested."
+            f"{where}, these values were not all tried together: that their effects add up was not tested."
+            if any(apart(values, designs))
+            else "Each later one was compared with the earlier ones in place."
         )
-    for value, number in recipe.taken_back:
-        yield (
-            f"{where}: what round {value.round} showed of {compared(value.claim)} was not shown again in round "
-            f"{number}, on fresh seeds: it is no part of a recipe."
-        )
+    for left in recipe.left:
+        yield f"{where}: what round {left.round} showed of {compared(left.claim)} {left.why}."
 
 
 def _better(value: BetterValue) -> str:
-    claim, verdict, design = value.claim, value.verdict, value.design
+    verdict, design = value.verdict, value.design
     interval = deciding_interval(design, verdict)
     assert verdict.estimate is not None  # what shows a difference has one
     assert interval is not None
@@ -153,7 +152,7 @@ def _better(value: BetterValue) -> str:
     low, high = sorted((sign * interval.low, sign * interval.high))
     seeds = plural(min(verdict.n_control, verdict.n_treatment), "fresh seed")
     return (
-        f"{setting(claim, value.better)} rather than {setting(claim, value.other)}: expect about "
-        f"{gain_said(design.metric, sign * verdict.estimate, low, high)} (round {value.round}, "
+        f"{in_words(value.fields)} rather than {in_words(value.over)}: "
+        f"{gain_said(design.metric, sign * verdict.estimate, low, high)} was measured (round {value.round}, "
         f"{percent(interval.level)} interval, {seeds} of each arm)"
     )

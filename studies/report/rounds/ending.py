@@ -11,6 +11,8 @@ from studies.report.parts.wording import one_line, plural
 
 ASK_RULE: Final = "ask on while level and budget tell something"
 """The rule of the decision that no further question is asked, as the loop writes it down."""
+IN_WORDS: Final = "nothing more is asked, in the words of "
+"""How its reason begins where a planner ends the inquiry; what follows is the planner's."""
 
 
 def why_ended(state: StudyState) -> str:
@@ -22,6 +24,8 @@ def why_ended(state: StudyState) -> str:
         return f"The inquiry is in {asked}; nobody has said yet that it is the last."
     if state.given_up:
         return f'The next round was given up: "{one_line(state.concluded_reason)}".'
+    if words_at_end(state):
+        return f"After {asked}, its planner asked no further one, in words that stand below the rounds."
     if (reason := _decided(state, ASK_RULE, "end")) is not None:
         return f'After {asked}, no further one was asked: "{reason}".'
     if state.round >= state.most_rounds:
@@ -29,12 +33,21 @@ def why_ended(state: StudyState) -> str:
     return f"After {asked}, no further one was asked: {_used_up(state)}."
 
 
+def words_at_end(state: StudyState) -> str:
+    """Return the words with which a planner asked nothing more, as they were quoted; empty where none did."""
+    reason = _decided(state, ASK_RULE, "end") or ""
+    return reason.removeprefix(IN_WORDS) if reason.startswith(IN_WORDS) else ""
+
+
 def ask_on(state: StudyState) -> NextQuestion:
     """Return what to ask next: how the inquiry goes on, or what its last judged round leaves open."""
-    if state.concluded_reason is None:
-        return ask_next(state)
+    return ask_next(state if state.concluded_reason is None or state.asked_next is not None else last_judged(state))
+
+
+def last_judged(state: StudyState) -> StudyState:
+    """Return the last round with a verdict; the state itself where none has one."""
     judged = next((each for each in reversed(state.rounds) if each.verdicts), state)
-    return ask_next(replace(judged, declined=False) if judged.verdicts else judged)
+    return replace(judged, declined=False) if judged.verdicts else judged
 
 
 def _used_up(state: StudyState) -> str:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from studies.log.study_state import PlannedExploration, RunState, StudyState
 from studies.records.design import Arm
+from studies.records.planner_words import checked
 from studies.records.sentences import metric_name
 from studies.report.parts.parts import Cell, Table, cell, table
-from studies.report.parts.wording import NONE, number, one_line, plural, value_of
+from studies.report.parts.wording import NONE, number, plural, value_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,8 @@ def _explored(state: StudyState, entry: PlannedExploration) -> ExploredTable:
     )
     rows = [_row(arm, runs.get(arm.name)) for arm in plan.arms]
     columns = ("Arm", "Sets", "Run", f"{metric_name(plan.metric)}, one run")
-    return ExploredTable(one_line(plan.why), said, table(columns, rows, numeric=(3,), cards=True))
+    why = checked(plan.why, [verdict for each in state.rounds for verdict in each.verdicts])
+    return ExploredTable(why, said, table(columns, rows, numeric=(3,), cards=True))
 
 
 def _row(arm: Arm, run: RunState | None) -> list[Cell]:

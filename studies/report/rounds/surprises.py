@@ -25,7 +25,8 @@ def _refuted(state: StudyState) -> Iterator[str]:
     for verdict in state.verdicts:
         if verdict.verdict == "refuted" and state.design is not None:
             claim = state.design.hypothesis(verdict.hypothesis)
-            yield (
-                f"{claim.id} was refuted: {compared(claim)} brought the opposite of the {claim.direction} that was "
-                "claimed."
-            )
+            if not claim.open:
+                yield (
+                    f"{claim.id} was refuted: {compared(claim)} brought the opposite of the {claim.direction} that was "
+                    "claimed."
+                )

@@ -274,13 +274,13 @@ def run_row(design: Design | None, run: RunState) -> list[Cell]:
 def _outcome(run: RunState) -> Cell:
     words = {"ended": "not finished", "running": "still running", "planned": "not launched"}
     if run.invalid is not None:
-        return cell(f"invalid: {run.invalid[0]}", "invalid")
+        return cell(f"{'invalid' if run.attempts else 'never begun'}: {run.invalid[0]}", "invalid")
     return cell(words.get(run.status, run.status), run.status)
 
 
 def _story(run: RunState) -> str:
     told = [_attempt(attempt) for attempt in run.attempts]
-    return "; ".join([*told, f"invalid: {one_line(run.invalid[1])}"] if run.invalid else told)
+    return "; ".join([*told, f"invalid: {one_line(run.invalid[1])}"] if run.invalid and told else told)
 
 
 def _attempt(attempt: AttemptState) -> str:

@@ -5,18 +5,20 @@ A verdict is only repeated here, never formed.
 
 from __future__ import annotations
 
+import re
+
 from studies.log.study_state import StudyState
 from studies.records.design import Hypothesis, Metric
-from studies.records.planner_words import who
+from studies.records.planner_words import checked, contradicted, quotation, who
 from studies.records.sentences import statement, statement_of
 from studies.records.verdict import Verdict
 from studies.report.parts.deciding_interval import deciding_interval
 from studies.report.parts.parts import Cell, Quote, Table, cell, hash_cell, table
 from studies.report.parts.wording import (
-    LABELS,
     NONE,
     compared,
     counts_said,
+    label,
     number,
     one_line,
     p_value,
@@ -26,7 +28,23 @@ from studies.report.parts.wording import (
     true_minus,
 )
 
+_SIDE = re.compile(", (the predicted side|against the prediction)")
+"""What a rule says of a prediction's side, which an open question has none of."""
 FROM_SCREEN = "written by code from the screen"
+
+
+def last_words(state: StudyState) -> str:
+    """Return the planner's last words as a quotation, held to every round's verdicts; empty where it had none."""
+    if state.said is None:
+        return ""
+    reached = [verdict for each in state.rounds for verdict in each.verdicts]
+    wrong = dict.fromkeys((*state.said.contradicted, *contradicted(state.said.text, reached)))
+    return quotation(state.said.model_copy(update={"contradicted": tuple(wrong)}))
+
+
+def why_asked(state: StudyState) -> str:
+    """Return why a round was asked, in the words of whoever asked, held to the verdicts that were there by then."""
+    return checked(state.why_asked, [verdict for each in state.rounds_before for verdict in each.verdicts])
 
 
 def quotes(state: StudyState) -> tuple[Quote, ...]:
@@ -80,7 +98,11 @@ def numbers_table(state: StudyState) -> Table | None:
 
 def rules(state: StudyState) -> tuple[str, ...]:
     """Return, for each verdict, the rule that decided it."""
-    return tuple(f"{verdict.hypothesis}: {true_minus(verdict.reason)}" for verdict in state.verdicts)
+    opened = {claim.id for claim in claims(state) if claim.open}
+    return tuple(
+        f"{v.hypothesis}: {true_minus(_SIDE.sub('', v.reason) if v.hypothesis in opened else v.reason)}"
+        for v in state.verdicts
+    )
 
 
 def _verdict_row(state: StudyState, claim: Hypothesis, verdict: Verdict | None) -> list[Cell]:
@@ -93,12 +115,15 @@ def _verdict_row(state: StudyState, claim: Hypothesis, verdict: Verdict | None) 
         cell(f"{claim.id}: {compared(claim)}"), cell(signed(verdict.estimate, unit=unit) if verdict else NONE),
         cell(ends), cell(counts_said(verdict) if verdict else NONE),
         cell(f"{span(prediction.low, prediction.high, unit=unit)} ({percent(prediction.level)})"), cell(inside),
-        _verdict_cell(verdict),
+        verdict_cell(state, verdict),
     ]  # fmt: skip
 
 
-def _verdict_cell(verdict: Verdict | None) -> Cell:
-    return cell(LABELS[verdict.verdict], verdict.verdict) if verdict else cell(NONE)
+def verdict_cell(state: StudyState, verdict: Verdict | None) -> Cell:
+    """Return a verdict's word as a cell; a dash for none."""
+    if verdict is None or state.design is None:
+        return cell(NONE)
+    return cell(label(state.design.hypothesis(verdict.hypothesis), verdict), verdict.verdict)
 
 
 def _numbers_row(state: StudyState, claim: Hypothesis | None, verdict: Verdict | None) -> list[Cell]:

@@ -9,6 +9,7 @@ from studies.log.study_state import StudyState
 from studies.records.design import Design
 from studies.statistics.samples import constant, spread_interval
 from studies.verdicts.judge import gather
+from studies.verdicts.verdict import LEAST_KEPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,8 @@ class NoiseMet:
     high: float
     """Ends of the 95 % interval of what is behind `seen`, for normal noise."""
     power: float | None
-    """Probability of seeing the promised effect at `seen`; None where nothing was promised."""
+    """Probability of seeing the promised effect at `seen` with the runs that there are; None where nothing was
+    promised, or nothing can be judged."""
 
     @property
     def ratio(self) -> float:
@@ -46,7 +48,8 @@ def noise_met(state: StudyState) -> NoiseMet | None:
     squares = sum(_squares(values) for values in told)
     low, high = spread_interval(squares, df)
     seen = math.sqrt(squares / df)
-    return NoiseMet(design.noise.sd, seen, low, high, _power(design, seen))
+    fewest = min([min(v.n_control, v.n_treatment) for v in state.verdicts] or [len(design.seeds)])
+    return NoiseMet(design.noise.sd, seen, low, high, _power(design, seen, fewest))
 
 
 def _squares(values: list[float]) -> float:
@@ -54,9 +57,12 @@ def _squares(values: list[float]) -> float:
     return math.fsum((value - mean) ** 2 for value in values)
 
 
-def _power(design: Design, sd: float) -> float | None:
+def _power(design: Design, sd: float, runs: int) -> float | None:
     from studies.statistics.power import power, shape_of  # needs scipy, which takes a while
 
-    if design.promise is None or not design.hypotheses or design.test == "boschloo":
+    least = 2 if design.collapse is None else LEAST_KEPT
+    if design.promise is None or not design.hypotheses or design.test == "boschloo" or runs < least:
         return None
-    return min(power(shape_of(design, claim), design.promise.effect, sd) for claim in design.hypotheses)
+    shapes = (shape_of(design, claim) for claim in design.hypotheses)
+    made = (shape if runs == shape.seeds else shape.with_seeds(runs) for shape in shapes)
+    return min(power(shape, design.promise.effect, sd) for shape in made)

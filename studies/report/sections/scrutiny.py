@@ -21,7 +21,7 @@ from studies.records.sentences import metric_name
 from studies.report.measures.remarks import measure_remarks
 from studies.report.parts.evidence import BEFORE, Evidence
 from studies.report.parts.parts import Level, Remark
-from studies.report.parts.wording import number, one_line, percent, plural, signed, sized, span
+from studies.report.parts.wording import number, one_line, percent, plural, signed, span
 from studies.report.sections.deviations import touched
 from studies.report.sections.isolation import brought, sandboxes
 from studies.report.sections.noise_met import noise_met
@@ -151,7 +151,9 @@ def _feared(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
         if hypothesis.confounds:
             said = "; ".join(one_line(confound) for confound in hypothesis.confounds)
             yield Remark(
-                "threat", f"Feared for {hypothesis.id} before the data, and not ruled out by the design: {said}."
+                "threat",
+                f"Feared for {hypothesis.id} before the data, quoted from its lock, and not ruled out by the "
+                f'design: "{said}".',
             )
 
 
@@ -170,16 +172,7 @@ def _small(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     counts = {arm.name: len(state.values(arm.name)) for arm in state.design.arms}
     if min(counts.values()) < SMALL_ARM:
         said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
-        yield Remark("threat", f"Few runs per arm ({said}): one unusual seed can move a mean; {_resolution(state)}")
-
-
-def _resolution(state: StudyState) -> str:
-    halves = [(v.high - v.low) / 2 for v in state.verdicts if v.low is not None and v.high is not None]
-    if not halves:
-        return "what size of difference the study could have seen is not known."
-    metric = state.design.metric if state.design is not None else None
-    size = number(max(halves)) if metric is None else sized(max(halves), metric)
-    return f"differences smaller than about {size} cannot be told from zero here."
+        yield Remark("threat", f"Few runs per arm ({said}): one unusual seed can move a mean.")
 
 
 def _one_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
@@ -229,7 +222,10 @@ def _partial(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    codes = Counter((run.spec.arm, run.invalid[0]) for run in state.runs_in("confirm") if run.invalid is not None)
+    given_up = [run for run in state.runs_in("confirm") if run.invalid is not None]
+    if unbegun := sum(not run.attempts for run in given_up):
+        yield Remark("note", f"{plural(unbegun, 'planned run')} never began: no result of theirs is left out.")
+    codes = Counter((run.spec.arm, run.invalid[0]) for run in given_up if run.invalid is not None and run.attempts)
     counted = state.design.counted_as_worst if state.design else ()
     if worst := {key: n for key, n in codes.items() if key[1] in counted}:
         said = ", ".join(f"{plural(n, 'run')} of {arm} by {code}" for (arm, code), n in worst.items())
@@ -357,8 +353,9 @@ def other_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
     promise, unit = state.design.promise, state.design.metric.unit
     had = ""
     if promise is not None and found.power is not None:
-        had = f"; at the spread that was met, {number(promise.effect, unit=unit)} is seen with "
-        had += f"{percent(round(found.power, 2))}, not the planned {percent(promise.power)}"
+        less = f", not the planned {percent(promise.power)}" if round(found.power, 2) < promise.power else ""
+        had = f"; at the spread and the runs that were met, {number(promise.effect, unit=unit)} is seen with "
+        had += f"{percent(round(found.power, 2))}{less}"
     times = f"{found.ratio:.1f} times as large" if found.ratio > 1 else f"{1 / found.ratio:.1f} times smaller"
     yield Remark(
         "threat" if found.ratio > 1 else "note",

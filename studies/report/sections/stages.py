@@ -12,7 +12,8 @@ from studies.records.design import Arm
 from studies.records.run_specs import NOISE_ARM
 from studies.records.verdict import Verdict
 from studies.report.parts.parts import Cell, Table, cell, table
-from studies.report.parts.wording import LABELS, NONE, counts_said, number, percent, plural, signed, span, value_of
+from studies.report.parts.wording import NONE, counts_said, number, percent, plural, signed, span, value_of
+from studies.report.sections.claims import verdict_cell
 from studies.report.sections.procedure import screen_said
 from studies.statistics.samples import spread
 
@@ -109,15 +110,15 @@ def _look(state: StudyState, verdict: Verdict) -> list[Cell]:
         cell(verdict.hypothesis), cell(str(verdict.look)), cell(counts_said(verdict)),
         cell(signed(verdict.estimate, unit=unit)),
         cell(f"{span(verdict.low, verdict.high, unit=unit)} ({percent(round(verdict.level, 4))})"),
-        cell(LABELS[verdict.verdict], verdict.verdict), cell("; ".join(f"{d.action} ({d.rule})" for d in decided)),
+        verdict_cell(state, verdict), cell("; ".join(f"{d.action} ({d.rule})" for d in decided)),
     ]  # fmt: skip
 
 
 def _replicated(state: StudyState, verdict: Verdict) -> list[Cell]:
     confirmed, unit = state.verdict_on(verdict.hypothesis), _unit(state)
     return [
-        cell(verdict.hypothesis), cell(LABELS[confirmed.verdict], confirmed.verdict) if confirmed else cell(NONE),
-        cell(LABELS[verdict.verdict], verdict.verdict), cell(signed(verdict.estimate, unit=unit)),
+        cell(verdict.hypothesis), verdict_cell(state, confirmed), verdict_cell(state, verdict),
+        cell(signed(verdict.estimate, unit=unit)),
         cell(span(verdict.low, verdict.high, unit=unit)), cell(counts_said(verdict)),
     ]  # fmt: skip
 

@@ -165,3 +165,17 @@ def test_models_are_compared_unless_nothing_is_to_be_learned_with_any_of_them() 
     assert "had equal rewards" in found.message
     alike = models_refused(bank=gaining(0.0, sd=0.0))
     assert "job gained 0" in alike.message, "gains that are all alike say nothing of the noise"
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("train more steps, --set steps=40, or ask for another metric, --metric success",
+         "train more steps, or ask for another metric"),
+        ("look for a smaller effect (--effect)", "look for a smaller effect"),
+        ("name one (--metric transfer:arith)", "name one"), ("expected arms; found 1--2 of them", "same"),
+    ],
+)  # fmt: skip
+def test_a_planner_is_told_of_no_flag_wherever_a_design_is_refused(message: str, told: str) -> None:
+    assert DesignRefused(message).for_planner == (message if told == "same" else told)
+    assert DesignRefused(message).message == message

@@ -11,6 +11,7 @@ from research.findings.recipe import Recipe, recipe_of
 from research.installation.base_job import base_settings
 from studies import EventType, StudyState, judge_hypothesis
 from studies.records.design import Arm
+from studies.report.rounds.answer import recipe_said
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.in_rounds import InRounds
@@ -125,6 +126,19 @@ def test_rounds_that_contradict_each_other_leave_the_value_alone(study: InRounds
     found = told(study)
     assert job(found).same(base(study.state()))
     assert_golden(found.notes[1].partition("contradicts")[2])
+
+
+def test_the_report_and_the_job_of_a_study_are_one_recipe(study: InRounds) -> None:
+    answered(study)
+    study.begin_next()
+    asked(study, "group_size", 4, 16, -0.2)
+    assert told(study).confirmed == ()
+    assert recipe_said(study.state())[0].startswith("Nothing was confirmed")
+    study.begin_next()
+    answered(study, 16, 32)
+    (value,), said = told(study).confirmed, recipe_said(study.state())
+    assert value.fields == {"group_size": 32}
+    assert [line for line in said if "rather than" in line and f"{value.text} rather than" not in line] == []
 
 
 def test_a_value_that_was_compared_with_another_one_than_the_best_so_far_is_left_out(study: InRounds) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from research.base_fields import fixed_fields
 from research.errors import BadJob
-from research.installation.base_job import base_job, base_job_of, base_settings
+from research.installation.base_job import base_job, base_job_of, base_settings, far_off
 from swarm.job import Job, PathModel
 from tests.research.model_folders import model_at
 
@@ -24,6 +24,15 @@ def test_without_a_file_and_a_folder_there_is_none_and_a_study_has_the_default()
     assert base_job(None, None) is None
     assert base_settings(None) == {}
     assert base_job_of({}) == Job()
+
+
+@pytest.mark.parametrize(
+    ("rate", "said"), [(1e-3, None), (0.0, None), (0.012, None), (0.09, "usual for the tiny model"), (1e-5, "far from")]
+)
+def test_a_step_size_far_from_the_usual_one_is_told(rate: float, said: str | None) -> None:
+    told = far_off(Job(learning_rate=rate))
+    assert (told is None) if said is None else (said in str(told) and f"{rate:g}" in str(told))
+    assert "all weights" in str(far_off(Job(model=PathModel(path="m"), learning_rate=1e-3)))
 
 
 def test_a_job_survives_a_studys_settings_whole(tmp_path: Path) -> None:

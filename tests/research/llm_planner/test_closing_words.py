@@ -97,6 +97,14 @@ def test_a_verdict_is_held_against_the_hypothesis_that_its_clause_names() -> Non
     )
 
 
+def test_a_verdict_that_is_said_of_no_claim_by_its_id_is_every_claims_or_not_reached() -> None:
+    both = judged(verdict("h1"), verdict("h2", "supported"))
+    said = "The learning rate is supported too. Easy-first order is proven! h2 is confirmed."
+    assert voiced("llm m", said, both).contradicted == ("supported", "proven")
+    alike = judged(verdict("h1", "supported"), verdict("h2", "supported"))
+    assert voiced("llm m", "Both are supported.", alike).contradicted == ()
+
+
 def test_a_quotation_says_who_said_it_and_what_is_wrong_with_it() -> None:
     said = PlannerWords(
         by="llm m", text="It is\nSUPPORTED, p < 0.0001.", unfounded=("0.0001",), contradicted=("SUPPORTED",)

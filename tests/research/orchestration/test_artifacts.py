@@ -114,7 +114,7 @@ def test_artifacts_of_an_inquiry_hold_the_rounds_before(tmp_path: Path) -> None:
     plan = shown["plan"].make()
     assert "## Rounds before\n\n- Round 1: Whether group\\_size = 16 raises" in plan
     assert f"h1 supported; locked as {(state.rounds_before[0].design_hash or '')[:16]}" in plan
-    assert "**Round 2 of at most 3**: group\\_size = 32 is the rung above." in plan
+    assert '**Round 2 of at most 3**, asked as: "group\\_size = 32 is the rung above."' in plan
     judged = [(row["round"], row["hypothesis"]) for row in json.loads(shown["verdicts"].make())]
     assert judged == [(1, "h1"), (2, "r2h1")]
     table = shown["runs"].make()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from statistics import fmean
 from typing import Any, cast
 
@@ -159,6 +160,18 @@ def test_a_metric_that_the_topics_words_chose_may_be_replaced_and_the_users_own_
     assert preview(context(AskedMetric("episodes", 0.7, words="faster")), planner).metric.threshold == 0.8
     with pytest.raises(DesignRefused, match=r"the metric episodes:0\.7, which the user"):
         preview(context(AskedMetric("episodes", 0.7)), Naming("episodes:0.8"))
+
+
+def test_what_a_model_chose_by_itself_and_what_of_the_topic_nobody_read_is_said() -> None:
+    ordered = replace(context(), topic="does the order of tasks, easy-first or mixed, matter for larger groups?")
+    asked = preview(replace(ordered, topic="larger groups on guess"), Naming("", smallest_effect=0.1))
+    assert (asked.not_tested, asked.notes) == ((), ())
+    seen = preview(ordered, Naming("transfer:arith", direction="increase", predicted_low=-0.1, predicted_high=0.3,
+                                   smallest_effect=0.05))  # fmt: skip
+    assert all(word in "".join(seen.not_tested) for word in ("order", "easy-first", "mixed"))
+    chosen = ("metric transfer:arith", "effect of 0.05", "environment guess")
+    assert [name for name in chosen if name not in " ".join(seen.notes)] == []
+    assert " ".join(seen.notes).count("planner's choice") == 3
 
 
 @pytest.mark.parametrize(("metric", "said"), [("speed", "they are success"), ("episodes", "expected a threshold")])

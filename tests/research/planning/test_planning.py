@@ -28,6 +28,7 @@ from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.records.design import Hypothesis
 from studies.records.planner_words import PlannerWords
 from studies.records.run_specs import noise_spec
+from studies.report.headline.next_question import AskedStudy, NextQuestion
 from tests.research.bench import STUDY, Cut, CutLog, Knows
 from tests.research.calibrated import Came, verdict_on
 from tests.research.factories import make_claim
@@ -320,6 +321,23 @@ def test_a_conclusion_is_asked_for_with_arms_warnings_verdicts_and_quoted_notes(
     assert facts["budget"]["seconds_left"] == 100
     assert planning(home, log, planner).conclusion(state_of(log), 50.0) == said
     assert len(planner.shown) == 1, "the written turn is used again"
+
+
+def test_advice_that_the_compiler_refuses_is_not_given(
+    home: Home, log: EventLog, judged: Callable[..., StudyState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, asked = judged(), AskedStudy(6000.0, "learning_rate 0.003 vs 0.01 on guess", effect=0.3)
+    wanted = [
+        NextQuestion("too much", "ajet research 1", asked),
+        NextQuestion("what fits", "ajet research 2", replace(asked, effect=0.02)),
+    ]
+    monkeypatch.setattr("research.planning.planning.leads", lambda state: wanted)
+    monkeypatch.setattr(Knows, "levels", lambda bank, job, metric: (0.957, 0.958))
+    advising = planning(home, log, ScriptedPlanner(), Knows())
+    assert advising.advice(state) == {"why": "what fits", "command": "ajet research 2"}
+    del wanted[1]
+    assert advising.advice(state)["command"] == ""
+    assert "0.958" in advising.advice(state)["why"]
 
 
 def test_an_action_of_another_stage_is_refused(home: Home, log: EventLog) -> None:

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.errors import DesignRefused
+from research.planner.digest import tunable_facts
 from research.proposals.arms import common_controls, compare, feared, field_value, lint_arms, possible
 from studies.records.design import Hypothesis
 from studies.records.design_parts import Prediction
@@ -33,6 +34,16 @@ def test_values_are_held_in_the_fields_own_type(field: str, value: Any, held: An
     found = field_value(field, value)
     assert found == held
     assert type(found) is type(held)
+
+
+def test_a_step_size_that_nobody_says_is_the_usual_one_of_the_model_and_of_what_of_it_trains() -> None:
+    base, varied = Job(model=PathModel(path="m")), (claim("group_size", 4, 16),)
+    assert compare("guess", varied, {}, base).base.learning_rate == 2e-5
+    assert compare("guess", varied, {"lora_rank": 8}, base).base.learning_rate == 5e-4
+    assert compare("guess", (claim("lora_rank", 8, 16),), {}, base).base.learning_rate == 5e-4
+    assert compare("guess", varied, {}, Job(model=base.model, learning_rate=1e-4)).base.learning_rate == 1e-4
+    (rate,) = (facts for facts in tunable_facts(base) if facts.name == "learning_rate")
+    assert (rate.default, rate.ladder) == (2e-5, (6e-6, 2e-5, 6e-5))
 
 
 @pytest.mark.parametrize(

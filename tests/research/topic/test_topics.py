@@ -32,7 +32,7 @@ from research.topic.lexicon import DOWN, UP, stem
 from research.topic.requests import split_requests
 from studies.records.design import Budget, Hypothesis
 from studies.records.sentences import sentences
-from studies.report.headline.headline import headline
+from studies.report.headline.next_question import leads
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables
 from tests.research.compiling import compile_design, refusal
@@ -83,7 +83,7 @@ def claim(entry: Any, accepted: Hypothesis) -> list[Any]:
     """Return variable, control, treatment, and what is unusual: its direction, what is sought, even odds, its arms."""
     sides = entry.sides if entry.variable == "configuration" else (entry.control, entry.treatment)
     unusual = {
-        entry.direction: entry.direction != "increase", accepted.sought: accepted.sought != "difference",
+        entry.direction: entry.direction != "increase", accepted.sought: accepted.sought == "equivalence",
         "open": entry.probability == 0.5, f"by {entry.moderator}": entry.moderator,
         "over " + " ".join(map(str, entry.ladder)): entry.ladder,
     }  # fmt: skip
@@ -194,7 +194,7 @@ def test_the_next_question_of_a_report_is_read_as_it_was_meant(
     tmp_path: Path, means: tuple[float, float], sd: float, seeds: int, expected: tuple[str, int, int]
 ) -> None:
     design = promised(seeds, base_job=base_job())
-    command = shlex.split(headline(judged(with_means(tmp_path, *means, sd), design)).next.command)
+    command = shlex.split(leads(judged(with_means(tmp_path, *means, sd), design))[0].command)
     assert compared(command[2]) == [expected]
 
 

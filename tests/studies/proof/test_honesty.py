@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from studies import EventType
 from studies.proof import Proof, exported, verify
+from studies.proof.verdicts import _same_numbers
 from tests.studies.proof import forging
 from tests.studies.proof.conftest import Kept
 
@@ -255,3 +256,10 @@ def test_a_runs_file_outside_the_folder_is_named_and_read_by_nobody(kept: Kept, 
     )
     assert f"{outside}: it lies outside" in places(proof)
     assert any("not built again" in sentence for sentence in proof.told)
+
+
+def test_a_reason_in_other_digits_is_the_same_and_one_with_other_numbers_is_not() -> None:
+    written = "interval (-1.681 to +1,294 episodes)"
+    assert _same_numbers(written, "interval (-2 to +1,294 episodes)")
+    assert not _same_numbers(written, "interval (-3 to +1,294 episodes)")
+    assert not _same_numbers(written, "interval (-2 to +294 episodes)")

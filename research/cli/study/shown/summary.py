@@ -22,9 +22,9 @@ from studies.log.lock_file import lock_error
 from studies.log.study_state import ApprovalAnswer, AskedApproval, PlannerNote
 from studies.proof import DOES_NOT_FOLLOW, doubt
 from studies.question import question_of
-from studies.records.planner_words import quotation
 from studies.records.verdict import Verdict
 from studies.report.headline.headline import HeadlineAnswer, headline
+from studies.report.sections.claims import last_words
 
 CORRUPT = "corrupt"
 """Status of a study whose log cannot be read."""
@@ -192,13 +192,13 @@ def ending(state: StudyState, folder: Path) -> RenderableType:
         named = len(head.answers) > 1 or state.rounds_before
         lines += _answered(state, folder, answer, f"{answer.hypothesis}: " if named else "")
     if state.said is not None:
-        lines.append(Text(f"{'declined' if state.declined else 'said'}  {quotation(state.said)}"))
+        lines.append(Text(f"{'declined' if state.declined else 'said'}  {last_words(state)}"))
     doubted = head.warnings or any(doubt(each, folder, found) for each in state.rounds for found in each.verdicts)
     if state.most_rounds > 1:
         asked_on = (decision.reason for decision in state.decisions if decision.rule == ASK_RULE)
         lines += [Text(f"no further question: {reason}") for reason in asked_on]
     if state.status == "concluded" and not doubted:
-        lines.append(Text(f"ask next, {head.next.why}: {head.next.command}"))
+        lines.append(Text(f"ask next, {head.next.why}{f': {head.next.command}' if head.next.command else ''}"))
     if state.status == "stopped":
         lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
     if state.status == "paused":

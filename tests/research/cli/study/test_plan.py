@@ -216,7 +216,10 @@ def test_the_job_lies_under_all_arms_and_a_topic_compares_with_what_it_has(ajet:
 def test_a_plan_says_which_model_is_trained_and_that_its_price_is_a_guess(ajet: Ajet) -> None:
     out = ajet("study", "plan", *VARY, "--model-path", "mine", "--env", "arith", "--budget", "4h").out
     assert "job  model = mine" in out
+    assert "unusual learning_rate 0.001 is far from 2e-05" in " ".join(out.split())
     assert "here: estimated from 6 parameters" in " ".join(out.split())
+    asked = ("--vary", "group_size=4,16", "--model-path", "mine", "--env", "arith", "--budget", "4h")
+    assert "assumed learning_rate = 2e-05" in " ".join(ajet("study", "plan", *asked).out.split())
 
 
 @pytest.mark.usefixtures("place")
@@ -233,4 +236,4 @@ def test_models_are_compared_by_flags_and_by_a_topic_that_names_their_folders(
 ) -> None:
     found = planned(ajet, *asked, "--budget", "4h")
     assert (found["arms"], found["not_tested"]) == (["model=mine", "model=theirs"], [])
-    assert ("raises the gain" in found["tested"][0], found["noise_runs_first"] > 0) == (True, True)
+    assert ("changes the gain" in found["tested"][0], found["noise_runs_first"] > 0) == (True, True)

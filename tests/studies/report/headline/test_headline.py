@@ -13,9 +13,11 @@ from studies.records.design import Arm, Design
 from studies.records.design_parts import CollapseRule, Promise
 from studies.records.verdict import CollapseRate, Verdict
 from studies.report.headline.headline import answer_line, headline
+from studies.report.headline.next_question import leads
 from studies.report.headline.practice import in_practice
 from studies.report.parts.deciding_interval import deciding_interval
 from studies.report.parts.wording import span
+from studies.report.sections.claims import rules
 from tests.golden import assert_golden
 from tests.studies.report.pages import missing, pages, section
 from tests.studies.synthetic import Synthetic, coded_design, design, hypothesis
@@ -54,7 +56,7 @@ def test_a_verdict_says_what_to_do_and_what_to_ask_next_with_one_interval_at_one
     (answer,) = head.answers
     assert answer.verdict == verdict
     assert_golden(f"{answer.sentence}\n{answer.practice}")
-    assert shlex.split(head.next.command)[:3] == ["ajet", "research", f"{topic} with 40 training steps"]
+    assert shlex.split(leads(state)[0].command)[:3] == ["ajet", "research", f"{topic} with 40 training steps"]
     assert "--effect 0.05" in head.next.command
     interval = deciding_interval(promised(seeds), state.verdicts[0])
     assert interval.level == (0.9 if verdict == "equivalent" else 0.95)
@@ -127,7 +129,7 @@ def test_of_several_hypotheses_each_has_an_answer_and_values_that_were_tried_are
 def test_a_question_that_words_cannot_ask_again_is_asked_by_the_studys_own_command(tmp_path: Path) -> None:
     study = Synthetic(tmp_path, means={"reward=built-in": 0.5, "reward=dense": 0.6})
     head = headline(judged(study, coded_design()))
-    assert shlex.split(head.next.command) == ["ajet", "research", study.topic, "--budget", "15m"]
+    assert shlex.split(head.next.command) == ["ajet", "study", "plan", study.topic, "--budget", "15m"]
 
 
 def test_what_is_asked_next_keeps_equal_episodes_and_the_aim_to_see_no_difference(tmp_path: Path) -> None:
@@ -137,10 +139,50 @@ def test_what_is_asked_next_keeps_equal_episodes_and_the_aim_to_see_no_differenc
     def asked_next(**changes: str) -> str:
         claims = tuple(claim.model_copy(update=changes) for claim in state.design.hypotheses)
         changed = replace(state, design=state.design.model_copy(update={"hypotheses": claims}))
-        return shlex.split(headline(changed).next.command)[2]
+        return shlex.split(leads(changed)[0].command)[2]
 
     assert asked_next(matched="episodes") == f"{asked_next()} at the same number of episodes"
     assert asked_next(sought="equivalence") == state.topic
+
+
+def test_only_what_was_compiled_is_advised_and_of_an_older_study_a_plan_that_runs_nothing(study: Synthetic) -> None:
+    state = study.whole()
+    assert headline(state).next.command == leads(state)[0].command.replace("ajet research", "ajet study plan")
+    recorded = replace(state, asked_next={"why": "nothing that could be had", "command": ""})
+    assert headline(recorded).next.command == ""
+
+
+@pytest.mark.parametrize(("verdict", "said"), [("equivalent", "do not choose"), ("supported", "prefer neither")])
+def test_trainings_that_collapsed_are_counted_in_what_is_advised(tmp_path: Path, verdict: str, said: str) -> None:
+    state = judged(with_means(tmp_path, 0.78, 0.67), promised())
+    rates = tuple(
+        CollapseRate(arm=arm.name, count=n, of=5, low=0, high=1, upper=1) for n, arm in enumerate(state.design.arms)
+    )
+    claimed = state.verdicts[0].model_copy(update={"verdict": verdict, "estimate": 0.02, "collapses": rates})
+    assert in_practice(state, state.design, state.design.hypotheses[0], claimed).startswith(said)
+    commands = [lead.command for lead in leads(replace(state, verdicts=(claimed,)))]
+    assert [command for command in commands if "64" in command] == [], "the treatment itself collapses"
+    assert "--metric collapse" in commands[-1]
+
+
+def test_an_open_question_is_answered_whichever_way_it_goes(tmp_path: Path) -> None:
+    claim = hypothesis(sought="either")
+    state = judged(with_means(tmp_path, 0.66, 0.52), promised(hypotheses=(claim,)))
+    head = headline(state)
+    assert (state.verdicts[0].verdict, head.answers[0].label) == ("refuted", "Difference shown")
+    assert "other side" not in head.answers[0].sentence
+    assert "changes the hidden success" in head.question.tested[0]
+    assert "against the prediction" in state.verdicts[0].reason
+    assert "against the prediction" not in "".join(rules(state))
+    assert leads(state)[0].why == "whether 1 goes further"
+
+
+def test_no_value_beyond_one_that_an_earlier_round_tried_is_asked_next(study: Synthetic) -> None:
+    state = study.whole()
+    wider = design((hypothesis("h1", 64),))
+    known = replace(state, rounds_before=(replace(state, design=wider),))
+    assert "16 vs 64" in leads(state)[0].command
+    assert "4 vs 16" in leads(known)[0].command
 
 
 def test_too_few_trainings_that_did_not_collapse_are_told_in_practice() -> None:

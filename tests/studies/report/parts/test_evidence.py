@@ -117,6 +117,7 @@ def test_durations_are_said_as_people_say_them(seconds: float | None, said: str)
 def test_numbers_keep_their_sign_and_three_decimals_and_commands_can_be_pasted() -> None:
     assert wording.signed(0.12) == "+0.120"
     assert wording.signed(-0.0304) == "\N{MINUS SIGN}0.030"
+    assert (wording.signed(-0.0004), wording.number(-0.0004), wording.signed(-0.0)) == ("0.000", "0.000", "0.000")
     assert wording.number(None) == "–"
     assert wording.p_value(1e-9) == "< 0.001"
     assert wording.percent(0.95) == "95 %"
@@ -124,6 +125,15 @@ def test_numbers_keep_their_sign_and_three_decimals_and_commands_can_be_pasted()
     assert [wording.plural(n, "run") for n in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
     assert wording.command_line(["ajet", "research", "is it's so?"]) == """ajet research 'is it'"'"'s so?'"""
     assert wording.command_line("make research") == "make research"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "unit", "said"),
+    [(-1.681, 294, "episodes", "−2 to +294"), (-0.3, 294, "episodes", "−0.3 to +294.0"), (-16, 348, "s", "−16 to +348"),
+     (0.0002, 0.1, "", "+0.0002 to +0.1000"), (-0.25, 0, "", "−0.250 to 0.000"), (None, 1, "", "–")],
+)  # fmt: skip
+def test_the_ends_of_an_interval_have_the_digits_of_its_scale(low: Any, high: float, unit: str, said: str) -> None:
+    assert wording.span(low, high, unit=unit) == said
 
 
 @given(st.lists(st.integers(0, 512), min_size=2, max_size=6), st.lists(st.integers(0, 512), min_size=2, max_size=6))

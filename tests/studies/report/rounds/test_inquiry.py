@@ -10,12 +10,13 @@ import pytest
 
 from studies import ReportError, StudyState
 from studies.records.design import CONFIGURATION, Arm
+from studies.records.planner_words import PlannerWords
 from studies.report.build import render_report
 from studies.report.figures import drawing
 from studies.report.parts.evidence import gather
 from studies.report.rounds.answer import recipe_said
 from studies.report.rounds.ending import why_ended
-from studies.report.rounds.recipe import SettingRecipe, recipes
+from studies.report.rounds.recipe import SettingRecipe, apart, recipes
 from studies.report.rounds.spending import ledger_section
 from studies.report.rounds.surprises import surprised
 from tests.golden import assert_golden
@@ -132,6 +133,17 @@ def test_a_refuted_direction_and_a_missed_prediction_surprise(inquiry: Inquiry) 
         assert_golden("\n".join(surprised(replace(state, verdicts=(changed,)), evidence)))
 
 
+def test_what_a_planner_writes_is_quoted_below_the_results_and_held_to_the_claims(inquiry: Inquiry) -> None:
+    said = PlannerWords(by="llm m", text="r2h1 is supported; r3h1 too.", unfounded=())
+    second = replace(inquiry.state.rounds[1], why_asked="h1 was REFUTED, which is confirmed.")
+    state = replace(inquiry.state, said=said, rounds_before=(inquiry.state.rounds[0], second))
+    page = render_report(state, inquiry.folder)["report.md"].replace("\\", "")
+    why, last = page.index("h1 was REFUTED"), page.index("r2h1 is supported")
+    assert "(verdicts that were not reached: REFUTED" in page[why : why + 120]
+    assert page.index("## Round 2") < page.index("**Verdict:**", page.index("## Round 2")) < why
+    assert max(page.rindex("**Verdict:**"), page.index("## Claims by round")) < last
+
+
 def test_an_inquiry_that_goes_on_says_how_far_it_is(inquiry: Inquiry) -> None:
     running = inquiry.until(lambda state: state.round == 2 and bool(state.verdicts))
     assert_golden(why_ended(running.state))
@@ -170,11 +182,11 @@ def in_arith(*rounds: StudyState) -> SettingRecipe:
 
 
 def better(*rounds: StudyState) -> list[tuple[int, Any, Any]]:
-    return [(value.round, value.better, value.other) for value in in_arith(*rounds).values.values()]
+    return [(value.round, dict(value.fields), dict(value.over)) for value in in_arith(*rounds).values]
 
 
 def test_each_setting_has_a_recipe_of_its_own(inquiry: Inquiry) -> None:
-    found = {recipe.environment: list(recipe.values) for recipe in recipes(inquiry.state.rounds)}
+    found = {recipe.environment: list(recipe.values[0].fields) for recipe in recipes(inquiry.state.rounds)}
     assert found == {"arith": [RATE], "guess": [RATE]}
     assert_golden("\n".join(recipe_said(inquiry.state)))
 
@@ -190,16 +202,18 @@ def test_what_a_later_round_did_not_show_again_is_taken_back_and_said(inquiry: I
 def test_a_further_value_replaces_the_best_one_only_where_it_was_shown_to_be_better(inquiry: Inquiry) -> None:
     first, second, _ = inquiry.state.rounds
     turned = judged(second, 0.003, 0.01, verdict="refuted", estimate=-0.2, low=-0.3, high=-0.1)
-    assert better(first, turned) == [(2, 0.003, 0.01)], "the last of two that contradict each other counts"
-    assert better(first, judged(second, 0.01, 0.03)) == [(2, 0.03, 0.01)]
-    assert better(first, judged(second, 0.01, 0.03, verdict="inconclusive")) == [(1, 0.01, 0.003)]
-    assert better(first, judged(second, 0.0003, 0.001)) == [(1, 0.01, 0.003)]
+    assert better(first, turned) == [], "of two that contradict each other neither counts"
+    assert better(first, judged(second, 0.01, 0.03)) == [(2, {RATE: 0.03}, {RATE: 0.01})]
+    assert better(first, judged(second, 0.01, 0.03, verdict="inconclusive")) == [(1, {RATE: 0.01}, {RATE: 0.003})]
+    assert better(first, judged(second, 0.0003, 0.001)) == [(1, {RATE: 0.01}, {RATE: 0.003})]
 
 
 def test_what_is_exploratory_or_open_confirms_nothing(inquiry: Inquiry) -> None:
     first, second, _ = inquiry.state.rounds
     assert better(judged(first, 0.003, 0.01, exploratory=True)) == []
-    assert better(judged(first, 0.003, 0.01, exploratory=True), judged(second, 0.003, 0.01)) == [(2, 0.01, 0.003)]
+    assert better(judged(first, 0.003, 0.01, exploratory=True), judged(second, 0.003, 0.01)) == [
+        (2, {RATE: 0.01}, {RATE: 0.003})
+    ]
     unsettled = replace(judged(first, 0.003, 0.01, final=False), decided={})
     assert better(unsettled) == []
 
@@ -208,11 +222,15 @@ def test_values_are_said_to_hold_together_only_where_each_was_tried_with_those_b
     first, _, third = inquiry.state.rounds
     shown = {"verdict": "supported", "estimate": 0.2, "low": 0.1, "high": 0.3}
     later = replace(third, verdicts=(third.verdicts[0].model_copy(update=shown),))
-    assert in_arith(first, later).together
+
+    def together(*rounds: StudyState) -> bool:
+        return not any(apart(in_arith(*rounds).values, {each.round: each.design for each in rounds}))
+
+    assert together(first, later)
     base = {**later.design.base_job, RATE: 0.003}
     without = replace(later, design=later.design.model_copy(update={"base_job": base}))
-    assert not in_arith(first, without).together
-    assert list(in_arith(first, without).values) == [RATE, "episodes_per_step"]
+    assert not together(first, without)
+    assert [list(value.fields) for value in in_arith(first, without).values] == [[RATE], ["episodes_per_step"]]
     assert_golden("\n".join(recipe_said(replace(without, rounds_before=(first,)))))
 
 
@@ -227,6 +245,8 @@ def test_a_search_that_goes_on_from_the_best_of_another_adds_to_its_recipe(inqui
     shows = {"verdict": "supported", "estimate": 0.2, "low": 0.1, "high": 0.3}
     begun = configured(first, {RATE: 0.001, "group_size": 8}, {RATE: 0.003, "group_size": 16}, **shows)
     nearer = configured(second, {RATE: 0.003, "group_size": 16}, {RATE: 0.01}, **shows)
-    assert better(begun, nearer) == [(2, {RATE: 0.01, "group_size": 16}, {RATE: 0.003})]
+    assert better(begun, nearer) == [
+        (1, {"group_size": 16}, {"group_size": 8}), (2, {RATE: 0.01}, {RATE: 0.003}),
+    ]  # fmt: skip
     elsewhere = configured(third, {RATE: 0.0003, "group_size": 16}, {RATE: 0.01}, **shows)
     assert better(begun, elsewhere) == [(1, {RATE: 0.003, "group_size": 16}, {RATE: 0.001, "group_size": 8})]

@@ -8,11 +8,13 @@ import pytest
 
 from studies import EventType, ReportError, StudyState
 from studies.checks.job_fields import confounded, off_design
-from studies.records.design_parts import EnvironmentRecord, Replication
+from studies.records.design_parts import CollapseRule, EnvironmentRecord, Noise, Promise, Replication
 from studies.report.build import render_report
+from studies.report.headline.practice import sight
 from studies.report.parts.evidence import Evidence, gather
 from studies.report.sections.isolation import brought, sandboxes
-from studies.report.sections.scrutiny import checks, threats
+from studies.report.sections.noise_met import noise_met
+from studies.report.sections.scrutiny import checks, other_noise, threats
 from studies.verdicts.judge import judge_hypothesis
 from studies.verdicts.recompute import verdict_follows
 from tests.golden import assert_golden
@@ -111,8 +113,29 @@ def test_a_run_that_went_on_is_told_with_its_step_and_its_attempts(study: Synthe
 
 def test_invalid_runs_are_counted_by_arm_and_code(study: Synthetic) -> None:
     for spec in study.begin(design(seeds=2)):
+        study.launch(spec)
         study.give_up(spec, "nan" if spec.arm == "group_size=16" else "lost")
     assert_golden(said_of(study))
+
+
+def test_a_planned_run_that_never_began_is_no_result_that_is_left_out(study: Synthetic) -> None:
+    for spec in study.begin(design(seeds=2)):
+        study.give_up(spec, "budget_exhausted", "the budget was used up before the run had finished")
+    assert "4 planned runs never began" in said_of(study)
+    assert "left out of the analysis" not in said_of(study)
+    assert "had finished" not in section(pages(study)[0], "Every run").partition("Files and")[0]
+
+
+def test_the_power_that_is_told_is_of_the_runs_that_there_are_and_one_number(study: Synthetic) -> None:
+    promised = {"promise": Promise(power=0.8, effect=0.05), "noise": Noise(sd=0.06, df=20, episodes=512, basis="-")}
+    state = study.whole(design(seeds=5, **promised))
+    (told,) = (remark.text for remark in other_noise(state, gather(state, study.folder)))
+    assert ("is seen with 1" in told or "is seen with 9" in told) == ("not the planned" not in told)
+    few = state.verdicts[0].model_copy(update={"n_control": 2, "n_treatment": 2})
+    locked = state.design.model_copy(update={"collapse": CollapseRule()})
+    assert noise_met(replace(state, verdicts=(few,), design=locked)).power is None
+    assert sight(locked, locked.hypotheses[0], few) is None
+    assert noise_met(replace(state, verdicts=(few,))).power < noise_met(state).power
 
 
 def test_a_large_study_at_the_ceiling_says_so_and_not_that_it_is_small(study: Synthetic) -> None:
