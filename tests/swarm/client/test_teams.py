@@ -21,7 +21,7 @@ from swarm.errors import InvalidRequest, JobConflict, ServerFailed, StoreUnavail
 from swarm.server.episodes import teams
 from swarm.server.episodes.rollout import Rollout
 from swarm.server.episodes.teams import Resolver
-from swarm.wire import ServerState
+from swarm.wire import Ack, ServerState
 from tests.golden import refused
 from tests.swarm.factories import HI
 from tests.swarm.server.support import Served, eventually, job, serving
@@ -239,9 +239,22 @@ async def test_a_member_in_an_evaluation_decides_nothing_and_ends_with_the_other
 
 
 async def test_the_leases_of_a_team_are_kept_while_one_of_its_servers_is_waited_for(tmp_path: Path) -> None:
-    async with pair(tmp_path, **{role: {"lease_ttl_s": 1.5} for role in REWARDS}) as both:  # half of what is waited for
-        team, listener = await both.begin(), both.rollout("listener").teams
-        listener.prepare = failing(6, StoreUnavailable("full"), listener.prepare)  # type: ignore[method-assign]
+    async with pair(tmp_path, **{role: {"lease_ttl_s": 6.0} for role in REWARDS}) as both:
+        team = await both.begin(patience_s=600.0)
+        speaker, listener = both.rollout("speaker"), both.rollout("listener").teams
+        keep, prepare, kept = speaker.heartbeat, listener.prepare, asyncio.Event()
+
+        def heard(*args: Any) -> Ack:
+            kept.set()
+            return keep(*args)
+
+        async def full_until_heard(*args: Any, **kwargs: Any) -> Any:
+            if not kept.is_set():
+                raise StoreUnavailable("full")
+            return await prepare(*args, **kwargs)
+
+        speaker.heartbeat = heard  # type: ignore[method-assign]
+        listener.prepare = full_until_heard  # type: ignore[method-assign]
         await team.end(REWARDS)
         assert both.collected() == [1, 1]
 
