@@ -82,9 +82,13 @@ def _is_roomy(memory: Path) -> bool:
 
 @pytest.fixture(autouse=True)
 def _what_is_chosen_for_all_stays_so() -> Iterator[None]:
-    """Put back what a test left changed of AJET_*: else all that follow it find no PostgreSQL, say, and are skipped."""
+    """Put back what a test left changed of AJET_*: else all that follow it find no PostgreSQL, say, and are skipped.
+
+    And what a command that runs in this process sets for its files.
+    """
     before = _ours()
     yield
+    os.umask(0o022)
     if (now := _ours()) != before:
         for name in now.keys() - before.keys():
             del os.environ[name]

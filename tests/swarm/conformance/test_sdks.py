@@ -16,8 +16,8 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
+from swarm import connections
 from swarm.job import TinyModel
-from swarm.server.http import guard
 from swarm.server.http.endpoint import Patience
 from tests.lazily import lazy
 from tests.swarm.conformance.support import (
@@ -295,7 +295,7 @@ Client = Callable[..., AbstractAsyncContextManager[Any]]
 async def test_errors_are_the_sdk_s_own_classes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sdk_of: Client, ask: Any, name: str, path: str
 ) -> None:
-    monkeypatch.setattr(guard, "FAILURES", 2)
+    monkeypatch.setattr(connections, "FAILURES", 2)
     errors = __import__(name)
 
     async def refusal(kind: type[Exception], lease: Lease, retries: int = 0, **fields: Any) -> Any:

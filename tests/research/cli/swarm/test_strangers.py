@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from base64 import urlsafe_b64encode
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -55,7 +56,8 @@ def stranger(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Stranger)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
-    monkeypatch.setenv("AJET_TOKEN", "t" * 40)
+    role = urlsafe_b64encode(b'{"role": "client"}').decode()
+    monkeypatch.setenv("AJET_TOKEN", f"t.{role}.{'t' * 40}")
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
     server.server_close()

@@ -97,8 +97,9 @@ def test_what_a_server_would_refuse_is_one_line_and_no_file(tmp_path: Path, caps
     folder = save_folder(tmp_path / "m")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
+    out = tmp_path / "out.json"
+    capsys.readouterr()  # how far saving the folder was
     for asked in (job(folder), job(folder, max_context=9999), job(tmp_path / "nothing")):
-        out = tmp_path / "out.json"
         assert main(["--job", asked.model_dump_json(), "--folder-hash", "abc", "--out", str(out)]) == 2
         assert capsys.readouterr().err.count("\n") == 1
         assert not out.exists()

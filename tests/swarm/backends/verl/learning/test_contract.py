@@ -30,7 +30,7 @@ _VOCABULARY = 11
 _CPU = torch.device("cpu")
 _JOBS: list[dict[str, Any]] = [
     {},
-    {"algorithm": "dr_grpo", "entropy_coef": 0.1},
+    {"algorithm": "dr_grpo", "entropy_coef": 0.1, "max_context": 256},
     {"algorithm": "gspo", "rollout_correction": "off", "clip_ratio": 0.05},
     {"kl_coef": 0.2, "loss_weighting": "token", "rollout_correction": "mask"},
     {"epochs": 2, "max_staleness": 1, "clip_ratio": 0.05},
