@@ -34,6 +34,7 @@ def main() -> None:
 
 def _print_whatever_comes() -> None:
     """Escape what the output's encoding does not hold, here and in processes begun from here, in place of failing."""
-    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    if sys.stdout is not None:  # where it is closed
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     encoding = os.environ.get("PYTHONIOENCODING", "").partition(":")[0]
     os.environ["PYTHONIOENCODING"] = encoding + ":backslashreplace"

@@ -75,8 +75,10 @@ class LimitedHttp(HttpToolsProtocol):
         super().connection_made(transport)
         self._waiting = vars(self.server_state).setdefault("waiting", {})
         full = len(self.connections) > most_connections()
-        if self._waiting and (full or len(self._waiting) >= MOST_WAITING):
+        if self._waiting and full:
             next(iter(self._waiting))._drop("crowded")
+        elif len(self._waiting) >= MOST_WAITING and (silent := next(filter(LimitedHttp._is_new, self._waiting), None)):
+            silent._drop("crowded")
         elif full:
             self._count("refused")
             self._refuse(EngineUnavailable("too many connections are open; try again"), HTTPStatus.SERVICE_UNAVAILABLE)
@@ -157,6 +159,10 @@ class LimitedHttp(HttpToolsProtocol):
         if self.cycle.response_complete:
             return self.timeout_keep_alive_task is None
         return self.cycle.more_body and not self.flow.read_paused
+
+    def _is_new(self) -> bool:
+        """Return whether it never brought a whole head: an SDK that pauses between two calls keeps its connection."""
+        return self.cycle is None
 
     def _drop(self, why: str) -> None:
         self._waiting.pop(self, None)

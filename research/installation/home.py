@@ -45,9 +45,10 @@ class Home:
     def locate(cls, environment: Mapping[str, str] = os.environ) -> Home:
         """Return the home of this process without touching the disk: AJET_HOME or `.ajet/`, AJET_DATABASE_URL."""
         path = Path(environment.get("AJET_HOME") or ".ajet").expanduser().absolute()
-        if "?" in str(path):  # in the database's URL it would end the path: another file would be opened
+        database = environment.get("AJET_DATABASE_URL")
+        if "?" in str(path) and not database:  # it would end the path in the database's URL: another file's
             raise HomeError(f"expected a home (AJET_HOME) without ? in its path, found {path}; give it another name")
-        return cls(path, environment.get("AJET_DATABASE_URL") or f"sqlite:///{path / 'ajet.db'}")
+        return cls(path, database or f"sqlite:///{path / 'ajet.db'}")
 
     def prepare(self) -> Home:
         """Make the folder and see that it can be written; raises HomeError with the reason."""
@@ -66,9 +67,10 @@ class Home:
     def _take_from_others(self) -> None:
         """Close to others what earlier versions left open to them in a folder that somebody else had made."""
         for name in ("ajet.db", "ajet.db-wal", "ajet.db-shm", "studies", "models", "environments", "plans", "prefect"):
+            path = self.path / name
             with suppress(OSError):  # it is not there, or is somebody else's
-                if (mode := (self.path / name).stat().st_mode) & 0o077:
-                    (self.path / name).chmod(mode & 0o700)
+                if not path.is_symlink() and (mode := path.stat().st_mode) & 0o077:
+                    path.chmod(mode & 0o700)
 
     def for_reading(self) -> Home:
         """Return it to be looked at: one that is there is not written to, for its disk may be read-only."""

@@ -25,9 +25,12 @@ def begin_process() -> None:
 
 def bypass_proxy(environment: MutableMapping[str, str], *hosts: str) -> None:
     """Have HTTP clients of an environment reach `hosts` without its proxy, if it names one."""
-    if any(name.lower().endswith("_proxy") for name in environment):
-        known = [environment[name] for name in ("no_proxy", "NO_PROXY") if environment.get(name)][:1]
-        environment.update(dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join([*known, *hosts])))
+    if not any(name.lower().endswith("_proxy") for name in environment):
+        return
+    said = ",".join(environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
+    known = [host.strip() for host in said.split(",") if host.strip()]
+    if "*" not in known:
+        environment.update(dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(dict.fromkeys([*known, *hosts]))))
 
 
 def keep_to_one_thread() -> None:

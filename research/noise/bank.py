@@ -34,7 +34,7 @@ from studies.records.base import digest
 from studies.records.design import Metric
 from studies.records.design_parts import CollapseRule, Noise
 from studies.records.run_specs import PLUMBING_ARM
-from swarm.job import Job
+from swarm.job import TINY_CONTEXT, Job, TinyModel
 
 NOISE_SEEDS = LEAST_DF + 2
 """Seeds of an A/A stage: one more than the fewest that give `LEAST_DF`, so that a run may be lost."""
@@ -211,7 +211,10 @@ def job_key(job: Job) -> str:
 
 
 def _but_for_its_seed(job: Job) -> dict[str, Any]:
-    return {name: content for name, content in wherever(job).value().items() if name not in _APART}
+    found = {name: content for name, content in wherever(job).value().items() if name not in _APART}
+    if isinstance(job.model, TinyModel) and job.max_context == TINY_CONTEXT:
+        found["max_context"] = 256  # as it was while what is known of these jobs was measured; no answer comes near it
+    return found
 
 
 def _checked(runs: Iterable[RunState]) -> frozenset[tuple[str, str]]:

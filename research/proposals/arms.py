@@ -192,7 +192,8 @@ def compare(
     require_agreement(base, {name: [value] for name, value in kept.items()})
     under = base or Job.model_validate({name: value for name, value in control.items() if name == MODEL})
     said = {**kept, "environment": environment, **fixed, **control}
-    if "learning_rate" not in fixed_fields(under):
+    usual = usual_rate(under.model, under.lora_rank)
+    if "learning_rate" not in fixed_fields(under) and under.learning_rate == usual:  # an earlier study's is its own
         rank = said.get("lora_rank", under.lora_rank)
         said = {"learning_rate": usual_rate(under.model, int(rank)), **said}
     resolved = _job({**under.model_dump(), **said})

@@ -188,11 +188,18 @@ def _give_up(run: RunState, state: StudyState) -> Iterator[Step]:
     code, why = BUDGET_CODE, "its claim was settled on what the budget had carried"
     if state.design is not None and state.design.screen is not None:
         why = "the screen was ended to keep the confirmation within the budget"
-    elif state.vetoed:
+    elif (run.active is not None and state.vetoed) or _is_vetoed(run, state):
         code, why = VETO_CODE, "nothing needs it any more: its hypothesis was vetoed"
     if run.active is not None and code == VETO_CODE:
         yield StopAttempt(run.run_id, code)
     yield Invalidate(run.run_id, code, why)
+
+
+def _is_vetoed(run: RunState, state: StudyState) -> bool:
+    """Return whether all claims that a run is of are vetoed."""
+    design = state.design
+    of = [h.id for h in design.hypotheses if run.spec.arm in design.contrast_of(h)] if design is not None else []
+    return bool(of) and all(name in state.vetoed for name in of)
 
 
 @once_for_a_state

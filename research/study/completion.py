@@ -7,6 +7,7 @@ a report) is thrown away if somebody appended to the log meanwhile, such as an a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,10 +17,12 @@ from research.results.integrity import spoilt
 from research.scheduling.steps import BuildReport, CompletionStep, ConcludeStudy, Decide, Judge, StopStudy
 from studies import EventType, StudyLog, StudyState
 from studies.log.lock_file import lock_error
+from studies.records.errors import ControllerLeaseLost, HeadMoved, StoreError
 from studies.records.planner_words import PlannerWords
 from studies.report import Report
 from studies.verdicts.judge import judge_hypothesis
 
+log = logging.getLogger(__name__)
 BuildsReport = Callable[[StudyState, Path], Report]
 """Writes the report on a state into the study's folder."""
 
@@ -75,10 +78,19 @@ class Completion:
             case ConcludeStudy(reason):
                 said = self._planning.conclusion(state, seconds_left)
                 quoted = {} if said is None else {"said": said.model_dump(mode="json")}
-                advice = {"next": self._planning.advice(state)}
-                self._record.append(EventType.STUDY_CONCLUDED, {"reason": reason, **quoted, **advice})
+                self._record.append(EventType.STUDY_CONCLUDED, {"reason": reason, **quoted, **self._advice(state)})
             case BuildReport():
                 self._report(state)
+
+    def _advice(self, state: StudyState) -> dict[str, Any]:
+        """Return what is worth doing next. Whatever goes wrong with it keeps no study from its end."""
+        try:
+            return {"next": self._planning.advice(state)}
+        except (StoreError, HeadMoved, ControllerLeaseLost):
+            raise
+        except Exception as error:
+            log.exception("event=no_advice error=%r", str(error))
+            return {}
 
     def _judge(self, state: StudyState, step: Judge) -> None:
         bad = tuple(spoilt(state, self._folder, step.phase))

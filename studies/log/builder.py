@@ -36,7 +36,7 @@ OF_A_ROUND: Final = (
     "hypotheses", "noise_plan", "noise_hash", "noise_seconds", "design", "locked_design", "design_hash", "lock_file",
     "locked", "vetoed", "candidates", "selection", "first_launch", "runs", "has_data", "verdicts", "interim",
     "replications", "superseded", "decisions", "decided", "contexts", "model", "prepared", "why_asked",
-    "explorations", "arm_seeds", "question_try", "judged_short",
+    "explorations", "arm_seeds", "question_try", "judged_short", "stands",
 )  # fmt: skip
 """What each round has of its own; all else is the study's."""
 
@@ -81,6 +81,8 @@ class StateBuilder:
     decisions: list[Decision] = field(default_factory=list)
     decided: dict[str, Decision] = field(default_factory=dict)
     judged_short: dict[tuple[str, Phase], int] = field(default_factory=dict)
+    stands: set[str] = field(default_factory=set)
+    """Hypotheses whose verdict stands though a run of its look began later: earlier versions judged them again."""
     contexts: dict[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
     questions: list[AskedApproval] = field(default_factory=list)
     open_question: AskedApproval | None = None
@@ -197,12 +199,37 @@ class StateBuilder:
         elif spec.phase == "confirm":
             self.supersede(name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec))
 
-    def judged_short_by(self, spec: RunSpec) -> None:
-        """A run begins after its look was judged without it: where a test was made, its level is spent."""
-        again = spec.phase == "replicate"
-        for name, verdict in (self.replications if again else self.verdicts if spec.phase == "confirm" else {}).items():
-            if verdict.p is not None and (again or self._rests_on(verdict, spec)):
-                self.judged_short[name, spec.phase] = verdict.look
+    def reopen_by(self, spec: RunSpec) -> None:
+        """A run begins after its look was judged without it: what it is for and what claims nothing is open again.
+
+        Where a test was made, its level is spent. What others came to stands, though a log of an earlier version may
+        form it once more.
+        """
+        if spec.phase == "replicate":
+            found = [name for name, verdict in self.replications.items() if self._is_open(verdict, spec)]
+            self._spend(self.replications[name] for name in found)
+            self.supersede_replications(found)
+        elif spec.phase == "confirm":
+            rest = [name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec)]
+            found = [name for name in rest if self._is_open(self.verdicts[name], spec)]
+            self._spend(self.verdicts[name] for name in found)
+            self.supersede(found)
+            self.stands |= set(rest) - set(found)
+
+    def settling(self, name: str) -> bool:
+        """Whether a rule ended a claim's confirmation."""
+        return name in self.decided and self.decided[name].action != "continue"
+
+    def _spend(self, verdicts: Iterable[Verdict]) -> None:
+        self.judged_short |= {(one.hypothesis, one.phase): one.look for one in verdicts if one.p is not None}
+
+    def _is_open(self, verdict: Verdict, spec: RunSpec) -> bool:
+        assert self.design is not None
+        name = verdict.hypothesis
+        if name in self.vetoed or spec.arm not in self.design.contrast_of(self.design.hypothesis(name)):
+            return False
+        claims = verdict.final and verdict.verdict not in ("inconclusive", "invalid")
+        return not claims and (spec.phase == "replicate" or not self.settling(name))
 
     def supersede(self, names: Iterable[str]) -> None:
         """Take back the verdicts on these hypotheses, and what was decided by them."""

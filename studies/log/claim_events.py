@@ -170,25 +170,21 @@ def _settled_before(builder: StateBuilder, verdict: Verdict) -> dict[str, Verdic
         for name, other in builder.verdicts.items()
         if name != verdict.hypothesis
         and other.look < verdict.look
-        and (other.final or name in builder.vetoed or _settling(builder, name))
+        and (other.final or name in builder.vetoed or builder.settling(name))
     }
 
 
 def _judge_look(builder: StateBuilder, verdict: Verdict) -> None:
     name = verdict.hypothesis
     if (before := builder.verdicts.get(name)) is not None:
-        if before.final or _settling(builder, name):
+        again = name in builder.stands
+        if (before.final or builder.settling(name)) and not again:
             raise ImpossibleEvent(f"the final verdict on {name} stands; expected no other")
-        if verdict.look <= before.look:
+        if verdict.look <= before.look and not again:
             raise ImpossibleEvent(f"{name} was judged at look {before.look} before; expected a later one")
         builder.interim.append(builder.verdicts.pop(name))
         builder.decided.pop(name, None)
     builder.verdicts[name] = verdict
-
-
-def _settling(builder: StateBuilder, name: str) -> bool:
-    decided = builder.decided.get(name)
-    return decided is not None and decided.action != "continue"
 
 
 def _judge_replication(builder: StateBuilder, verdict: Verdict) -> None:

@@ -153,8 +153,7 @@ def launched(builder: StateBuilder, event: Event, payload: Payload) -> None:
         **_begun(run, payload.get("begins", {})),
     )
     builder.runs[run.run_id] = replace(run, attempts=(*run.attempts, attempt))
-    builder.judged_short_by(run.spec)
-    builder.supersede_by(run.spec)  # from now on it is to be accounted for
+    builder.reopen_by(run.spec)  # from now on it is to be accounted for
     if run.spec.phase not in ("noise", "explore"):
         builder.first_launch = builder.first_launch or Stamp(event.seq, event.ts)
 

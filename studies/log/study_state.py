@@ -509,7 +509,10 @@ class StudyState:
         runs = {(run.spec.arm, run.spec.seed): run for run in self.runs_in("confirm")}
         arms = design.contrast_of(design.hypothesis(hypothesis))
         found = [runs.get((arm, seed)) for arm in arms for seed in design.seeds_of(arm, seen)]
-        return [run for run in found if run is None or (run.collected is None and run.code in ("", BUDGET_EXHAUSTED))]
+        return [
+            run for run in found
+            if run is None or (run.collected is None and (run.cut or run.code in ("", BUDGET_EXHAUSTED)))
+        ]  # fmt: skip
 
     def context_of(self, hypothesis: str, look: int, phase: Phase) -> VerdictContext | None:
         """Return what the current verdict was computed with; None where it is not of this look, or there is none."""

@@ -86,7 +86,9 @@ def _same_numbers(before: str, after: str) -> bool:
 
 
 def _rounded_alike(a: str, b: str) -> bool:
-    return abs(float(a) - float(b)) <= sum(0.5 * 10.0 ** -len(text.partition(".")[2]) for text in {a, b}) * (a != b)
+    """Return whether two numbers are the same, or one is the other with fewer digits."""
+    least, most = sorted(len(text.partition(".")[2]) for text in (a, b))
+    return float(a) == float(b) or (least < most and abs(float(a) - float(b)) <= 0.5 * 10.0**-least + 1e-12)
 
 
 def _take(place: str, name: str, before: Any, after: Any, findings: Findings) -> None:

@@ -267,7 +267,7 @@ class PlayLoop(ABC, Generic[PlayT, AnswerT]):
                 agents.call_soon_threadsafe(free.set)
                 ttl = min((episode.ttl_s for episode in self._open.copy()), default=_IDLE_LOOK_S)
                 await asyncio.sleep(ttl / 3)
-                if not free.is_set():
+                if not free.is_set() and self._open:
                     log.warning("event=blocked seconds=%.1f: an agent blocks the event loop of all others", ttl / 3)
                 now = time.monotonic()
                 played = self._open.copy().items()

@@ -62,6 +62,8 @@ class SyncEpisode:
         return self._loop.run(self._episode.abort(reason))
 
 
+MOST_PLAYS_LEFT = 512
+"""Plays that may hang for good: a stall that all plays of a client meet at once ends no training."""
 SyncAgent = Callable[[SyncEpisode], Result]
 
 
@@ -69,7 +71,8 @@ def plain_agent(agent: SyncAgent) -> Agent:
     """Return a plain agent as one that `AsyncSwarmClient` plays: each play in a daemon thread of its own."""
 
     async def play(episode: Episode[Any]) -> Result:
-        return await in_thread(agent, SyncEpisode(Bridge(asyncio.get_running_loop()), episode))
+        bridge = Bridge(asyncio.get_running_loop())
+        return await in_thread(agent, SyncEpisode(bridge, episode), most_left=MOST_PLAYS_LEFT)
 
     return play
 

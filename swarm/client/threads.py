@@ -58,13 +58,13 @@ class LoopThread(Bridge):
             self._runner.run(self._closed.wait())
 
 
-async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
+async def in_thread(function: Callable[..., T], *arguments: Any, most_left: int = MOST_LEFT) -> T:
     """Call a function in a thread of its own and wait for it; a cancelled wait leaves the thread behind.
 
     What is no ordinary exception (SystemExit, StopIteration) arrives as a RuntimeError that names it. Raises
-    TimeoutError when too many calls that nobody waits for any more have not returned.
+    TimeoutError when more than `most_left` calls that nobody waits for any more have not returned.
     """
-    _see_who_returned()
+    _see_who_returned(most_left)
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
     context = contextvars.copy_context()
@@ -86,9 +86,9 @@ async def in_thread(function: Callable[..., T], *arguments: Any) -> T:
         raise
 
 
-def _see_who_returned() -> None:
+def _see_who_returned(most_left: int) -> None:
     _left_behind.difference_update([thread for thread in _left_behind if not thread.is_alive()])
-    if len(_left_behind) >= MOST_LEFT:
+    if len(_left_behind) >= most_left:
         raise TimeoutError(f"{len(_left_behind)} calls took too long and have not returned yet; no other is made")
 
 

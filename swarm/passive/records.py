@@ -17,6 +17,7 @@ import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -114,7 +115,8 @@ class Records:
 
     def close(self) -> None:
         """Let go of the file."""
-        self.count("wrong_keys", 0)
+        with suppress(sa.exc.SQLAlchemyError):  # a full disk
+            self.count("wrong_keys", 0)
         self._engine.dispose()
 
     def keep_application(self, name: str, key_hash: str) -> None:
@@ -266,12 +268,15 @@ class Records:
 
     def count(self, name: str, by: int = 1) -> None:
         """Count something."""
-        counted, self.wrong_keys = Counter({name: by, "wrong_keys": self.wrong_keys}), 0
+        told = self.wrong_keys
+        counted = Counter({name: by})
+        counted["wrong_keys"] += told
         with self._engine.begin() as connection:
             for each, more in (+counted).items():
                 added = sa.update(_COUNTS).where(_COUNTS.c.name == each).values(count=_COUNTS.c.count + more)
                 if not connection.execute(added).rowcount:
                     connection.execute(sa.insert(_COUNTS), {"name": each, "count": more})
+        self.wrong_keys -= told
 
     def counts(self) -> Mapping[str, int]:
         """Return what was counted."""

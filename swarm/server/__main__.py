@@ -69,7 +69,10 @@ class _Uvicorn(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Write the tokens of roles anew each day: they live for ROLE_LIFE_S, and a server may for longer."""
         if counter == 0:
-            self._server.keys.write_tokens(self._address.with_name("tokens.json"))
+            try:
+                self._server.keys.write_tokens(self._address.with_name("tokens.json"))
+            except OSError as error:  # a full disk: the old ones live for months
+                logging.getLogger(__name__).warning("event=tokens_not_written reason=%r", str(error))
         return await super().on_tick(counter)
 
     async def _resume(self) -> None:

@@ -100,7 +100,7 @@ def agent(episode):
         )
     if ended.returncode:
         raise RuntimeError(f"{{command[0]}} ended with {{ended.returncode}}: {{(ended.stderr or ended.stdout)[-500:]}}")
-    solved = ended.stdout.strip().endswith(episode.task.data["answer"])  # or whatever the play is to be worth
+    solved = ended.stdout.strip().endswith(str(episode.task.data["answer"]))  # or whatever the play is to be worth
     return float(solved), solved
 '''
 

@@ -78,7 +78,8 @@ class SettingRecipe:
             if verdict is None or not state.is_settled(claim.id):
                 continue
             if verdict.verdict not in _SHOWS or not follows(state, verdict):
-                self._take_back(state.round, claim)
+                if claim.kind == "difference":
+                    self._take_back(state.round, claim)
             elif claim.kind != "difference":
                 self._leave(state.round, claim, "is an interaction or a trend, and no value of a job")
             elif not verdict.exploratory and _leaves_zero_out(design, verdict):

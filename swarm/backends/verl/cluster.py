@@ -264,8 +264,11 @@ def private_folder() -> str:
     """
     place = tempfile.gettempdir()
     folder = Path(place if len(place) <= _LONGEST_PLACE else "/tmp", f"ajet-ray-{os.getuid()}")
-    folder.mkdir(mode=0o700, exist_ok=True)
-    found = folder.lstat()
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        found = folder.lstat()
+    except OSError as error:
+        raise BackendError(f"expected a folder {folder} that can be made for Ray; found {error}; set TMPDIR") from error
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise BackendError(f"expected {folder} to be this user's alone, found that it is not; remove it, or set TMPDIR")
     return str(folder / "ray")

@@ -117,8 +117,8 @@ class Sweeps:
 def _time_is_over(episode: LeasedEpisode, now: float, *, waited_for: bool) -> bool:
     """Return whether its client gave it no more time; where it gave none, heartbeats alone give HEARTBEATS_ONLY_S.
 
-    So they do where no call was made while others wait for its place: one client could hold all of them for a week.
+    They give no more where no call was made while others wait for its place: one client could hold all for a week.
     """
-    if episode.due_at is not None and (episode.tree.nodes or not waited_for):
+    if episode.due_at is not None and (episode.due_at <= now or episode.tree.nodes or not waited_for):
         return episode.due_at <= now
     return not episode.calls and episode.active_at <= now - HEARTBEATS_ONLY_S
