@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
@@ -192,29 +192,30 @@ class StateBuilder:
                 kept.runs[name] = run
                 self.before = tuple(kept if each is over else each for each in self.before)
 
-    def supersede_by(self, spec: RunSpec) -> None:
+    def supersede_by(self, spec: RunSpec, *, but: Collection[str] = ()) -> None:
         """The data of a run changed: the verdicts that rest on it are superseded."""
         if spec.phase == "replicate":
             self.supersede_replications(self.replications)
         elif spec.phase == "confirm":
-            self.supersede(name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec))
+            rest = [name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec)]
+            self.supersede(name for name in rest if name not in but)
 
     def reopen_by(self, spec: RunSpec) -> None:
-        """A run begins after its look was judged without it: what it is for and what claims nothing is open again.
+        """A run begins after its look was judged without it: the claims that it is of are open again.
 
         Where a test was made, its level is spent. What others came to stands, though a log of an earlier version may
         form it once more.
         """
         if spec.phase == "replicate":
-            found = [name for name, verdict in self.replications.items() if self._is_open(verdict, spec)]
+            found = [name for name, verdict in self.replications.items() if self._is_of(verdict, spec)]
             self._spend(self.replications[name] for name in found)
             self.supersede_replications(found)
         elif spec.phase == "confirm":
             rest = [name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec)]
-            found = [name for name in rest if self._is_open(self.verdicts[name], spec)]
+            found = [name for name in rest if self._is_of(self.verdicts[name], spec)]
             self._spend(self.verdicts[name] for name in found)
             self.supersede(found)
-            self.stands |= set(rest) - set(found)
+            self.stands = (self.stands | set(rest)) - set(found)
 
     def settling(self, name: str) -> bool:
         """Whether a rule ended a claim's confirmation."""
@@ -223,13 +224,9 @@ class StateBuilder:
     def _spend(self, verdicts: Iterable[Verdict]) -> None:
         self.judged_short |= {(one.hypothesis, one.phase): one.look for one in verdicts if one.p is not None}
 
-    def _is_open(self, verdict: Verdict, spec: RunSpec) -> bool:
+    def _is_of(self, verdict: Verdict, spec: RunSpec) -> bool:
         assert self.design is not None
-        name = verdict.hypothesis
-        if name in self.vetoed or spec.arm not in self.design.contrast_of(self.design.hypothesis(name)):
-            return False
-        claims = verdict.final and verdict.verdict not in ("inconclusive", "invalid")
-        return not claims and (spec.phase == "replicate" or not self.settling(name))
+        return spec.arm in self.design.contrast_of(self.design.hypothesis(verdict.hypothesis))
 
     def supersede(self, names: Iterable[str]) -> None:
         """Take back the verdicts on these hypotheses, and what was decided by them."""

@@ -231,7 +231,7 @@ def measured(builder: StateBuilder, event: Event, payload: Payload) -> None:
     builder.runs[run.run_id] = replace(run, measurements={**run.measurements, measurement.key: measurement})
     if measurement.key == run.spec.metric.key:
         builder.has_data = builder.has_data or run.spec.phase in ("confirm", "replicate")
-        builder.supersede_by(run.spec)
+        builder.supersede_by(run.spec, but=builder.stands)
 
 
 def invalidated(builder: StateBuilder, event: Event, payload: Payload) -> None:

@@ -202,6 +202,16 @@ def test_the_last_look_once_cut_short_is_judged_again_on_all_runs_as_exploratory
     assert [(v.n_control, v.n_treatment, v.exploratory) for v in state.verdicts] == [(4, 4, True)]
 
 
+def test_what_a_claim_came_to_on_all_its_runs_stands_when_the_runs_of_another_are_made(fast_path: Path) -> None:
+    bench, before = spend_in("confirm", fast_path, design(16, 64, looks=(), decision_table=()), 11)
+    first = before.verdict_on("h1")
+    assert first is not None
+    assert (first.verdict, first.n_control, first.n_treatment) == ("supported", 4, 4)
+    state = amended(bench, 5000.0)
+    assert state.verdict_on("h1") == first
+    assert [(v.n_treatment, v.exploratory) for v in state.verdicts] == [(4, False), (4, True)]
+
+
 def test_a_study_that_goes_on_without_more_budget_concludes_on_what_there_is(fast_path: Path) -> None:
     bench, before = spend_in("confirm", fast_path, design(16), 5)
     bench.append(EventType.STUDY_RESUMED, command=[])
