@@ -227,6 +227,7 @@ def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_ask
     gone = {"topic": "group size 4 vs 8 on arith", "model_path": "/gone/since"}
     asked = SimpleNamespace(
         id=run,
+        call=lambda topic: None,
         found=lambda: FlowRunState(None, None),
         asked=lambda: RequestedWork("ajet-research", gone, datetime.now(UTC)),
     )
