@@ -28,6 +28,7 @@ import contextlib
 import hashlib
 import itertools
 import logging
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
@@ -88,6 +89,7 @@ class Call:
         self._grace_s = grace_s
         self.name = f"{episode.id}/{next(_numbers)}"
         self.reply_name = hashlib.blake2b(self.name.encode(), digest_size=12).hexdigest()
+        self.created = int(time.time())
         self.prompt_tokens = len(prompt.prompt_ids)
         self._answers = [
             AnswerGeneration(backend, prompt, plan.nth(choice), f"{self.name}.{choice}", choice, episode.id)

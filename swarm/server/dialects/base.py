@@ -50,7 +50,7 @@ class Ask:
     messages, tools: in OpenAI's chat form. n: answers wanted. train: what a training episode samples here is learned.
     logprobs: None for none, else how many alternatives beside the chosen id's. usage_in_stream: a stream ends with the
     tokens used. left_out: by name, what a client offers the model or advises it, and no model here gets. echo: what the
-    dialect needs again when it writes the reply.
+    dialect needs again when it writes the reply. created: when the call began that answers it, in Unix seconds.
     """
 
     messages: tuple[Message, ...]
@@ -65,6 +65,7 @@ class Ask:
     usage_in_stream: bool = False
     left_out: tuple[str, ...] = ()
     echo: Mapping[str, Any] = field(default_factory=dict)
+    created: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,7 +130,7 @@ class ModelEndpoint:
             training.rollout.counts["calls_coalesced"] += 1
         if self._dialect.echoes:
             ask = honoured(ask, episode.kind, training.job)
-        return _Request(training, ask, call, sent_before)
+        return _Request(training, replace(ask, created=call.created), call, sent_before)
 
     async def _whole(self, request: _Request, scope: Scope, receive: Receive, send: Send) -> None:
         try:

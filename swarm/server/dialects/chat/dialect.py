@@ -6,7 +6,6 @@ the words. Log-probs are those of all sampled ids, in their order, whatever part
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -34,12 +33,12 @@ class ChatDialect:
     def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
         """Return the whole chat completion as JSON."""
         choices = [_choice(number, ask, reply) for number, reply in enumerate(replies)]
-        head = _head(name, "chat.completion", model, replies[0].version)
+        head = _head(name, "chat.completion", model, ask, replies[0].version)
         return to_json({**head, "choices": choices, "usage": _usage(replies)})
 
     def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> StreamWriter:
         """Return what writes the chat completion as a stream."""
-        return ChatWriter(_head(name, "chat.completion.chunk", model, version), ask)
+        return ChatWriter(_head(name, "chat.completion.chunk", model, ask, version), ask)
 
     def error(self, error: SwarmError) -> bytes:
         """Return OpenAI's error object."""
@@ -130,11 +129,11 @@ def _finish(reply: Reply) -> str:
     return "tool_calls" if reply.answer.tool_calls and reply.finish == "stop" else reply.finish
 
 
-def _head(name: str, kind: str, model: str, version: int) -> dict[str, Any]:
+def _head(name: str, kind: str, model: str, ask: Ask, version: int) -> dict[str, Any]:
     return {
         "id": f"chatcmpl-{name}",
         "object": kind,
-        "created": int(time.time()),
+        "created": ask.created,
         "model": model,
         "system_fingerprint": f"policy-{version}",
     }

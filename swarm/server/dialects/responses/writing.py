@@ -6,7 +6,6 @@ false, `tools` are not strict, the sampling is that of the `Ask` it is given. Kn
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
@@ -75,7 +74,7 @@ def response(name: str, model: str, ask: Ask, status: Status, items: Sequence[It
     return {
         "id": f"resp_{name}",
         "object": "response",
-        "created_at": int(time.time()),
+        "created_at": ask.created,
         "status": status,
         "error": None,
         "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
