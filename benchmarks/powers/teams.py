@@ -28,8 +28,6 @@ from statistics import fmean, stdev
 from types import ModuleType
 from typing import Any
 
-from research.environments.bring import environment_of
-from research.installation.home import Home
 from studies.statistics.comparison import Runs, compare
 from studies.statistics.samples import t_quantile
 from swarm.client import AsyncSwarmClient
@@ -66,26 +64,21 @@ def measure(quick: bool) -> dict[str, Any]:
 async def _trained(seeds: int, steps: int) -> list[dict[str, Any]]:
     example = _example()
     with tempfile.TemporaryDirectory(prefix="ajet-teams-") as temporary:
-        folder = Path(temporary)
-        home = Home(folder, f"sqlite:///{folder / 'ajet.db'}").prepare()
-        environment = environment_of(str(EXAMPLE), None, home, lambda _: None)
         runs: list[dict[str, Any]] = []
         for seed, arm in [(seed, arm) for seed in range(seeds) for arm in ARMS]:
-            jobs = example.jobs_of(environment.name, steps, seed, **ARMS[arm])
-            async with example.served(folder / f"{arm} {seed}", home.models, jobs) as clients:
-                runs.append(await _run(example, environment, clients, arm, seed))
+            jobs = example.jobs_of(steps, seed, **ARMS[arm])
+            async with example.served(Path(temporary), jobs, f"-{arm.replace(' ', '-')}-{seed}") as clients:
+                runs.append(await _run(example, clients, arm, seed))
             print(f"{len(runs)}/{seeds * len(ARMS)}  {runs[-1]}", file=sys.stderr, flush=True)
         return runs
 
 
-async def _run(
-    example: ModuleType, environment: Any, clients: Mapping[str, AsyncSwarmClient], arm: str, seed: int
-) -> dict[str, Any]:
+async def _run(example: ModuleType, clients: Mapping[str, AsyncSwarmClient], arm: str, seed: int) -> dict[str, Any]:
     """Train one arm with one seed on servers that never trained before; measure the team."""
     began = time.monotonic()
-    hidden = environment.tasks("hidden")
+    hidden = example.WORLD.tasks("hidden")
     start = await example.success(clients, hidden)
-    summary = await Team.rollout(clients, environment.tasks("train"), example.play)
+    summary = await Team.rollout(clients, example.WORLD.tasks("train"), example.play)
     return {
         "arm": arm, "seed": seed, "before": start, "after": await example.success(clients, hidden),
         "shuffled": await example.success(clients, hidden, shuffled=True), "plays": summary.plays,

@@ -11,23 +11,24 @@ are, and so hold the ratings of all times on one scale.
 import argparse
 import asyncio
 import contextlib
+import json
+import os
 import random
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from functools import partial
 from pathlib import Path
 from runpy import run_path
 
-from research.environments.bring import environment_of
-from research.installation.home import Home
-from research.installation.server_process import start_swarm, stop_swarm
 from swarm.client import AsyncSwarmClient
 from swarm.client.teams import Team
-from swarm.job import Job
 
 HERE = Path(__file__).parent
 GAME, RATINGS = run_path(str(HERE / "environment.py")), run_path(str(HERE / "ratings.py"))
 reads, move_of, best, ratings = GAME["reads"], GAME["move_of"], GAME["best"], RATINGS["ratings"]
+NIM = GAME["Nim"]()
 
 ROLES = ("red", "blue")
 MODELS = {
@@ -65,33 +66,50 @@ async def against(name, role, episode):
     return float(not models_turn)  # it took the last one if it is not to move
 
 
-def jobs_of(environment, steps, seed, **changed):
+def jobs_of(steps, seed, **changed):
     """Return the job of each role, in which training waits for the games of each rating."""
     quarters = sorted({steps * part // 4 for part in (1, 2, 3)} - {0})
     common = {
-        "environment": environment, "steps": steps, "seed": seed, "episodes_per_step": 64, "group_size": 8,
+        "steps": steps, "seed": seed, "episodes_per_step": 64, "group_size": 8,
         "learning_rate": 2e-3, "kl_coef": 0.02, "max_tokens": 2, "evaluate_after": quarters,
         "evaluation_episodes": games_of(),
     }  # fmt: skip
-    return {role: Job.model_validate({**common, "model": MODELS[role], **changed.get(role, {})}) for role in ROLES}
+    return {role: {**common, "model": MODELS[role], **changed.get(role, {})} for role in ROLES}
 
 
 def games_of():
     """Return how many games each model plays for one rating: against the other one and both scripted players."""
-    return 3 * SAMPLES * len(GAME["Nim"]().tasks("hidden"))
+    return 3 * SAMPLES * len(NIM.tasks("hidden"))
+
+
+def ajet(home, *words):
+    """Run a command of `ajet` in an installation of its own; return what it printed."""
+    own = {name: value for name, value in os.environ.items() if name != "AJET_SERVER"} | {"AJET_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-m", "research", *words], check=True, stdout=subprocess.PIPE, text=True, env=own
+    ).stdout
+
+
+def start(home, name, job):
+    """Have a server of that name train a job on this folder's environment; return a client of it."""
+    path = home / f"{name}.json"
+    path.write_text(json.dumps(job))
+    asked = ("--name", name, "--job", str(path), "--environment", str(HERE), "--port", "0", "--json")
+    found = json.loads(ajet(home, "swarm", "start", *asked))
+    return AsyncSwarmClient(found["url"], json.loads(Path(found["tokens"]).read_text())["admin"])
 
 
 @contextlib.asynccontextmanager
-async def served(folder, models, jobs):
-    """Serve each role's job on a server of its own; yield the clients by role."""
-    servers = {role: start_swarm(folder / role, models=models, port=0) for role in jobs}
-    try:
-        clients = {role: AsyncSwarmClient(server.url, server.admin_token) for role, server in servers.items()}
-        async with Team.training(clients, jobs):
-            yield clients
-    finally:
-        for server in servers.values():
-            stop_swarm(server)
+async def served(home, jobs, run=""):
+    """Serve each role's job on a server of its own, named by the role and the run; yield the clients by role."""
+    home.mkdir(parents=True, exist_ok=True)
+    async with contextlib.AsyncExitStack() as stack:
+        clients = {}
+        for role, job in jobs.items():
+            client = await asyncio.to_thread(start, home, role + run, job)
+            stack.callback(ajet, home, "swarm", "stop", "--server", role + run)
+            clients[role] = await stack.enter_async_context(client)
+        yield clients
 
 
 async def games(clients, tasks, step):
@@ -125,14 +143,14 @@ async def wait_for_games(clients, step):
     return all(status.step == step and status.awaited_evaluations for status in statuses)
 
 
-async def train(clients, environment, jobs):
+async def train(clients, jobs):
     """Train both and return the wins of all games that were played for ratings."""
-    hidden, job = environment.tasks("hidden"), jobs["red"]
+    hidden, job = NIM.tasks("hidden"), jobs["red"]
     wins = await games(clients, hidden, 0)
     _, between = await asyncio.gather(
-        Team.rollout(clients, environment.tasks("train"), play), rated(clients, hidden, job.evaluate_after)
+        Team.rollout(clients, NIM.tasks("train"), play), rated(clients, hidden, job["evaluate_after"])
     )
-    return wins + between + await games(clients, hidden, job.steps)
+    return wins + between + await games(clients, hidden, job["steps"])
 
 
 def show(found, steps):
@@ -149,13 +167,10 @@ async def main():
     parser.add_argument("--folder", type=Path, help="where servers and models go (default: a temporary folder)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ajet-duel-") as temporary:
-        folder = (given.folder or Path(temporary)).absolute()
-        home = Home(folder, f"sqlite:///{folder / 'ajet.db'}").prepare()
-        environment = environment_of(str(HERE), None, home, print)
-        jobs = jobs_of(environment.name, given.steps, given.seed)
-        async with served(folder / "swarms", home.models, jobs) as clients:
-            wins = await train(clients, environment, jobs)
-    show(ratings(wins, "random"), (0, *jobs["red"].evaluate_after, given.steps))
+        jobs = jobs_of(given.steps, given.seed)
+        async with served((given.folder or Path(temporary)).absolute(), jobs) as clients:
+            wins = await train(clients, jobs)
+    show(ratings(wins, "random"), (0, *jobs["red"]["evaluate_after"], given.steps))
 
 
 if __name__ == "__main__":

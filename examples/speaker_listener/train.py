@@ -11,22 +11,23 @@ and `Team.rollout`.
 import argparse
 import asyncio
 import contextlib
+import json
+import os
 import random
+import subprocess
+import sys
 import tempfile
 from collections import Counter
 from pathlib import Path
 from runpy import run_path
 
-from research.environments.bring import environment_of
-from research.installation.home import Home
-from research.installation.server_process import start_swarm, stop_swarm
 from swarm.client import AsyncSwarmClient
 from swarm.client.teams import Team
-from swarm.job import Job
 
 HERE = Path(__file__).parent
 GAME = run_path(str(HERE / "environment.py"))
 listener_reads, solved, speaker_reads = GAME["listener_reads"], GAME["solved"], GAME["speaker_reads"]
+WORLD = GAME["SpeakerListener"]()
 
 ROLES = ("speaker", "listener")
 MODELS = {
@@ -47,26 +48,40 @@ async def play(team):
     return {role: (float(right), right) for role in ROLES}
 
 
-def jobs_of(environment, steps, seed, **changed):
+def jobs_of(steps, seed, **changed):
     """Return the job of each role; `listener={"learning_rate": 0}` changes one."""
-    common = {"environment": environment, "steps": steps, "seed": seed, "episodes_per_step": 128, "group_size": 8}
-    return {
-        role: Job.model_validate({**common, "model": MODELS[role], **LEARNING[role], **changed.get(role, {})})
-        for role in ROLES
-    }
+    common = {"steps": steps, "seed": seed, "episodes_per_step": 128, "group_size": 8}
+    return {role: {**common, "model": MODELS[role], **LEARNING[role], **changed.get(role, {})} for role in ROLES}
+
+
+def ajet(home, *words):
+    """Run a command of `ajet` in an installation of its own; return what it printed."""
+    own = {name: value for name, value in os.environ.items() if name != "AJET_SERVER"} | {"AJET_HOME": str(home)}
+    return subprocess.run(
+        [sys.executable, "-m", "research", *words], check=True, stdout=subprocess.PIPE, text=True, env=own
+    ).stdout
+
+
+def start(home, name, job):
+    """Have a server of that name train a job on this folder's environment; return a client of it."""
+    path = home / f"{name}.json"
+    path.write_text(json.dumps(job))
+    asked = ("--name", name, "--job", str(path), "--environment", str(HERE), "--port", "0", "--json")
+    found = json.loads(ajet(home, "swarm", "start", *asked))
+    return AsyncSwarmClient(found["url"], json.loads(Path(found["tokens"]).read_text())["admin"])
 
 
 @contextlib.asynccontextmanager
-async def served(folder, models, jobs):
-    """Serve each role's job on a server of its own; yield the clients by role."""
-    servers = {role: start_swarm(folder / role, models=models, port=0) for role in jobs}
-    try:
-        clients = {role: AsyncSwarmClient(server.url, server.admin_token) for role, server in servers.items()}
-        async with Team.training(clients, jobs):
-            yield clients
-    finally:
-        for server in servers.values():
-            stop_swarm(server)
+async def served(home, jobs, run=""):
+    """Serve each role's job on a server of its own, named by the role and the run; yield the clients by role."""
+    home.mkdir(parents=True, exist_ok=True)
+    async with contextlib.AsyncExitStack() as stack:
+        clients = {}
+        for role, job in jobs.items():
+            client = await asyncio.to_thread(start, home, role + run, job)
+            stack.callback(ajet, home, "swarm", "stop", "--server", role + run)
+            clients[role] = await stack.enter_async_context(client)
+        yield clients
 
 
 async def success(clients, tasks, shuffled=False):
@@ -115,15 +130,12 @@ async def main():
     parser.add_argument("--folder", type=Path, help="where servers and models go (default: a temporary folder)")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ajet-teams-") as temporary:
-        folder = (given.folder or Path(temporary)).absolute()
-        home = Home(folder, f"sqlite:///{folder / 'ajet.db'}").prepare()
-        environment = environment_of(str(HERE), None, home, print)
-        jobs = jobs_of(environment.name, given.steps, given.seed)
-        async with served(folder / "swarms", home.models, jobs) as clients:
-            hidden = environment.tasks("hidden")
+        jobs = jobs_of(given.steps, given.seed)
+        async with served((given.folder or Path(temporary)).absolute(), jobs) as clients:
+            hidden = WORLD.tasks("hidden")
             print(f"before: {await success(clients, hidden):.2f} of hidden tasks solved; one in four is chance")
             progress = asyncio.create_task(show_progress(clients))
-            await Team.rollout(clients, environment.tasks("train"), play)
+            await Team.rollout(clients, WORLD.tasks("train"), play)
             progress.cancel()
             print(f"after: {await success(clients, hidden):.2f} of hidden tasks solved")
             print(f"with the hints of other tasks: {await success(clients, hidden, shuffled=True):.2f}")

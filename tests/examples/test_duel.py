@@ -8,9 +8,6 @@ from typing import Any
 
 import pytest
 
-from research.environments.bring import environment_of
-from research.installation.home import Home
-
 pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[2] / "examples" / "duel"
@@ -47,17 +44,16 @@ def test_ratings_are_those_of_the_odds(train: Any) -> None:
 
 
 async def test_two_opponents_train_against_each_other_and_are_rated_on_the_way(
-    train: Any, home: Home, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    train: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(train["games"].__globals__, "SAMPLES", 1)
-    environment = environment_of(str(FOLDER), None, home, lambda _: None)
     small = {role: {"backend": "fake", "episodes_per_step": 16} for role in train["MODELS"]}
-    jobs = train["jobs_of"](environment.name, 2, 0, **small)
-    assert jobs["red"].evaluate_after == (1,)
-    async with train["served"](tmp_path / "swarms", home.models, jobs) as clients:
-        wins = await train["train"](clients, environment, jobs)
+    jobs = train["jobs_of"](2, 0, **small)
+    assert jobs["red"]["evaluate_after"] == [1]
+    async with train["served"](tmp_path, jobs) as clients:
+        wins = await train["train"](clients, jobs)
         assert {(await client.status()).step for client in clients.values()} == {2}
-    games = len(environment.tasks("hidden"))
+    games = len(train["NIM"].tasks("hidden"))
     for step in (0, 1, 2):
         assert wins[f"red {step}", f"blue {step}"] + wins[f"blue {step}", f"red {step}"] == games
         assert sum(count for pair, count in wins.items() if "perfect" in pair and f"red {step}" in pair) == games

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 
-from research.environments.bring import environment_of
-from research.installation.home import Home
 from swarm.client.teams import Team
 
 pytestmark = pytest.mark.slow
@@ -25,22 +23,17 @@ def train() -> Any:
     return SimpleNamespace(**run_path(str(FOLDER / "train.py")))
 
 
-@pytest.fixture(scope="module")
-def environment(home: Home) -> Any:
-    return environment_of(str(FOLDER), None, home, lambda _: None)
-
-
-def test_each_four_is_of_one_split_and_the_order_does_not_tell_which_is_meant(environment: Any) -> None:
+def test_each_four_is_of_one_split_and_the_order_does_not_tell_which_is_meant(train: Any) -> None:
     fours = {
-        split: {frozenset(task.data["shown"]) for task in environment.tasks(split)} for split in ("train", "hidden")
+        split: {frozenset(task.data["shown"]) for task in train.WORLD.tasks(split)} for split in ("train", "hidden")
     }
     assert not fours["train"] & fours["hidden"]
-    places = [task.data["shown"].index(task.data["meant"]) for task in environment.tasks("train")]
+    places = [task.data["shown"].index(task.data["meant"]) for task in train.WORLD.tasks("train")]
     assert all(0.15 < places.count(place) / len(places) < 0.35 for place in range(4))
 
 
 def test_demonstrated_listeners_do_not_listen(train: Any) -> None:
-    world = train.GAME["SpeakerListener"]()
+    world = train.WORLD
     tasks, rng = world.tasks("train"), random.Random(0)
     plays = [(task, world.imitate(task, rng)) for task in tasks * 20]
     heard = [(task, play) for task, play in plays if ":" in play[0]["content"]]
@@ -49,17 +42,17 @@ def test_demonstrated_listeners_do_not_listen(train: Any) -> None:
 
 
 async def test_two_models_of_different_size_train_in_their_own_time_and_a_frozen_one_stays_as_it_was(
-    train: Any, home: Home, environment: Any, tmp_path: Path
+    train: Any, tmp_path: Path
 ) -> None:
     small = {role: {**train.MODELS[role], "warm_start_steps": 5} for role in ROLES}
     assert small["speaker"]["hidden_size"] != small["listener"]["hidden_size"]
     jobs = train.jobs_of(
-        environment.name, 1, 0,
+        1, 0,
         speaker={"model": small["speaker"], "episodes_per_step": 16, "steps": 2},
         listener={"model": small["listener"], "episodes_per_step": 32, "learning_rate": 0.0},
     )  # fmt: skip
-    async with train.served(tmp_path, home.models, jobs) as clients:
-        summary = await Team.rollout(clients, environment.tasks("train"), train.play)
+    async with train.served(tmp_path, jobs) as clients:
+        summary = await Team.rollout(clients, train.WORLD.tasks("train"), train.play)
         statuses = {role: await client.status() for role, client in clients.items()}
         assert summary.trained == {"speaker": 32, "listener": 32}
         assert {role: status.step for role, status in statuses.items()} == {"speaker": 2, "listener": 1}
@@ -68,7 +61,7 @@ async def test_two_models_of_different_size_train_in_their_own_time_and_a_frozen
         assert still is not None
         assert still.before == still.after
         assert statuses["speaker"].stillness is None  # it learned
-        hidden = environment.tasks("hidden")[:8]
+        hidden = train.WORLD.tasks("hidden")[:8]
         for shuffled in (False, True):
             assert 0.0 <= await train.success(clients, hidden, shuffled) <= 1.0
         assert set(await train.language(clients, hidden)) == {task.data["meant"] for task in hidden}
