@@ -15,6 +15,7 @@ import typer.main
 
 from research.cli.app import app, run
 from research.cli.lazy import LazyGroup
+from research.cli.swarm.app import _BOOTING
 from research.installation import server_process
 from research.installation.home import Home
 from research.installation.server_process import SwarmProcess, find_swarm
@@ -45,10 +46,10 @@ class Ended:
 
     @property
     def line(self) -> str:
-        """The one line of an error; fails if there is more than one, or a traceback."""
-        assert self.err.count("\n") == 1, self.err
-        assert "Traceback" not in self.err
-        return self.err
+        """The one line of an error, after that of a boot; fails if there is more than one, or a traceback."""
+        (line,) = [line for line in self.err.splitlines() if not line.startswith(f"ajet: {_BOOTING}")]
+        assert "Traceback" not in line
+        return line
 
     def refused(self, *names: str, code: int = 2) -> str:
         """Return the one line of a refusal, which names all of these."""

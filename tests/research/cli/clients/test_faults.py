@@ -156,7 +156,7 @@ def test_saved_code_plays_at_once_and_nothing_of_the_last_is_trained_after(
         slow_agent(tmp_path, worth="0.75")
         client.until(lambda: codes(control, *PLAYED) - {old})
         episodes = control.episodes(2000).episodes  # the newest first
-        switched = max(place for place, one in enumerate(episodes) if one.code != old)
+        switched = 1 + max(place for place, one in enumerate(episodes) if one.code != old)
         assert all(one.code != old for one in episodes[:switched])
         assert {one.reason for one in episodes[switched:] if one.state == "fenced"} == {"code_changed"}
         assert not [one for one in episodes[switched:] if one.state == "open"]

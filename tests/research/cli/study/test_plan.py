@@ -148,7 +148,7 @@ def test_a_plan_begins_with_what_is_asked_and_what_is_tested(ajet: Ajet) -> None
     found = planned(ajet, *flags)
     assert found["asked"] == "--vary group_size=4,16 --set steps=80 --env guess"
     (tested,) = found["tested"]
-    assert tested.startswith("Whether group_size = 16 raises")
+    assert tested.startswith("Whether group_size = 16 changes")
     assert found["not_tested"] == found["unequal"] == []
     assert found["design"]["base_job"]["steps"] == 80
     first, second, *_ = ajet("study", "plan", *flags).out.splitlines()
@@ -174,7 +174,7 @@ def test_a_plan_says_by_what_its_runs_are_judged_and_what_comes_first(ajet: Ajet
         f"asked {' '.join(asked)}", "metric episodes to 0.8 hidden success", "lower is better",
         "range 5,120 to 0 episodes effect 512 episodes",
         "schedule 64 hidden episodes about every 512 training episodes",
-        "needs fewer episodes to 0.8 hidden success than learning_rate = 0.001, by 512 episodes or more",
+        "needs more or fewer episodes to 0.8 hidden success than learning_rate = 0.001, by 512 episodes or more",
         "first 6 A/A runs",
     ):  # fmt: skip
         assert part in said, part

@@ -270,9 +270,10 @@ def test_a_model_s_folder_takes_the_place_of_the_job_s_model_with_a_word_on_the_
 ) -> None:
     whole_folder(tmp_path / "m")
     monkeypatch.chdir(tmp_path)
+    file.write_text(json.dumps({**JOB, "learning_rate": 1e-3}))
     ended = ajet("swarm", "start", "--job", "job.json", "--model", "m")
     assert ended.code == 0, ended.err
-    assert "want about 2e-5" in ended.line
+    assert "learning_rate 0.001" in ended.line
     with SwarmClient(server.url, server.admin_token) as client:
         held = client.job()
     assert held is not None
