@@ -22,6 +22,8 @@ from swarm.backends.fake.backend import EOS_ID, FakeBackend
 from swarm.errors import EpisodeEnded, JobConflict, JobFinished, LeaseLost, StoreUnavailable, SwarmError, Throttled
 from swarm.job import Job, Tracking
 from swarm.server import Keys, SwarmServer
+from swarm.server.batches.group import Group
+from swarm.server.batches.turns import Turns
 from swarm.server.episodes.rollout import Rollout
 from swarm.server.service import core
 from swarm.server.shared.keys import Claims
@@ -47,7 +49,7 @@ ORDERS = (IDS, ("z", "x", "y"))
 OTHERS = ("x", "y")
 SECRETS = {name: name * 32 for name in "pq"}
 OF_THE_MOMENT = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "throttle/", "drop/", "tokens/generated")
-OF_ROLLOUT = ("timing_s/gen", "timing_s/settle", "tokens/generated")
+OF_ROLLOUT = ("timing_s/gen", "tokens/generated")
 POINTS = [
     f"{when} {what}"
     for what in ("Captured", "Closed", "Prepared", "TasksListed", "InStep", "Consumed", "update", "save")
@@ -260,10 +262,21 @@ class Server(RuleBasedStateMachine):
         self.server = SwarmServer(
             self.folder, self.folder, Keys(), backends=make, trackers=lambda _: self.tracker, clock=self.served
         )
-        with patch.object(core, "open_store", open_store):
+        moved = [change for change in changes if isinstance(change, StreamMoved) and change.name == "a"]
+        known = set(range(moved[-1].turn)) - set(moved[-1].unfinished) if moved else set()
+        # of a turn that is not over, what no row says is forgotten: it may be given to another group
+        self.adopted = {name: turn for name, turn in self.adopted.items() if turn in known}
+        give = Turns.give
+
+        def given(turns: Turns, group: Group, turn: int) -> None:
+            give(turns, group, turn)
+            mine = [sample.episode for sample in group.ended]
+            self.adopted |= {name: turn for name in mine if turns.of(name) == turn}
+
+        with patch.object(core, "open_store", open_store), patch.object(Turns, "give", given):
             self.server.load(self.job)
             await self.server.start()
-        await self.quiet()
+            await self.quiet()
 
     def checkpoint(self, step: int) -> Path:
         return self.folder / "checkpoints" / self.job.digest()[:12] / f"step-{step:06d}" / "fake.json"
@@ -504,7 +517,7 @@ class Server(RuleBasedStateMachine):
         """A late owner is told why, and what it is told stays so."""
         told = self.told[name]
         if isinstance(error, LeaseLost):
-            assert told & {"fenced"}, told
+            assert told & {"fenced"} or rows_of(self.store.changes)[name].reason == "outdated", told
             self.told[name] = {"fenced"}
             return
         assert isinstance(error, EpisodeEnded), error

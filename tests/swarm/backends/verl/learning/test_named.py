@@ -287,7 +287,7 @@ _OTHER: dict[str, list[dict[str, Any]]] = {
     "vanilla": [
         {"loss_weighting": "token", "clip_ratio": 0.05, "clip_ratio_high": 0.1},
         {"dual_clip": 1.1},
-        {"algorithm": "dr_grpo"},
+        {"algorithm": "dr_grpo", "max_context": 128},
     ],
     "gspo": [{"loss_weighting": "token", "clip_ratio": 0.02}],
     "cispo": [{"loss_weighting": "token", "clip_ratio_high": 0.3}],

@@ -303,6 +303,7 @@ def test_ranks_meet_where_a_node_is_reached(
     told: str | None, address: str, link: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("psutil.net_if_addrs", lambda: LINKS)
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)  # tests of engines set it for their process
     with patch.dict(os.environ, {} if told is None else {"GLOO_SOCKET_IFNAME": told}):
         meet_at(address)
         assert os.environ.get("GLOO_SOCKET_IFNAME") == link
