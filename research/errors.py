@@ -43,8 +43,8 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-_FLAG: Final = re.compile(r"(?:,|:)? --[a-z][a-z-]*(?:[ =][^\s,;:)]+)?| \(--[a-z][a-z-]*(?: [^\s)]+)?\)")
-"""A flag with its value, as messages name them: a planner has none."""
+_FLAG: Final = re.compile(r"(?:,|:|; use|; leave)? --[a-z][a-z-]*(?:[ =][^\s,;:)]+)?| \(--[a-z][a-z-]*(?: [^\s)]+)?\)")
+"""A flag with its value, as messages name and advise them: a planner has none."""
 
 
 class ResearchError(Exception):

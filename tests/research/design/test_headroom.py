@@ -172,6 +172,7 @@ def test_models_are_compared_unless_nothing_is_to_be_learned_with_any_of_them() 
     [
         ("train more steps, --set steps=40, or ask for another metric, --metric success",
          "train more steps, or ask for another metric"),
+        ("found 9; use --looks 3", "found 9"), ("found 9; leave --rounds out", "found 9"),
         ("look for a smaller effect (--effect)", "look for a smaller effect"),
         ("name one (--metric transfer:arith)", "name one"), ("expected arms; found 1--2 of them", "same"),
     ],

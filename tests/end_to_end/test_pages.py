@@ -1,0 +1,140 @@
+"""The command lines of README and docs, run as they are written, page by page, in the order of the page.
+
+A page's lines run by `bash` in a folder of their own that holds what the page speaks of; `typed` ends what would go on
+for hours. What cannot be had here is in `ELSEWHERE`, each with its reason. docs/training.md has a test of its own
+(`test_swarm.py`), and the README's two commands are what `.ci/run` runs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from studies import EventLog
+from tests.end_to_end.factories import ajet, inherited
+from tests.furnished import furnish
+from tests.research.factories import make_study
+from tests.swarm.models.folders import whole_folder
+
+pytestmark = pytest.mark.slow
+
+ROOT = Path(__file__).parents[2]
+PAGES = (
+    "README.md",
+    *(f"docs/{name}.md" for name in ("agents", "environments", "metrics", "models", "prefect", "research", "swarm")),
+)
+ELSEWHERE = {
+    r"^make ": "what .ci/run runs",
+    r"smollm2|^python tasks.py$": "a download of 270 MB",
+    r"https://|^(trainer|laptop|player)\$": "another machine",
+    r'research "\.\.\." --sandbox': "a topic",
+    r"--planner llm|^wandb sync": "an account; `test_online_study.py` and `tests/research/tracking` have stand-ins",
+    r"--requirements": "packages of a registry",
+    r"--allow|--pool docker|sandbox build": "a Docker Engine; `tests/sandboxes` and `tests/research/serving` have them",
+    r"--evaluations|^ajet client run my_agent.py ": "a training that waits for it; `tests/research/cli/clients`",
+    r"--plot": "a study that trained; `test_study.py`",
+    r"^ajet swarm top": "a terminal; `tests/research/cli/swarm/watching`",
+    r"study deny": "another answer to one question",
+    r"env remove": "the hash of an environment as this machine draws it",
+    r"--lora apart": "a job with lora_rank",
+}
+AGENT = """
+async def agent(episode):
+    await episode.chat([{"role": "user", "content": str(episode.task.data.get("question", "1+1"))}])
+    return 0.5, False
+
+
+play = agent
+"""
+JUDGE = "def reward(task, messages):\n    return float(messages[-1]['content'] == task['data']['answer'])\n"
+FAKE = {"backend": "fake", "environment": "arith", "episodes_per_step": 8, "group_size": 4, "steps": 1000}
+JOB = "ajet swarm stop 2>/dev/null || true\najet swarm start --job fake.json\n"
+BEFORE = {
+    "ajet client run my_agent/ --tasks tasks.json": JOB.replace("fake", "streams"),
+    "ajet client run my_agent/ --restart": JOB,
+    "ajet swarm export-model my-model": JOB.replace("fake", "job") + "ajet client run agent.py\n",
+}
+"""What a block needs that its page has not begun, by its first line."""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with what the pages speak of, and an installation in which one study is finished."""
+    furnish(tmp_path / ".ajet", tmp_path_factory)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "my_agent").mkdir()
+    for name in ("my_agent/agent.py", "agent.py"):
+        (tmp_path / name).write_text(AGENT)
+    (tmp_path / "judge.py").write_text(JUDGE)
+    sums = [{"id": f"q{n}", "data": {"question": f"{n}+1", "answer": f"{n + 1}"}} for n in range(1, 200)]
+    (tmp_path / "tasks.json").write_text(json.dumps(sums))
+    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in sums))
+    jobs = {"fake": {}, "speaker": {}, "listener": {}, "streams": {"streams": {"default": 1, "math": 1}}}
+    for name, more in jobs.items():
+        (tmp_path / f"{name}.json").write_text(json.dumps({**FAKE, **more}))
+    (tmp_path / "job.json").write_text('{"temperature": 0.9}')
+    for name in ("mine", "theirs"):
+        (tmp_path / "models").mkdir(exist_ok=True)
+        whole_folder(tmp_path / "models" / name)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("AJET_HOME", str(tmp_path / ".ajet"))
+        study = make_study(study="larger-group")
+        study.whole()
+        study.log.close()
+    return tmp_path
+
+
+@pytest.fixture
+def environment(folder: Path) -> Iterator[dict[str, str]]:
+    """The variables of a shell in that folder, in which `ajet` is `typed`; what it began is ended."""
+    (folder / "bin").mkdir()
+    script = folder / "bin" / "ajet"
+    script.write_text(f'#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} -m tests.end_to_end.typed "$@"\n')
+    script.chmod(0o755)
+    path = f"{folder / 'bin'}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    mine = inherited(PATH=path, AJET_SANDBOX="process", WANDB_MODE="offline", PYTHONUNBUFFERED="1")
+    yield mine
+    ours = {**mine, "AJET_HOME": str(folder / ".ajet")}
+    log = EventLog(f"sqlite:///{folder / '.ajet' / 'ajet.db'}")
+    for study in log.studies():
+        ajet(ours, "study", "stop", study)
+    log.close()
+    for name in json.loads(ajet(ours, "swarm", "list", "--json").stdout):
+        ajet(ours, "swarm", "stop", *(["--server", name["name"]] if name["name"] else []))
+    ajet(ours, "up", "--stop")
+
+
+def blocks(page: str) -> list[str]:
+    """Return the blocks of commands of a page, without what cannot be had here."""
+    found = re.findall(r"^```(?:bash)?\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+    shells = [block for block in found if re.match(r"ajet |python tasks", block)]
+    return [
+        "".join(f"{line}\n" for line in block.splitlines() if not any(re.search(odd, line) for odd in ELSEWHERE))
+        for block in shells
+    ]
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("page", PAGES)
+def test_the_commands_of_a_page_run_as_they_are_written(page: str, folder: Path, environment: dict[str, str]) -> None:
+    for block in filter(None, blocks(page)):
+        before = next((said for first, said in BEFORE.items() if block.startswith(first)), "")
+        lines = re.sub(r"\bID\b", "larger-group", block).replace("FOLDER", "exported")
+        ended = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", f"{before}{lines}wait"],
+            cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+            timeout=1500,
+        )  # fmt: skip
+        assert ended.returncode == 0, f"{lines}\n{ended.stdout[-1000:]}\n{ended.stderr[-3000:]}"
+
+
+def test_each_reason_why_a_line_is_not_run_is_that_of_a_line() -> None:
+    lines = [line for page in PAGES for line in (ROOT / page).read_text().splitlines()]
+    assert [odd for odd in ELSEWHERE if not any(re.search(odd, line) for line in lines)] == []

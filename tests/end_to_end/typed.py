@@ -1,0 +1,86 @@
+"""`ajet` as a person types it from a page: what would go on for hours is ended by Ctrl-C once it is under way.
+
+A study is under way when its first run was launched, or when it asks for approval, for which it is left alone; a client
+when four episodes more were collected; a worker when it says where it serves. What ends by itself is waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from studies import EventLog, fold
+from swarm.client import SwarmClient
+from tests.end_to_end.factories import eventually
+
+AJET = (sys.executable, "-m", "research")
+ENOUGH = 4
+
+
+def study_began(before: set[str]) -> bool:
+    """Say whether a study that is newer than these waits for a yes or has launched a run."""
+    if not Path(".ajet/ajet.db").exists():
+        return False
+    log = EventLog("sqlite:///.ajet/ajet.db")
+    try:
+        states = [fold(log.read(study)) for study in log.studies() if study not in before]
+        return any(state.open_question is not None or state.first_launch is not None for state in states)
+    finally:
+        log.close()
+
+
+def studies() -> set[str]:
+    log = EventLog("sqlite:///.ajet/ajet.db")
+    try:
+        return set(log.studies())
+    finally:
+        log.close()
+
+
+def collected(words: list[str]) -> int:
+    name = words[words.index("--server") + 1] if "--server" in words else None
+    with SwarmClient.from_home(name, role="viewer") as server:
+        return server.status().collected_episodes
+
+
+def said(log: Path, word: str) -> bool:
+    return word in log.read_text()
+
+
+def under_way(words: list[str], log: Path) -> Callable[[], bool] | None:
+    """Return what to wait for before the command is ended; None for a command that ends by itself."""
+    if words[:1] == ["research"]:
+        before = studies()
+        return lambda: study_began(before)
+    if words[:2] == ["client", "run"] and "--eval" not in words:
+        before_it = collected(words)
+        return lambda: collected(words) >= before_it + ENOUGH
+    if words[:1] == ["up"]:
+        return lambda: said(log, "studies at once")
+    return None
+
+
+def main(words: list[str]) -> int:
+    """Run the command; return 0 where it went well or had to be ended."""
+    log = Path(f"typed-{os.getpid()}.log")
+    there = under_way(words, log)
+    if there is None:
+        os.execv(AJET[0], [*AJET, *words])
+    with log.open("wb") as out:
+        running = subprocess.Popen([*AJET, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+    eventually(lambda: running.poll() is not None or there())
+    if "--approve" in words and running.poll() is None:
+        return 0
+    running.send_signal(signal.SIGINT)
+    code = running.wait()
+    if code not in (0, 130):
+        print(log.read_text(), file=sys.stderr)
+    return 0 if code == 130 else code
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
