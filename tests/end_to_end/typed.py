@@ -22,13 +22,14 @@ ENOUGH = 4
 
 
 def study_began(before: set[str]) -> bool:
-    """Say whether a study that is newer than these waits for a yes or has launched a run."""
+    """Say whether a study that is newer than these waits for a yes or has begun a run, of noise too."""
     if not Path(".ajet/ajet.db").exists():
         return False
     log = EventLog("sqlite:///.ajet/ajet.db")
     try:
         states = [fold(log.read(study)) for study in log.studies() if study not in before]
-        return any(state.open_question is not None or state.first_launch is not None for state in states)
+        begun = [run for state in states for run in state.every_run.values() if run.attempts]
+        return bool(begun) or any(state.open_question is not None for state in states)
     finally:
         log.close()
 
