@@ -15,6 +15,7 @@ from swarm.answers.grammar.answer import (
     Thinking,
     ToolCall,
     Words,
+    chat_message,
     gathered,
 )
 from swarm.answers.grammar.reading import joined
@@ -30,6 +31,7 @@ __all__ = [
     "Thinking",
     "ToolCall",
     "Words",
+    "chat_message",
     "detect",
     "gathered",
     "joined",

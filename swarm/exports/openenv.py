@@ -8,18 +8,24 @@ too, because OpenEnv takes them from elsewhere.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from swarm.wire import CallRecord, EpisodeRecord
 
-Decode = Callable[[Sequence[int]], str]
-"""Returns the text of ids, special tokens and all: turns, tools and their calls as the model reads and writes them."""
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What reads ids: as text, special tokens and all, and as the chat message that answers a prompt's text."""
+
+    text: Callable[[Sequence[int]], str]
+    message: Callable[[str, Sequence[int]], Mapping[str, Any]]
 
 
-def training_trace(record: EpisodeRecord, decode: Decode | None = None) -> dict[str, Any]:
-    """Return the episode as a TrainingTrace, with texts where ids can be decoded; calls that sampled nothing go."""
-    turns = [_turn(record, call, prompt, decode) for call, prompt in prompts(record) if call.sampled.ids]
+def training_trace(record: EpisodeRecord, reading: Reading | None = None) -> dict[str, Any]:
+    """Return the episode as a TrainingTrace, with words where ids can be read; calls that sampled nothing go."""
+    turns = [_turn(record, call, prompt, reading) for call, prompt in prompts(record) if call.sampled.ids]
     return {"schema_version": 1, "turns": turns}
 
 
@@ -33,13 +39,17 @@ def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]
         yield call, prompt
 
 
-def texts(call: CallRecord, prompt: Sequence[int], decode: Decode | None) -> dict[str, str | None]:
-    """Return what a call was shown and said; None of each where nobody can decode its ids."""
-    read = (lambda ids: None) if decode is None else decode
-    return {"prompt_text": read(prompt), "sampled_text": read(call.sampled.ids)}
+def words(call: CallRecord, prompt: Sequence[int], reading: Reading) -> dict[str, Any]:
+    """Return what a call was shown and said, as text, and what it said as a chat message too."""
+    shown = reading.text(prompt)
+    return {
+        "prompt_text": shown,
+        "sampled_text": reading.text(call.sampled.ids),
+        "message": reading.message(shown, call.sampled.ids),
+    }
 
 
-def _turn(record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...], decode: Decode | None) -> dict[str, Any]:
+def _turn(record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...], reading: Reading | None) -> dict[str, Any]:
     return {
         "node_id": f"{record.id}/{call.index}",
         "prompt_token_ids": list(prompt),
@@ -53,7 +63,7 @@ def _turn(record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...], deco
             "versions": list(call.sampled.versions),
             "trained": call.trained,
             **_earned(call),
-            **({} if decode is None else texts(call, prompt, decode)),
+            **({} if reading is None else words(call, prompt, reading)),
             **record.model_dump(mode="json", include=_OF_THE_EPISODE),
         },
     }

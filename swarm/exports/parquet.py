@@ -14,22 +14,26 @@
     versions                                       list<int32>, policy version of each sampled id
     prompt_text, sampled_text                      string, these ids as text, all marks and tool calls as they are;
                                                    null where no engine runs, whose tokenizer reads them
+    message                                        string, JSON of what was said as a chat message: content, thinking,
+                                                   tool calls, read as if tools had been offered; null as these
     trained                                        bool, false: the sampled ids are context and not to be trained
     call_reward                                    float64, null where it is the episode's
     agent                                          string, which of its agents made the call; null where none said
 
-The file's metadata has `ajet_schema` = 4. Earlier versions wrote 3, without texts, 2, without `code`, `call_reward` and
-`agent` too, and 1, without `trained` too, where every call was. Needs pyarrow (the extra `export`).
+The file's metadata has `ajet_schema` = 5. Earlier versions wrote 4, without `message`, 3, without texts too, 2, without
+`code`, `call_reward` and `agent` too, and 1, without `trained` too, where every call was. Needs pyarrow (the extra
+`export`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from swarm.errors import InvalidRequest
-from swarm.exports.openenv import Decode, prompts, texts
-from swarm.wire import EpisodeRecord
+from swarm.exports.openenv import Reading, prompts, words
+from swarm.wire import CallRecord, EpisodeRecord
 
 _ROWS_A_GROUP = 256
 
@@ -37,8 +41,8 @@ _ROWS_A_GROUP = 256
 class ParquetExport:
     """Writes one parquet file to an open binary file; `close` makes it whole."""
 
-    def __init__(self, file: IO[bytes], decode: Decode | None = None) -> None:
-        self._decode = decode
+    def __init__(self, file: IO[bytes], reading: Reading | None = None) -> None:
+        self._reading = reading
         self._arrow, parquet = _pyarrow()
         self._schema = _schema(self._arrow)
         self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
@@ -46,7 +50,7 @@ class ParquetExport:
 
     def write(self, record: EpisodeRecord) -> None:
         """Add an episode's calls."""
-        self._rows.extend(_rows(record, self._decode))
+        self._rows.extend(_rows(record, self._reading))
         if len(self._rows) >= _ROWS_A_GROUP:
             self._flush()
 
@@ -61,7 +65,7 @@ class ParquetExport:
             self._rows = []
 
 
-def _rows(record: EpisodeRecord, decode: Decode | None) -> Iterator[dict[str, Any]]:
+def _rows(record: EpisodeRecord, reading: Reading | None) -> Iterator[dict[str, Any]]:
     shared = record.model_dump(exclude={"record", "id", "calls", "tokens", "refusals", "refusal"})
     for call, prompt in prompts(record):
         yield {
@@ -72,13 +76,20 @@ def _rows(record: EpisodeRecord, decode: Decode | None) -> Iterator[dict[str, An
             "drift": call.drift,
             "prompt_ids": prompt,
             "sampled_ids": call.sampled.ids,
-            **texts(call, prompt, decode),
+            **_words(call, prompt, reading),
             "logprobs": call.sampled.logprobs,
             "versions": call.sampled.versions,
             "trained": call.trained,
             "call_reward": call.reward,
             "agent": call.agent,
         }
+
+
+def _words(call: CallRecord, prompt: Sequence[int], reading: Reading | None) -> dict[str, Any]:
+    if reading is None:
+        return {}
+    found = words(call, prompt, reading)
+    return {**found, "message": json.dumps(found["message"])}
 
 
 def _schema(arrow: Any) -> Any:
@@ -95,13 +106,14 @@ def _schema(arrow: Any) -> Any:
         "sampled_ids": ids,
         "prompt_text": text,
         "sampled_text": text,
+        "message": text,
         "logprobs": arrow.list_(arrow.float64()),
         "versions": ids,
         "trained": arrow.bool_(),
         "call_reward": arrow.float64(),
         "agent": text,
     }
-    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "4"})
+    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "5"})
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -117,3 +117,16 @@ def gathered(pieces: Sequence[Piece]) -> Answer:
         reasoning="".join(piece.text for piece in pieces if isinstance(piece, Reasoning)),
         tool_calls=tuple(piece for piece in pieces if isinstance(piece, ToolCall)),
     )
+
+
+def chat_message(answer: Answer, call_ids: Sequence[str]) -> dict[str, object]:
+    """Return an answer in the form in which chat clients send it back; `call_ids` name its tool calls."""
+    message: dict[str, object] = {"role": "assistant", "content": answer.content}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.tool_calls:
+        message["tool_calls"] = [
+            {"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for name, call in zip(call_ids, answer.tool_calls, strict=True)
+        ]
+    return message

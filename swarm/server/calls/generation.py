@@ -15,7 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from swarm.answers import Answer, Piece, Reader, ToolCall, Words, gathered, joined
+from swarm.answers import Answer, Piece, Reader, ToolCall, Words, chat_message, gathered, joined
 from swarm.backends.protocols import (
     Backend,
     Chunk,
@@ -107,16 +107,7 @@ class AnswerGeneration:
     @property
     def message(self) -> Message:
         """Return the answer in the form in which chat clients send it back."""
-        answer = self.answer
-        message: dict[str, object] = {"role": "assistant", "content": answer.content}
-        if answer.reasoning:
-            message["reasoning_content"] = answer.reasoning
-        if answer.tool_calls:
-            message["tool_calls"] = [
-                {"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-                for name, call in zip(self._call_ids, answer.tool_calls, strict=True)
-            ]
-        return message
+        return chat_message(self.answer, self._call_ids)
 
     @property
     def reply(self) -> Reply:
@@ -264,6 +255,17 @@ def _decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequence[in
     return decode
 
 
+def read_message(renderer: Renderer, prompt: str, ids: Sequence[int]) -> Message:
+    """Return the answer to a prompt's text as a chat message, read as if tools had been offered: no record says which.
+
+    So a family that writes a call's arguments without JSON has all of them as strings.
+    """
+    reader = renderer.answers.reader(prompt, _SOME_TOOL)
+    answer = gathered([*reader.feed(_decoder(renderer, _SOME_TOOL)(ids)), *reader.finish()])
+    return chat_message(answer, [f"call_{number}" for number in range(len(answer.tool_calls))])
+
+
+_SOME_TOOL: tuple[Tool, ...] = ({"type": "function", "function": {"name": "any", "parameters": {"type": "object"}}},)
 _ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 

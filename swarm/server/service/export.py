@@ -20,7 +20,8 @@ from typing import IO, Literal, Self
 
 from swarm.backends.protocols import NO_ROOM
 from swarm.errors import NotFound, StoreUnavailable, Throttled
-from swarm.exports import Decode, ParquetExport, training_trace
+from swarm.exports import ParquetExport, Reading, training_trace
+from swarm.server.calls.generation import read_message
 from swarm.server.service.inspection import Inspection
 from swarm.store import Kept
 from swarm.wire import EpisodeRecord, ExportCounts
@@ -66,8 +67,10 @@ class Exports:
         found = Counter(pruned=kept.pruned, no_tokens=kept.no_tokens)
         records = _records(self._inspection, kept.names, found)
         write, renderer = _parquet if form == "parquet" else _lines, self._inspection.renderer
-        decode = None if renderer is None else partial(renderer.decode, special=True)
-        content = await _whole(lambda file: write(records, file, decode))
+        reading = None
+        if renderer is not None:
+            reading = Reading(partial(renderer.decode, special=True), partial(read_message, renderer))
+        content = await _whole(lambda file: write(records, file, reading))
         return ExportCounts(**found), content
 
 
@@ -115,16 +118,16 @@ async def _records(inspection: Inspection, names: Sequence[str], found: Counter[
             found["no_tokens"] += 1
 
 
-async def _lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], decode: Decode | None) -> None:
+async def _lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: Reading | None) -> None:
     def write(record: EpisodeRecord) -> None:
-        file.write(json.dumps(training_trace(record, decode), separators=(",", ":")).encode() + b"\n")
+        file.write(json.dumps(training_trace(record, reading), separators=(",", ":")).encode() + b"\n")
 
     async for record in records:
         await asyncio.to_thread(write, record)
 
 
-async def _parquet(records: AsyncIterator[EpisodeRecord], file: IO[bytes], decode: Decode | None) -> None:
-    export = ParquetExport(file, decode)
+async def _parquet(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: Reading | None) -> None:
+    export = ParquetExport(file, reading)
     async for record in records:
         await asyncio.to_thread(export.write, record)
     await asyncio.to_thread(export.close)

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import InvalidRequest
-from swarm.exports import ParquetExport, training_trace
+from swarm.exports import ParquetExport, Reading, training_trace
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.lazily import lazy
 
@@ -130,7 +130,9 @@ def test_a_turn_has_the_whole_prompt_the_engine_saw() -> None:
 
 def test_each_call_has_what_it_was_shown_and_said_where_its_ids_can_be_read() -> None:
     record = episode(call(0, None, (1, 2), (3,)), call(1, 0, (4,), (5, 6)))
-    _, turn = training_trace(record, lambda ids: "+".join(map(str, ids)))["turns"]
+    reading = Reading(lambda ids: "+".join(map(str, ids)), lambda shown, ids: {"content": [shown, *ids]})
+    _, turn = training_trace(record, reading)["turns"]
+    assert turn["metadata"]["message"] == {"content": ["1+2+3+4", 5, 6]}
     assert (turn["metadata"]["prompt_text"], turn["metadata"]["sampled_text"]) == ("1+2+3+4", "5+6")
     assert "prompt_text" not in training_trace(record)["turns"][1]["metadata"]
 
@@ -164,9 +166,9 @@ def written(*found: EpisodeRecord) -> Any:
 def test_there_is_one_row_per_call_by_the_documented_schema() -> None:
     open_one = episode(call(0, None, (9,), (8,)), id="f", state="open", group=None, reward=None, success=None)
     table = written(episode(call(0, None, (1, 2), (3,)), call(1, 0, (4,), (5, 6)), step=7), open_one)
-    assert table.schema.metadata[b"ajet_schema"] == b"4"
+    assert table.schema.metadata[b"ajet_schema"] == b"5"
     texts = ["episode", "task_id", "stream", "kind", "owner", "state", "group", "reason", "code", "drift", "agent"]
-    texts += ["prompt_text", "sampled_text"]
+    texts += ["prompt_text", "sampled_text", "message"]
     assert {field.name: str(field.type) for field in table.schema} == {
         **dict.fromkeys(texts, "string"),
         **{"step": "int64", "reward": "double", "success": "bool", "call": "int32", "parent": "int32"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from swarm.backends.fake.backend import FakeRenderer
 from swarm.server.calls.call import Call
-from swarm.server.calls.generation import short_name
+from swarm.server.calls.generation import read_message, short_name
 from swarm.server.calls.retries import KEPT_S, Retries
 from swarm.server.calls.text import TextStream
 from tests.swarm.server.support import Clock
@@ -25,6 +26,19 @@ def test_short_names_are_nine_letters_and_digits_and_differ(texts: list[str]) ->
     assert len(set(names)) == len(texts)
     assert all(len(name) == 9 and set(name) <= set(string.ascii_letters + string.digits) for name in names)
     assert names == [short_name(text) for text in texts]
+
+
+def test_ids_are_read_again_as_the_message_that_they_were_served_as() -> None:
+    renderer = FakeRenderer()
+    said = '<think>add</think>So:<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call><|end|>'
+    found = read_message(renderer, "<|assistant|>", renderer.encode(said))
+    assert (found["reasoning_content"], str(found["content"]).strip()) == ("add", "So:")
+    (call,) = found["tool_calls"]
+    assert (call["function"]["name"], json.loads(call["function"]["arguments"])) == ("add", {"a": 1})
+    assert read_message(renderer, "<|assistant|>", renderer.encode("5<|end|>")) == {
+        "role": "assistant",
+        "content": "5",
+    }
 
 
 decode = FakeRenderer().decode
