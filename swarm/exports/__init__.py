@@ -6,7 +6,7 @@ branch of `exported`; its name also in the client's `ExportFormat` (`swarm/clien
 `swarm/server/http/operations.py`.
 """
 
-from swarm.exports.openenv import Reading, training_trace
+from swarm.exports.openenv import TokenReading, training_trace
 from swarm.exports.parquet import ParquetExport
 
-__all__ = ["ParquetExport", "Reading", "training_trace"]
+__all__ = ["ParquetExport", "TokenReading", "training_trace"]

@@ -16,14 +16,14 @@ from swarm.wire import CallRecord, EpisodeRecord
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class TokenReading:
     """What reads ids: as text, special tokens and all, and as the chat message that answers a prompt's text."""
 
     text: Callable[[Sequence[int]], str]
     message: Callable[[str, Sequence[int]], Mapping[str, Any]]
 
 
-def training_trace(record: EpisodeRecord, reading: Reading | None = None) -> dict[str, Any]:
+def training_trace(record: EpisodeRecord, reading: TokenReading | None = None) -> dict[str, Any]:
     """Return the episode as a TrainingTrace, with words where ids can be read; calls that sampled nothing go."""
     turns = [_turn(record, call, prompt, reading) for call, prompt in prompts(record) if call.sampled.ids]
     return {"schema_version": 1, "turns": turns}
@@ -39,7 +39,7 @@ def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]
         yield call, prompt
 
 
-def words(call: CallRecord, prompt: Sequence[int], reading: Reading) -> dict[str, Any]:
+def words(call: CallRecord, prompt: Sequence[int], reading: TokenReading) -> dict[str, Any]:
     """Return what a call was shown and said, as text, and what it said as a chat message too."""
     shown = reading.text(prompt)
     return {
@@ -49,7 +49,9 @@ def words(call: CallRecord, prompt: Sequence[int], reading: Reading) -> dict[str
     }
 
 
-def _turn(record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...], reading: Reading | None) -> dict[str, Any]:
+def _turn(
+    record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...], reading: TokenReading | None
+) -> dict[str, Any]:
     return {
         "node_id": f"{record.id}/{call.index}",
         "prompt_token_ids": list(prompt),

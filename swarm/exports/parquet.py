@@ -32,7 +32,7 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from swarm.errors import InvalidRequest
-from swarm.exports.openenv import Reading, prompts, words
+from swarm.exports.openenv import TokenReading, prompts, words
 from swarm.wire import CallRecord, EpisodeRecord
 
 _ROWS_A_GROUP = 256
@@ -41,7 +41,7 @@ _ROWS_A_GROUP = 256
 class ParquetExport:
     """Writes one parquet file to an open binary file; `close` makes it whole."""
 
-    def __init__(self, file: IO[bytes], reading: Reading | None = None) -> None:
+    def __init__(self, file: IO[bytes], reading: TokenReading | None = None) -> None:
         self._reading = reading
         self._arrow, parquet = _pyarrow()
         self._schema = _schema(self._arrow)
@@ -65,7 +65,7 @@ class ParquetExport:
             self._rows = []
 
 
-def _rows(record: EpisodeRecord, reading: Reading | None) -> Iterator[dict[str, Any]]:
+def _rows(record: EpisodeRecord, reading: TokenReading | None) -> Iterator[dict[str, Any]]:
     shared = record.model_dump(exclude={"record", "id", "calls", "tokens", "refusals", "refusal"})
     for call, prompt in prompts(record):
         yield {
@@ -85,7 +85,7 @@ def _rows(record: EpisodeRecord, reading: Reading | None) -> Iterator[dict[str, 
         }
 
 
-def _words(call: CallRecord, prompt: Sequence[int], reading: Reading | None) -> dict[str, Any]:
+def _words(call: CallRecord, prompt: Sequence[int], reading: TokenReading | None) -> dict[str, Any]:
     if reading is None:
         return {}
     found = words(call, prompt, reading)

@@ -20,7 +20,7 @@ from typing import IO, Literal, Self
 
 from swarm.backends.protocols import NO_ROOM
 from swarm.errors import NotFound, StoreUnavailable, Throttled
-from swarm.exports import ParquetExport, Reading, training_trace
+from swarm.exports import ParquetExport, TokenReading, training_trace
 from swarm.server.calls.generation import read_message
 from swarm.server.service.inspection import Inspection
 from swarm.store import Kept
@@ -69,7 +69,7 @@ class Exports:
         write, renderer = _parquet if form == "parquet" else _lines, self._inspection.renderer
         reading = None
         if renderer is not None:
-            reading = Reading(partial(renderer.decode, special=True), partial(read_message, renderer))
+            reading = TokenReading(partial(renderer.decode, special=True), partial(read_message, renderer))
         content = await _whole(lambda file: write(records, file, reading))
         return ExportCounts(**found), content
 
@@ -118,7 +118,7 @@ async def _records(inspection: Inspection, names: Sequence[str], found: Counter[
             found["no_tokens"] += 1
 
 
-async def _lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: Reading | None) -> None:
+async def _lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: TokenReading | None) -> None:
     def write(record: EpisodeRecord) -> None:
         file.write(json.dumps(training_trace(record, reading), separators=(",", ":")).encode() + b"\n")
 
@@ -126,7 +126,7 @@ async def _lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading
         await asyncio.to_thread(write, record)
 
 
-async def _parquet(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: Reading | None) -> None:
+async def _parquet(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: TokenReading | None) -> None:
     export = ParquetExport(file, reading)
     async for record in records:
         await asyncio.to_thread(export.write, record)
