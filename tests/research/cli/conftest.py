@@ -49,7 +49,7 @@ class Ended:
         """The one line of an error, after that of a boot; fails if there is more than one, or a traceback."""
         (line,) = [line for line in self.err.splitlines() if not line.startswith(f"ajet: {_BOOTING}")]
         assert "Traceback" not in line
-        return line
+        return f"{line}\n"
 
     def refused(self, *names: str, code: int = 2) -> str:
         """Return the one line of a refusal, which names all of these."""
