@@ -10,6 +10,7 @@ What it does not know: the protocol that passes through, and whether the far eng
 from __future__ import annotations
 
 import atexit
+import os
 import shutil
 import socket
 import subprocess
@@ -26,6 +27,8 @@ SESSIONS = 8
 _CONNECT_TIMEOUT_S = 10
 _END_TIMEOUT_S = 5
 _LAST_WORDS = 400
+_LONGEST_FOLDER = 50
+"""Bytes: the path of a socket has 107 at most, those of ssh too."""
 
 
 class SshSocket:
@@ -35,7 +38,9 @@ class SshSocket:
         """Raises NoEngine when there is no ssh here."""
         if shutil.which("ssh", path=environ.get("PATH")) is None:
             raise NoEngine(f"expected ssh on PATH, to reach {far.hostname}; found none; install OpenSSH's client")
-        self._folder = Path(tempfile.mkdtemp(prefix="ajet-ssh-"))  # for its owner only
+        folder = tempfile.gettempdir()
+        short = folder if len(os.fsencode(folder)) <= _LONGEST_FOLDER else "/tmp"
+        self._folder = Path(tempfile.mkdtemp(prefix="ajet-ssh-", dir=short))  # for its owner only
         atexit.register(self.close)
         self._far = far
         self._environ = dict(environ)

@@ -43,6 +43,7 @@ ELSEWHERE = {
     r"^ajet swarm top": "a terminal; `tests/research/cli/swarm/watching`",
     r"study deny": "another answer to one question",
     r"env remove": "the hash of an environment as this machine draws it",
+    r"gymnasium:": "a package that is not pinned here; `tests/examples/test_other_packages.py`",
     r"--lora apart": "a job with lora_rank",
 }
 AGENT = """
@@ -57,6 +58,7 @@ JUDGE = "def reward(task, messages):\n    return float(messages[-1]['content'] =
 FAKE = {"backend": "fake", "environment": "arith", "episodes_per_step": 8, "group_size": 4, "steps": 1000}
 JOB = "ajet swarm stop 2>/dev/null || true\najet swarm start --job fake.json\n"
 BEFORE = {
+    'ajet research "does a larger group size help?"': "ajet env init my_stock\n",
     "ajet client run my_agent/ --tasks tasks.json": JOB.replace("fake", "streams"),
     "ajet client run my_agent/ --restart": JOB,
     "ajet swarm export-model my-model": JOB.replace("fake", "job") + "ajet client run agent.py\n",

@@ -282,7 +282,7 @@ async def test_a_head_request_an_old_client_and_one_that_waits_for_a_sign_are_se
 async def test_however_the_bytes_of_requests_are_cut_the_same_requests_arrive(
     bodies: list[bytes], data: st.DataObject
 ) -> None:
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket is short
         async with recorded(Path(folder)) as (both, seen), both.raw() as agent:
             for number, body in enumerate(bodies):
                 chunked = b"POST /%d HTTP/1.1\r\n" % number + HOST + CHUNKED
@@ -313,7 +313,7 @@ async def test_however_the_bytes_of_a_reply_are_cut_the_same_reply_arrives(
             await asyncio.sleep(0)
         await reader.read()
 
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # the path of a socket is short
         async with speaking(answer) as port, opened(Path(folder), port) as both, both.http.get("/health") as reply:
             assert await reply.read() == body
 
