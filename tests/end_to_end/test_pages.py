@@ -74,10 +74,12 @@ def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp_path / "my_agent").mkdir()
     for name in ("my_agent/agent.py", "agent.py"):
         (tmp_path / name).write_text(AGENT)
-    (tmp_path / "judge.py").write_text(JUDGE)
+    (tmp_path / "my_sums").mkdir()
+    (tmp_path / "my_sums" / "judge.py").write_text(JUDGE)
     sums = [{"id": f"q{n}", "data": {"question": f"{n}+1", "answer": f"{n + 1}"}} for n in range(1, 200)]
     (tmp_path / "tasks.json").write_text(json.dumps(sums))
-    (tmp_path / "tasks.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in sums))
+    lines = [json.dumps({"id": one["id"], "prompt": f"{n}+1", "answer": f"{n + 1}"}) for n, one in enumerate(sums, 1)]
+    (tmp_path / "my_sums" / "tasks.jsonl").write_text("\n".join(lines))
     jobs = {"fake": {}, "speaker": {}, "listener": {}, "streams": {"streams": {"default": 1, "math": 1}}}
     for name, more in jobs.items():
         (tmp_path / f"{name}.json").write_text(json.dumps({**FAKE, **more}))
