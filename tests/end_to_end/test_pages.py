@@ -86,7 +86,8 @@ def folder(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (tmp_path / "job.json").write_text('{"temperature": 0.9}')
     for name in ("mine", "theirs"):
         (tmp_path / "models").mkdir(exist_ok=True)
-        whole_folder(tmp_path / "models" / name)
+        config = whole_folder(tmp_path / "models" / name) / "config.json"
+        config.write_text(json.dumps({**json.loads(config.read_text()), "of": name}))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AJET_HOME", str(tmp_path / ".ajet"))
         study = make_study(study="larger-group")
