@@ -57,6 +57,7 @@ play = agent
 JUDGE = "def reward(task, messages):\n    return float(messages[-1]['content'] == task['data']['answer'])\n"
 FAKE = {"backend": "fake", "environment": "arith", "episodes_per_step": 8, "group_size": 4, "steps": 1000}
 JOB = "ajet swarm stop 2>/dev/null || true\najet swarm start --job fake.json\n"
+WAITED = 'for job in $(jobs -p); do wait "$job"; done'
 BEFORE = {
     'ajet research "does a larger group size help?"': "ajet env init my_stock\n",
     "ajet client run my_agent/ --tasks tasks.json": JOB.replace("fake", "streams"),
@@ -133,7 +134,7 @@ def test_the_commands_of_a_page_run_as_they_are_written(page: str, folder: Path,
         before = next((said for first, said in BEFORE.items() if block.startswith(first)), "")
         lines = re.sub(r"\bID\b", "larger-group", block).replace("FOLDER", "exported")
         ended = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", f"{before}{lines}wait"],
+            ["bash", "-euo", "pipefail", "-c", f"{before}{lines}{WAITED}"],
             cwd=folder, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
             timeout=1500,
         )  # fmt: skip

@@ -23,8 +23,6 @@ ENOUGH = 4
 
 def study_began(before: set[str]) -> bool:
     """Say whether a study that is newer than these waits for a yes or has begun a run, of noise too."""
-    if not Path(".ajet/ajet.db").exists():
-        return False
     log = EventLog("sqlite:///.ajet/ajet.db")
     try:
         states = [fold(log.read(study)) for study in log.studies() if study not in before]
@@ -48,10 +46,6 @@ def collected(words: list[str]) -> int:
         return server.status().collected_episodes
 
 
-def said(log: Path, word: str) -> bool:
-    return word in log.read_text()
-
-
 def under_way(words: list[str], log: Path) -> Callable[[], bool] | None:
     """Return what to wait for before the command is ended; None for a command that ends by itself."""
     if words[:1] == ["research"]:
@@ -61,7 +55,7 @@ def under_way(words: list[str], log: Path) -> Callable[[], bool] | None:
         before_it = collected(words)
         return lambda: collected(words) >= before_it + ENOUGH
     if words[:1] == ["up"]:
-        return lambda: said(log, "studies at once")
+        return lambda: "studies at once" in log.read_text()
     return None
 
 

@@ -258,7 +258,9 @@ def _decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequence[in
 def read_message(renderer: Renderer, prompt: str, ids: Sequence[int]) -> Message:
     """Return the answer to a prompt's text as a chat message, read as if tools had been offered: no record says which.
 
-    So a family that writes a call's arguments without JSON has all of them as strings.
+    So what is written as a call is one, offered or not, and an argument that its family writes without JSON is read by
+    its looks: a number where it may be one. A stop string that was cut from what was served is part of the ids, and of
+    this.
     """
     reader = renderer.answers.reader(prompt, _SOME_TOOL)
     answer = gathered([*reader.feed(_decoder(renderer, _SOME_TOOL)(ids)), *reader.finish()])

@@ -28,7 +28,7 @@ def test_short_names_are_nine_letters_and_digits_and_differ(texts: list[str]) ->
     assert names == [short_name(text) for text in texts]
 
 
-def test_ids_are_read_again_as_the_message_that_they_were_served_as() -> None:
+def test_ids_are_read_again_as_a_message_with_its_thought_and_its_calls() -> None:
     renderer = FakeRenderer()
     said = '<think>add</think>So:<tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call><|end|>'
     found = read_message(renderer, "<|assistant|>", renderer.encode(said))
