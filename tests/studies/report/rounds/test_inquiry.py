@@ -126,8 +126,12 @@ def test_a_lock_of_an_earlier_round_that_was_edited_stands_above_the_answers(tol
 
 
 def test_a_refuted_direction_and_a_missed_prediction_surprise(inquiry: Inquiry) -> None:
-    state, evidence = inquiry.state.rounds[0], gather(inquiry.state.rounds[0], inquiry.folder)
-    assert surprised(state, evidence) == ()
+    asked, evidence = inquiry.state.rounds[0], gather(inquiry.state.rounds[0], inquiry.folder)
+    assert surprised(asked, evidence) == ()
+    refuted = replace(asked, verdicts=(asked.verdicts[0].model_copy(update={"verdict": "refuted"}),))
+    assert surprised(refuted, evidence) == (), "an open question has no direction that could be refuted"
+    sided = (asked.design.hypotheses[0].model_copy(update={"sought": "difference"}),)
+    state = replace(asked, design=asked.design.model_copy(update={"hypotheses": sided}))
     for changes in ({"verdict": "refuted"}, {"within_prediction": False}):
         changed = state.verdicts[0].model_copy(update=changes)
         assert_golden("\n".join(surprised(replace(state, verdicts=(changed,)), evidence)))
@@ -236,8 +240,11 @@ def test_values_are_said_to_hold_together_only_where_each_was_tried_with_those_b
 
 def configured(state: StudyState, control: dict[str, Any], treatment: dict[str, Any], **verdict: Any) -> StudyState:
     """Return a round as if a search had found a configuration that was then compared with its control."""
-    pair = {"variable": CONFIGURATION, "control": {name: control[name] for name in treatment}, "treatment": treatment}
-    return compared(state, pair, [control, {**control, **treatment}], verdict)
+    over = {name: control[name] for name in treatment}
+    pair = {"variable": CONFIGURATION, "control": over, "treatment": treatment}
+    found = compared(state, pair, [over, treatment], verdict)
+    base = {**found.design.base_job, **control}
+    return replace(found, design=found.design.model_copy(update={"base_job": base}))
 
 
 def test_a_search_that_goes_on_from_the_best_of_another_adds_to_its_recipe(inquiry: Inquiry) -> None:
