@@ -15,7 +15,7 @@ from simlab.flights.killing import fly_killed
 from simlab.worlds.world import MainEffect, Planted
 
 from research.errors import PlannerFailed
-from research.planner.digest import Digest
+from research.planner.digest import Digest, tunable_facts
 from research.planner.protocol import Check, PlannerTurn
 from research.proposals.actions import Conclude
 from research.rule_planner.planner import RulesPlanner
@@ -108,10 +108,10 @@ def test_a_question_follows_what_the_last_round_found() -> None:
 
 
 def test_nothing_found_widens_the_ladder_and_then_moves_to_the_next_field() -> None:
-    result = fly(flight(3, world=world(0.0)))
-    _, second, third = map(locked, result.state.rounds)
+    told = flight(3, world=world(0.0))
+    _, second, third = map(locked, fly(told).state.rounds)
     [wider], [other] = second.hypotheses, third.hypotheses
-    ladder = tunables()["learning_rate"].ladder
+    ladder = next(facts.ladder for facts in tunable_facts(told.job) if facts.name == "learning_rate")
     assert (wider.variable, wider.control, wider.treatment) == ("learning_rate", ladder[0], ladder[-1])
     assert other.variable != "learning_rate"
 
