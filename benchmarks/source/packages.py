@@ -1,4 +1,4 @@
-"""The packages of a room and their imports of one another, read from the source: nothing is imported.
+"""The modules and packages of a room and their imports of one another, read from the source: nothing is imported.
 
 A package is a folder; a module that lies in a room's own folder, and each `__main__`, counts as one of its own.
 """
@@ -6,13 +6,12 @@ A package is a folder; a module that lies in a room's own folder, and each `__ma
 from __future__ import annotations
 
 import ast
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 ROOMS = ("research", "swarm", "sandboxes", "studies")
 Arrows = Mapping[str, frozenset[str]]
-"""For each package, without its room's name, the packages of the same room that it imports of."""
+"""For each module or package of a room, those of the same room that it imports of."""
 
 
 def modules(root: Path, room: str) -> list[Path]:
@@ -33,29 +32,31 @@ def package(root: Path, path: Path) -> str:
     return ".".join(parts if len(parts) == 1 or parts[-1] == "__main__" else parts[:-1])
 
 
+def module_arrows(root: Path, room: str) -> Arrows:
+    """Return what each module of a room imports of the room's other modules, inside of functions too."""
+    paths = {dotted(root, path): path for path in modules(root, room)}
+    return {name: frozenset(_targets(path, paths.keys())) - {name} for name, path in paths.items()}
+
+
 def crossings(root: Path, room: str) -> Iterator[tuple[str, str, str]]:
     """Yield each import from one package of a room into another: the importing module, its package, the other one."""
-    known = {dotted(root, path): package(root, path) for path in modules(root, room)}
-    for path in modules(root, room):
-        own = package(root, path)
-        yield from ((dotted(root, path), own, target) for target in _targets(path, known) if target != own)
+    packages = {dotted(root, path): package(root, path) for path in modules(root, room)}
+    for name, targets in module_arrows(root, room).items():
+        yield from ((name, packages[name], packages[to]) for to in targets if packages[to] != packages[name])
 
 
-def arrows(root: Path, room: str) -> Arrows:
-    """Return what each package of a room imports of the room's other packages."""
-    found: dict[str, set[str]] = {package(root, path): set() for path in modules(root, room)}
-    for _, own, target in crossings(root, room):
-        found[own].add(target)
-    return {name: frozenset(others) for name, others in found.items()}
-
-
-def files(root: Path, room: str) -> Counter[str]:
-    """Count the modules of each folder of a room, its `__init__` left out."""
-    return Counter(str(path.parent.relative_to(root)) for path in modules(root, room) if path.name != "__init__.py")
+def importers(root: Path, room: str) -> Mapping[str, frozenset[str]]:
+    """Return the modules of the same package that import each module."""
+    packages = {dotted(root, path): package(root, path) for path in modules(root, room)}
+    graph = module_arrows(root, room)
+    return {
+        name: frozenset(other for other in graph if name in graph[other] and packages[other] == packages[name])
+        for name in graph
+    }
 
 
 def circles(graph: Arrows) -> list[tuple[str, ...]]:
-    """Return the groups of packages in which each is reached from each other, sorted; none where all is one-way."""
+    """Return the groups in which each is reached from each other, sorted; none where all is one-way."""
     reached = {name: _reached(graph, name) for name in graph}
     groups = {
         frozenset(other for other in reached[name] if name in reached[other]) for name in graph if name in reached[name]
@@ -64,20 +65,20 @@ def circles(graph: Arrows) -> list[tuple[str, ...]]:
 
 
 def _reached(graph: Arrows, start: str) -> set[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     waiting = list(graph[start])
     while waiting:
-        if (name := waiting.pop()) not in found:
-            found.add(name)
-            waiting += graph[name]
-    return found
+        if (name := waiting.pop()) not in reached:
+            reached.add(name)
+            waiting += graph.get(name, ())
+    return reached
 
 
-def _targets(path: Path, known: Mapping[str, str]) -> Iterator[str]:
+def _targets(path: Path, known: Collection[str]) -> Iterator[str]:
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             for alias in node.names:
                 names = (f"{node.module}.{alias.name}", node.module)
-                yield from [known[name] for name in names if name in known][:1]
+                yield from [name for name in names if name in known][:1]
         elif isinstance(node, ast.Import):
-            yield from (known[alias.name] for alias in node.names if alias.name in known)
+            yield from (alias.name for alias in node.names if alias.name in known)

@@ -18,7 +18,7 @@ from performance.catalogue import BENCHMARKS
 from performance.headlines import OF, headlines
 from performance.history import Entry
 from performance.page import PAGE, render
-from source.packages import arrows, circles
+from source.packages import circles, module_arrows
 
 ROOT = Path(__file__).parents[2]
 MEASURED = [each.name for each in BENCHMARKS if results.load(each.name) or each.missing is None]
@@ -101,20 +101,24 @@ def test_run_all_records_what_is_whole_and_tells_what_failed_or_is_worse(
     assert {each.commit for each in history.read(past)} == {"aaa", "bbb", "ccc"}
 
 
-def test_the_house_measures_name_each_goal_that_is_missed(tmp_path: Path) -> None:
+def test_the_house_measures_name_each_goal_that_is_missed_and_each_limit_that_is_passed(tmp_path: Path) -> None:
     for path, text in {
-        "__init__.py": '"""The door."""\n', "top.py": '"""The top."""\nimport room.inside.m1\nclass Thing: ...\n',
-        "inside/long.py": "class Thing: ...\ndef long(given):\n" + "    print()\n" * 60,
-        **{f"inside/m{number}.py": '"""One of many."""\nimport room.top\n' for number in range(12)},
+        "__init__.py": '"""The door."""\n', "top.py": '"""The top."""\nimport studies.inside.m1\nclass Thing: ...\n',
+        "inside/long.py": "class Thing: ...\ndef long(given):\n" + "    print()\n" * 80,
+        "inside/m1.py": '"""Imports the top, inside of a function."""\ndef f() -> None:\n    import studies.top\n',
     }.items():  # fmt: skip
-        (tmp_path / "room" / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "room" / path).write_text(text)
-    assert house.missed(house.parts(tmp_path, ("room",))[0]) == [
-        "median length 61 over 6", "90th percentile 61 over 14", "over 60 lines: 61 room/inside/long.py:2 long",
-        "annotated 0.00%", "modules with a docstring 93.33%", "13 files in room/inside",
-        "class Thing in room/inside/long.py, room/top.py", "circle of inside, top",
+        (tmp_path / "studies" / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "studies" / path).write_text(text)
+    assert list(house.missed(tmp_path, {})) == [
+        "over 80 lines: 81 studies/inside/long.py:2 long", "studies: annotated 50.00%",
+        "studies: modules with a docstring 75.00%", "class Thing in studies/inside/long.py, studies/top.py",
+        "circle of studies.inside.m1, studies.top",
     ]  # fmt: skip
-    assert circles(arrows(tmp_path, "room")) == [("inside", "top")]
+    assert list(circles(module_arrows(tmp_path, "studies"))) == [("studies.inside.m1", "studies.top")]
+    budget = {"limits": {"lines": {"limit": 100, "goal": 50}, "median": {"limit": 5, "goal": 7}}}
+    for lines, median, wrong, good in ((100, 5, 0, 0), (101, 4, 2, 0), (98, 6, 0, 2)):
+        values = {"lines": lines, "median": median}
+        assert (len(list(house.worse(values, budget))), len(list(house.better(values, budget)))) == (wrong, good)
 
 
 def test_figures_carry_the_textbooks_intervals_and_are_held_to_their_bars() -> None:

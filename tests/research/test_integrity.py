@@ -266,7 +266,7 @@ def spoilt(tmp_path: Path, change: Callable[[Path], None]) -> StudyState:
 
 
 def first(study: Path, name: str) -> Path:
-    return sorted((study / "runs").glob(f"*/{name}"))[0]
+    return min((study / "runs").glob(f"*/{name}"))
 
 
 def solve_all(study: Path) -> None:

@@ -275,7 +275,7 @@ def test_what_runs_is_finished_and_collected_while_a_question_is_open(fast_path:
     state = fold(events[:ended])
     waiting = replace(state, approvals=(), open_question=state.questions[0])
     assert isinstance(next_step(waiting, 600.0, 2), Collect)
-    assert isinstance(next_step(replace(waiting, runs={}), 600.0, 2), type(None))
+    assert next_step(replace(waiting, runs={}), 600.0, 2) is None
 
 
 def test_time_in_which_something_runs_is_charged_while_a_question_is_open(fast_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_arms_that_differ_in_more_than_the_variable_are_named_with_their_fields(
     planned = design()
     arms = (planned.arms[0], Arm(name="treatment", overrides={"group_size": 16, "model": {"kind": "tiny", "seed": 1}}))
     claimed = planned.model_copy(update={"arms": arms})
-    found = lint_jobs(claimed, "h1", [{**BASE, "seed": 1}], [{**BASE, **{"group_size": 16}, "seed": 2, "epochs": 4}])
+    found = lint_jobs(claimed, "h1", [{**BASE, "seed": 1}], [{**BASE, "group_size": 16, "seed": 2, "epochs": 4}])
     assert [(v.code, v.blocks) for v in found] == [("undeclared_field", True)]
     assert "epochs 1" in found[0].sentence
 

@@ -175,7 +175,7 @@ def test_an_export_holds_and_one_play_that_was_turned_is_named_by_its_file_or_by
     made.append(EventType.REPORT_BUILT, **build_report(made.state(), made.folder).payload(made.folder))
     export(made.study, made.log.stored(made.study), made.folder, folder)
     assert held(folder) == []
-    path = sorted((folder / "runs").rglob("*evaluation*"))[0]
+    path = min((folder / "runs").rglob("*evaluation*"))
     before = hashlib.sha256(path.read_bytes()).hexdigest()
     value = json.loads(path.read_text())
     play = value["during"][1]["episodes"][0]  # of the second evaluation during the training

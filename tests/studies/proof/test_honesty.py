@@ -155,7 +155,7 @@ def test_a_forged_outcome_with_its_hash_carried_into_the_log_is_named(kept: Kept
 def with_evaluation(kept: Kept, forge: Forge, change: Callable[[bytes], bytes]) -> tuple[str, str]:
     """Return a run, and what is found where its evaluation was changed, and its hash in the log."""
     with forge() as folder:
-        path = sorted((folder / "runs").rglob("evaluation.json"))[0]
+        path = min((folder / "runs").rglob("evaluation.json"))
         before = path.read_bytes()
         path.write_bytes(change(before))
         old, new = (hashlib.sha256(content).hexdigest() for content in (before, change(before)))

@@ -171,9 +171,15 @@ def test_there_is_one_row_per_call_by_the_documented_schema() -> None:
     texts += ["prompt_text", "sampled_text", "message"]
     assert {field.name: str(field.type) for field in table.schema} == {
         **dict.fromkeys(texts, "string"),
-        **{"step": "int64", "reward": "double", "success": "bool", "call": "int32", "parent": "int32"},
+        "step": "int64",
+        "reward": "double",
+        "success": "bool",
+        "call": "int32",
+        "parent": "int32",
         **dict.fromkeys(("prompt_ids", "sampled_ids", "versions"), "list<element: int32>"),
-        **{"logprobs": "list<element: double>", "trained": "bool", "call_reward": "double"},
+        "logprobs": "list<element: double>",
+        "trained": "bool",
+        "call_reward": "double",
     }
     first, second, third = table.to_pylist()
     assert (first["call"], first["parent"], first["prompt_ids"], first["sampled_ids"]) == (0, None, [1, 2], [3])

@@ -147,7 +147,7 @@ class Agent:
             fresh = tuple(renderer.encode(text))
             assert (prompt.prompt_ids == fresh) is prompt.exact, (prompt.drift, text)
             assert prompt.exact or prompt.drift in ("realign", "fork")
-            assert prompt.drift not in ("start",) or prompt.parent is None
+            assert prompt.drift != "start" or prompt.parent is None
             assert prompt.drift not in ("clean", "realign") or prompt.parent is not None
             if prompt.parent is not None:
                 assert text.endswith(prompt.prompt_text)

@@ -200,7 +200,7 @@ class Trimming(FakeRenderer):
 
     def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
         text = super().decode(ids, special=special)
-        return text[1:] if text.startswith(" ") else text
+        return text.removeprefix(" ")
 
 
 @given(st.text(max_size=40), st.booleans())
