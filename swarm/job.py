@@ -415,9 +415,8 @@ class Job(Versioned):
     kv_cache_bytes: int = Field(default=4 << 30, ge=1 << 16)
     """Most bytes the engine's key-value cache takes. A sequence takes max_context tokens' worth; with room for fewer
     than max_concurrency of them, fewer advance at once. Default 4 GiB."""
-    engine: Literal["slots", "transformers"] = "slots"
-    """Engine of the local backend. `slots` (default): the project's own. `transformers`: its continuous batching over
-    paged memory, for models of which a slot per sequence would not fit."""
+    engine: Literal["slots"] = "slots"
+    """Always `slots`: the local backend's engine, over a slot of its key-value cache for each sequence."""
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """Where the local backend computes. `auto` (default): cuda, else mps, else cpu, whichever is there first."""
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -473,8 +472,6 @@ class Job(Versioned):
             raise ValueError(f"the backend verl samples at temperatures from 0.01 to 2; found {self.temperature:g}")
         if self.backend == "verl" and self.merging == "tree":
             raise ValueError("the backend verl learns rows, no trees: merging auto, linear or none; found 'tree'")
-        if self.backend == "verl" and self.engine != "slots":
-            raise ValueError(f"`engine` chooses the local backend's; found {self.engine!r} with the backend verl")
         return self
 
     @model_validator(mode="after")

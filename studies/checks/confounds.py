@@ -79,8 +79,8 @@ _MODEL: Final = frozenset({"model", "environment"})
 _EPISODES: Final = _STEPS | {"episodes_per_step", "batch_rule"}
 _LENGTHS: Final = _EPISODES | _DECODING | _MODEL | {REWARD}
 _COSTS: Final = _LENGTHS | {
-    "epochs", "minibatches", "surplus_groups", "lora_rank", "kl_coef", "merging", "engine", "dtype",
-    "device", "micro_batch_tokens", "gradient_checkpointing", "max_staleness", "max_concurrency", "rollout_correction",
+    "epochs", "minibatches", "surplus_groups", "lora_rank", "kl_coef", "merging", "dtype", "device",
+    "micro_batch_tokens", "gradient_checkpointing", "max_staleness", "max_concurrency", "rollout_correction",
 }  # fmt: skip
 """What makes a run cheaper or dearer."""
 _SAME: Final = (

@@ -15,12 +15,10 @@ from swarm.backends.protocols import Chunk, Sampling
 from swarm.job import Job
 
 
-def fused_lost(policy: Policy, job: Job) -> str | None:
+def fused_lost(policy: Policy) -> str | None:
     """Return why the engine has no fused forward, None where it has."""
     if policy.fused:
         return None
-    if job.engine == "transformers":
-        return "the job's engine is `transformers`, which has a forward of its own"
     return policy.unfused or "the engine did not say why"
 
 

@@ -84,7 +84,7 @@ def _model(policy: Policy) -> dict[str, Any]:
 
 
 def _forward(policy: Policy, job: Job) -> dict[str, Any]:
-    fused, trees = fused_lost(policy, job), trees_lost(policy, job)
+    fused, trees = fused_lost(policy), trees_lost(policy, job)
     return {"fused": fused is None, "fused_lost": fused, "trees": trees is None, "trees_lost": trees}
 
 

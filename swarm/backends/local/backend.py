@@ -21,9 +21,7 @@ from swarm.job import Job, PathModel, TinyModel
 from swarm.models import model_place, require_model_folder
 
 if TYPE_CHECKING:
-    from swarm.backends.local.generating.batcher import Batcher
     from swarm.backends.local.generating.engine import LocalEngine
-    from swarm.backends.local.generating.paged import PagedBatcher
     from swarm.backends.local.learning.learner import LocalLearner
     from swarm.backends.local.model.policy import Policy
     from swarm.backends.rendering.renderer import HFRenderer
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
 """Largest accepted difference of a sampled token's two probabilities, by element type: far above that of the default
-tiny model on a CPU, which is below 1e-6 and 0.01 in all layouts and engines."""
+tiny model on a CPU, which is below 1e-6 and 0.01 in all layouts."""
 
 
 _CONVERSATION: Final[tuple[Message, ...]] = (
@@ -134,9 +132,11 @@ def _load(job: Job, models: Path) -> _Parts:
 
     from transformers.utils.logging import disable_progress_bar
 
-    from swarm.backends.local.generating.eager_check import check_rows
+    from swarm.backends.local.generating.batcher import Batcher
+    from swarm.backends.local.generating.eager_check import check_rows, check_slots
     from swarm.backends.local.generating.engine import LocalEngine
     from swarm.backends.local.learning.learner import LocalLearner
+    from swarm.backends.local.model.cache_shape import slots_within
     from swarm.backends.local.model.loading import load_policy
     from swarm.backends.local.provenance import provenance
     from swarm.backends.rendering.guides import Guides, can_guide, load_tokenizer
@@ -147,7 +147,9 @@ def _load(job: Job, models: Path) -> _Parts:
     renderer = load_renderer(folder)
     policy = load_policy(folder, job, ids=renderer.ids, text=_ordinary_text(renderer))
     check_rows(policy, job.max_context)
-    batcher = _batcher(policy, job)
+    check_slots(policy)
+    slots = slots_within(policy.cache_shape, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
+    batcher = Batcher(policy, slots=slots, positions=job.max_context, seed=job.seed)
     guides = Guides(lambda: load_tokenizer(folder), renderer.stop_ids, policy.vocab_size) if can_guide() else None
     engine = LocalEngine(policy, batcher, job.max_context, guides=guides)
     learner = LocalLearner(policy, job, {"sampling": batcher.generator})
@@ -161,27 +163,6 @@ def _ordinary_text(renderer: HFRenderer) -> list[int]:
     on no text: in bfloat16 its rounding there can be a hundred times that on words.
     """
     return renderer.encode(renderer.render(_CONVERSATION, generation_prompt=True))
-
-
-def _batcher(policy: Policy, job: Job) -> Batcher | PagedBatcher:
-    """Return what advances generations under the engine that the job names."""
-    if job.engine == "transformers":
-        from swarm.backends.local.generating.paged import PagedBatcher
-
-        return PagedBatcher(
-            policy,
-            sequences=job.max_concurrency,
-            positions=job.max_context,
-            cache_bytes=job.kv_cache_bytes,
-            seed=job.seed,
-        )
-    from swarm.backends.local.generating.batcher import Batcher
-    from swarm.backends.local.generating.eager_check import check_slots
-    from swarm.backends.local.model.cache_shape import slots_within
-
-    check_slots(policy)
-    slots = slots_within(policy.cache_shape, policy.dtype, job.max_context, job.kv_cache_bytes, job.max_concurrency)
-    return Batcher(policy, slots=slots, positions=job.max_context, seed=job.seed)
 
 
 def base_model(job: Job, models: Path) -> Path:

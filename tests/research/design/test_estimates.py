@@ -144,7 +144,7 @@ def test_measurements_are_kept_and_the_newer_one_counts(tmp_path: Path) -> None:
 
 DECIDING: dict[str, Any] = {
     "max_tokens": 64, "max_context": 512, "temperature": 0.7, "foreign_sampling": "neutralise", "lora_rank": 16,
-    "dtype": "bfloat16", "engine": "transformers", "backend": "other", "max_concurrency": 4,
+    "dtype": "bfloat16", "backend": "other", "max_concurrency": 4,
 }  # fmt: skip
 
 

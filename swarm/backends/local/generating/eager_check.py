@@ -47,7 +47,7 @@ def check_slots(policy: Policy) -> None:
         longest, more = first[1].ids, _ids(policy, 2, 3)
         again = _answers(policy, batcher, [[*longest, more[0]], [*longest[:_LONG], *more]])
         gap = logprob_gap(policy, [*first, *again])
-    _require_near(policy, gap, "slot engine", "try the job's engine `transformers`, or choose another model")
+    _require_near(policy, gap, "slot engine")
 
 
 @torch.no_grad()
@@ -63,7 +63,7 @@ def check_rows(policy: Policy, positions: int) -> None:
                 for found, row in zip(features, rows, strict=True)
             ]
         dependence = _batch_dependence(policy, positions)
-    _require_near(policy, _largest(gaps), "learner's forward", "choose another model")
+    _require_near(policy, _largest(gaps), "learner's forward")
     if not dependence <= _BATCH_TOLERANCE.get(policy.dtype, _COARSE_BATCH_TOLERANCE):
         raise BackendError(
             f"expected of {policy.config.model_type} that what it computes of a sequence does not depend on the others "
@@ -194,9 +194,9 @@ def _refusing(policy: Policy) -> AbstractContextManager[None]:
     )
 
 
-def _require_near(policy: Policy, gap: Gap, what: str, advice: str) -> None:
+def _require_near(policy: Policy, gap: Gap, what: str) -> None:
     if not gap.small:
         raise BackendError(
             f"expected the {what} to compute {policy.config.model_type} as its eager attention does, within "
-            f"{gap.allowed:.2g} of every log-prob, found {gap.found:.2g}: {advice}"
+            f"{gap.allowed:.2g} of every log-prob, found {gap.found:.2g}: choose another model"
         )

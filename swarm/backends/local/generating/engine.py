@@ -5,7 +5,7 @@ iterator cancels its generation; a request that cannot be served, or whose step 
 RequestRefused or a RequestLost; when the thread fails, `failure` says why and every open request gets a BackendError,
 and a RequestLost when it is stopped. One wake-up of the event loop per step delivers the results of all requests, and
 tokens that come faster than people read are gathered into one chunk.
-Does not know how a step works (`batcher.py`, `paged.py`), whose fault a failed one is (`fault_isolation.py`) or when
+Does not know how a step works (`batcher.py`), whose fault a failed one is (`fault_isolation.py`) or when
 weights change (it follows the policy's version and lock).
 """
 
@@ -19,7 +19,8 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from itertools import groupby
 
-from swarm.backends.local.generating.fault_isolation import FaultIsolation, Stepper
+from swarm.backends.local.generating.batcher import Batcher
+from swarm.backends.local.generating.fault_isolation import FaultIsolation
 from swarm.backends.local.generating.generation import Generation, SampledToken
 from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import (
@@ -80,7 +81,7 @@ class _Mailbox:
 
 
 class LocalEngine:
-    """Implements `Engine` over what steps. `start` and `generate` belong to one event loop; `stop` ends the thread."""
+    """Implements `Engine` over a batcher. `start` and `generate` belong to one event loop; `stop` ends the thread."""
 
     @property
     def guided(self) -> bool:
@@ -90,7 +91,7 @@ class LocalEngine:
     def __init__(
         self,
         policy: Policy,
-        batcher: Stepper,
+        batcher: Batcher,
         max_context: int,
         *,
         guides: Guides | None = None,

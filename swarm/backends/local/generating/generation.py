@@ -1,7 +1,6 @@
 """One request in an engine, and how its next token is sampled.
 
-Promises: every engine of this backend samples from logits alike: seeds, temperature, top-p, top-k, stop ids, likeliest
-ids and grammars mean the same; a seeded request's draws do not depend on the rest of the batch.
+Promises: a seeded request's draws do not depend on the rest of the batch.
 Does not know where logits come from, or keys and values.
 """
 

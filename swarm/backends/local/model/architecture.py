@@ -69,10 +69,10 @@ def attention(skeleton: Any) -> Attention:
             f"expected a model whose attention can be chosen, found that {skeleton.config.model_type} has its own "
             f"alone: choose another model"
         )
-    return "sdpa" if skeleton._supports_sdpa and switches and not soft_caps(skeleton.config) else "eager"
+    return "sdpa" if skeleton._supports_sdpa and switches and not _soft_caps(skeleton.config) else "eager"
 
 
-def soft_caps(config: Any) -> bool:
+def _soft_caps(config: Any) -> bool:
     """Return whether scores of attention are capped softly (Gemma 2, arXiv 2408.00118, section 2), which SDPA drops."""
     return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
 

@@ -115,7 +115,6 @@ FAKE = Kind(
 
 KINDS = (
     FAKE, Kind("slots", {}, _local_oracle, _break_local), Kind("lora", {"lora_rank": 4}, _local_oracle, _break_local),
-    Kind("paged", {"engine": "transformers"}, _local_oracle, _break_local),
     Kind(
         "bf16", {"dtype": "bfloat16"}, _local_oracle, _break_local,
         {"exact": "with three digits, a sum in another order may make another id the likeliest"}, tolerance=0.15,

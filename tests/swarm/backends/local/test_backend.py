@@ -103,7 +103,7 @@ async def test_parts_are_refused_before_start(tmp_path: Path) -> None:
     await backend.stop()
 
 
-@pytest.mark.parametrize("fields", [{}, {"engine": "transformers"}, {"lora_rank": 2, "kl_coef": 0.1}])
+@pytest.mark.parametrize("fields", [{}, {"lora_rank": 2, "kl_coef": 0.1}])
 async def test_stopping_frees_the_weights_and_the_engine_s_memory(tmp_path: Path, fields: dict[str, Any]) -> None:
     backend = LocalBackend(_job(save_folder(tmp_path / "small"), **fields), tmp_path)
     await backend.start()

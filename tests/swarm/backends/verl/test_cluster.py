@@ -56,7 +56,7 @@ def test_devices_are_counted_of_the_backend_s_own_fields() -> None:
 @pytest.mark.parametrize(
     ("fields", "named"),
     [
-        ({"backend": "local", "verl": {"trainers": 2}}, "backend 'local'"), ({"engine": "transformers"}, "`engine`"),
+        ({"backend": "local", "verl": {"trainers": 2}}, "backend 'local'"),
         ({"verl": {"colocated": True, "trainers": 2}}, "verl.colocated: .*2 trainers, 1 replicas of 1"),
         ({"verl": {"colocated": True, "replicas": 2}}, "verl.colocated: .*1 trainers, 2 replicas of 1"),
         ({"verl": {"colocated": True, "tensor_parallel": 2}}, "verl.colocated: .*1 trainers, 1 replicas of 2"),

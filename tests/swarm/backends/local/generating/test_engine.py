@@ -6,7 +6,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -16,8 +16,6 @@ import torch
 from swarm.backends.local.generating import engine as engine_module
 from swarm.backends.local.generating.batcher import Batcher
 from swarm.backends.local.generating.engine import LocalEngine
-from swarm.backends.local.generating.fault_isolation import Stepper
-from swarm.backends.local.generating.paged import PagedBatcher
 from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import (
     BackendError,
@@ -232,16 +230,16 @@ _POISON = 13
 """The id that faults are injected by."""
 
 
-_ENGINES: dict[str, Callable[[Policy], Stepper]] = {
-    "slots": lambda policy: Batcher(policy, slots=6, positions=_CONTEXT, seed=0),
-    "paged": lambda policy: PagedBatcher(policy, sequences=6, positions=_CONTEXT, cache_bytes=1 << 20, seed=0),
-}
 Answer = tuple[list[int], list[float]]
 
 
+def _six(policy: Policy) -> Batcher:
+    return Batcher(policy, slots=6, positions=_CONTEXT, seed=0)
+
+
 @asynccontextmanager
-async def _serving(policy: Policy, steps: Stepper) -> AsyncIterator[LocalEngine]:
-    engine = LocalEngine(policy, steps, _CONTEXT)
+async def _serving(policy: Policy, batcher: Batcher) -> AsyncIterator[LocalEngine]:
+    engine = LocalEngine(policy, batcher, _CONTEXT)
     await engine.start()
     try:
         yield engine
@@ -261,7 +259,7 @@ async def _ask_all(engine: LocalEngine, prompts: Sequence[Sequence[int]]) -> lis
     return list(await asyncio.gather(*asked, return_exceptions=True))
 
 
-def _break_at_poison(policy: Policy, steps: Stepper, monkeypatch: pytest.MonkeyPatch) -> None:
+def _break_at_poison(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make every forward raise that is fed the poison, as one does whose kernel meets what it cannot compute."""
     embeddings = policy.model.get_input_embeddings()
 
@@ -270,13 +268,10 @@ def _break_at_poison(policy: Policy, steps: Stepper, monkeypatch: pytest.MonkeyP
             raise RuntimeError("no kernel for this")
 
     embeddings.register_forward_pre_hook(checked)
-    if isinstance(steps, PagedBatcher):
-        steps._model.get_input_embeddings().register_forward_pre_hook(checked)
-    else:
-        monkeypatch.setattr(policy, "_fused", None)  # it reads the embeddings without their module
+    monkeypatch.setattr(policy, "_fused", None)  # it reads the embeddings without their module
 
 
-def _poison_weights(policy: Policy, steps: Stepper, monkeypatch: pytest.MonkeyPatch) -> None:
+def _poison_weights(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> None:
     """Make whatever sees the poison no number, as a damaged row of embeddings does."""
     with torch.no_grad():
         policy.model.get_input_embeddings().weight[_POISON] = torch.nan
@@ -296,16 +291,13 @@ def _poisoned_policy() -> Policy:
 
 
 @pytest.mark.parametrize("fault", _FAULTS)
-@pytest.mark.parametrize("kind", _ENGINES)
-async def test_a_sequence_that_breaks_its_steps_is_lost_alone(
-    kind: str, fault: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_sequence_that_breaks_its_steps_is_lost_alone(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _poisoned_policy()
-    async with _serving(policy, _ENGINES[kind](policy)) as engine:
+    async with _serving(policy, _six(policy)) as engine:
         undisturbed = await _ask_all(engine, [prompt for prompt in _PROMPTS if _POISON not in prompt])
-    steps = _ENGINES[kind](policy)
-    _FAULTS[fault](policy, steps, monkeypatch)
-    async with _serving(policy, steps) as engine:
+    batcher = _six(policy)
+    _FAULTS[fault](policy, monkeypatch)
+    async with _serving(policy, batcher) as engine:
         for _ in range(2):
             answers = dict(zip(map(tuple, _PROMPTS), await _ask_all(engine, _PROMPTS), strict=True))
             lost = [answers.pop(prompt) for prompt in list(answers) if _POISON in prompt]
@@ -318,13 +310,12 @@ async def test_a_sequence_that_breaks_its_steps_is_lost_alone(
             assert engine.failure() is None
 
 
-@pytest.mark.parametrize("kind", _ENGINES)
-async def test_weights_that_are_no_numbers_break_the_engine_and_not_one_request_after_another(kind: str) -> None:
+async def test_weights_that_are_no_numbers_break_the_engine_and_not_one_request_after_another() -> None:
     policy = _poisoned_policy()
-    steps = _ENGINES[kind](policy)
+    batcher = _six(policy)
     with torch.no_grad():
         policy.model.get_output_embeddings().weight.fill_(torch.nan)
-    async with _serving(policy, steps) as engine:
+    async with _serving(policy, batcher) as engine:
         with pytest.raises(BackendError, match="no finite numbers") as caught:
             await _ask(engine, [1, 2])
         assert not isinstance(caught.value, RequestLost | RequestRefused)
@@ -333,7 +324,7 @@ async def test_weights_that_are_no_numbers_break_the_engine_and_not_one_request_
 
 async def test_steps_that_break_in_company_alone_break_the_engine_in_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _poisoned_policy()
-    batcher = Batcher(policy, slots=6, positions=_CONTEXT, seed=0)
+    batcher = _six(policy)
     plain, sizes = batcher._extend, []
 
     def crowded(rows: Any, features: Any) -> Any:
@@ -351,8 +342,8 @@ async def test_steps_that_break_in_company_alone_break_the_engine_in_the_end(mon
 
 async def test_a_step_that_breaks_once_costs_nobody_anything(monkeypatch: pytest.MonkeyPatch) -> None:
     policy = _poisoned_policy()
-    batcher = Batcher(policy, slots=6, positions=_CONTEXT, seed=0)
-    async with _serving(policy, Batcher(policy, slots=6, positions=_CONTEXT, seed=0)) as engine:
+    batcher = _six(policy)
+    async with _serving(policy, _six(policy)) as engine:
         undisturbed = await _ask_all(engine, [[1, 2], [3, 4]])
     plain, calls = batcher._extend, 0
 
