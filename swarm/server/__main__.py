@@ -189,8 +189,7 @@ def _serve(server: SwarmServer, sock: socket.socket, directory: Path, *, idle: b
         timeout_keep_alive=75,  # longer than clients keep idle connections, so that none is closed under a request
         timeout_graceful_shutdown=5,
     )
-    for chatty in ("uvicorn", "alembic"):
-        logging.getLogger(chatty).setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     address = directory / "server.json"
     http = _Uvicorn(config, server, address, idle=idle)
     for caught in (signal.SIGTERM, signal.SIGINT):

@@ -1,7 +1,7 @@
 """The store: every served token, lease, reward and step of a training, durable before it is acknowledged.
 
 May enter: how a training is written and read as a whole. Tables and rows go to `tables`, what depends on the kind of
-database to `databases`, changes of the schema to `migrations`.
+database to `databases`.
 """
 
 from swarm.store.archive import Archive

@@ -16,9 +16,11 @@ from swarm.backends.local import LocalBackend
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.job import Job
 from swarm.server.shared.directory import ServerDirectory
+from swarm.store.databases.database import connect, migrate
 from tests.recorded.conftest import HERE, Expected, Unpack, check_says
 from tests.recorded.record import LEASE, PROBE
 from tests.swarm.server.support import Served, eventually, serving
+from tests.swarm.store.support import shape
 
 STATUS = ("job_digest", "step", "steps", "policy_version", "collected_episodes")
 
@@ -173,7 +175,7 @@ def traces(folder: Path) -> list[Any]:
 async def test_a_folder_of_an_earlier_release_has_none_and_gets_one_as_it_trains_on(
     tmp_path: Path, unpack: Unpack
 ) -> None:
-    """Recorded before steps' metrics were kept: read as it is while the engine is off, migrated when it trains."""
+    """Recorded before steps' metrics were kept: read as it is while the engine is off, brought over when it trains."""
     folder = unpack("fake", tmp_path)
     async with serving(folder, start=False) as served:
         served.server.load(interrupted(folder))
@@ -192,3 +194,14 @@ async def test_a_folder_of_an_earlier_release_has_none_and_gets_one_as_it_trains
         await served.play("y")
         await served.until(step=6, finished=True)
         assert await eventually(steps, lambda found: found[-1:] == [6]) == [5, 6]
+
+
+@pytest.mark.parametrize("name", ["fake", "local"])
+def test_a_recorded_store_becomes_what_a_new_one_is(name: str, tmp_path: Path, unpack: Unpack) -> None:
+    (recorded,) = unpack(name, tmp_path / name).glob("**/*.sqlite3")
+    old, new = (connect(f"sqlite:///{path}") for path in (recorded, tmp_path / "new.sqlite3"))
+    assert shape(old)["version"] == ["0001"]
+    for engine in (old, new):
+        with engine.connect() as connection:
+            migrate(connection)
+    assert shape(old) == shape(new)

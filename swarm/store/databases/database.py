@@ -1,4 +1,4 @@
-"""The database behind a store: connections, migrations, and whose it is.
+"""The database behind a store: connections, its tables, and whose it is.
 
 SQLite runs in WAL mode. A commit survives the death of the process at once; it survives a loss of power when it was
 made with `full`, which makes all before it durable too. PostgreSQL's commits are durable as its server is configured
@@ -10,23 +10,19 @@ One database serves one server directory: the first to open it writes its id the
 from __future__ import annotations
 
 from contextlib import closing
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from alembic import command
-from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import event as sa_event
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.pool import NullPool
+from sqlalchemy.schema import CreateColumn
 
 from swarm.errors import ServerFailed
-from swarm.store.tables.schema import META
+from swarm.store.tables.schema import FIRST, META, METADATA, NEWEST, SINCE_FIRST, TASK_LISTS, VERSION
 
-_MIGRATIONS = Path(__file__).parents[1] / "migrations"
+_LOCK = 0x616A6574
+"""Number of PostgreSQL's lock under which the tables are made or changed."""
 PRAGMAS = [
     "busy_timeout=10000",
     "journal_mode=WAL",
@@ -56,9 +52,9 @@ def connect(url: str) -> sa.Engine:
 
 
 def open_database(url: str, installation: str) -> sa.Engine:
-    """Return an engine for a database that is migrated to this version and claimed for an installation.
+    """Return an engine for a database that has this version's tables and is claimed for an installation.
 
-    Raises ServerFailed, in one line, if that cannot be: not reachable, of a newer version, or another's.
+    Raises ServerFailed, in one line, if that cannot be: not reachable, of another version, or another's.
     """
     engine = connect(url)
     try:
@@ -80,23 +76,40 @@ def check(url: str, installation: str) -> None:
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Bring the schema to this version; raise ServerFailed if it is of a newer one."""
-    known = _revisions()
-    newest = known[0]
-    found = MigrationContext.configure(connection).get_current_revision()
-    if found == newest:
+    """Make the tables of an empty database, and bring those of 0.1.0 over; raise ServerFailed for any other's.
+
+    All or nothing, and one process at a time: who comes second finds it done.
+    """
+    if (found := _version(connection)) == NEWEST:
         return
-    if found is not None and found not in known:
+    if found not in (None, FIRST):
         raise ServerFailed(
-            f"the store {where(connection.engine)} was written by a newer version of ajet: expected its schema to be "
-            f"at most {newest}, found {found}; update ajet, or give another --store"
+            f"the store {where(connection.engine)} was written by another version of ajet: expected its schema to be "
+            f"{NEWEST}, or {FIRST} to bring it over, found {found}; open it with that version, or give another --store"
         )
-    config = _config()
-    config.attributes["connection"] = connection
-    if connection.dialect.name == "sqlite":  # of itself it begins no transaction before a change of tables, and a
-        connection.exec_driver_sql("BEGIN IMMEDIATE")  # migration that is killed would be left half made
-    command.upgrade(config, "head")
+    if connection.dialect.name == "sqlite":  # of itself it begins no transaction before a change of tables
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    else:
+        connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_LOCK)))
+    found = _version(connection)
+    if found is None:
+        METADATA.create_all(connection, checkfirst=False)
+        connection.execute(sa.insert(VERSION).values(version_num=NEWEST))
+    elif found == FIRST:
+        TASK_LISTS.create(connection, checkfirst=False)
+        for column in SINCE_FIRST:
+            new = CreateColumn(column).compile(dialect=connection.dialect)
+            connection.exec_driver_sql(f"ALTER TABLE {column.table.name} ADD COLUMN {new}")
+        connection.execute(sa.update(VERSION).values(version_num=NEWEST))
     connection.commit()
+
+
+def _version(connection: sa.Connection) -> str | None:
+    """Return the version of the schema; None where there is none."""
+    if not sa.inspect(connection).has_table(VERSION.name):
+        return None
+    found: str | None = connection.execute(sa.select(VERSION.c.version_num)).scalar_one_or_none()
+    return found
 
 
 def columns_of(connection: sa.Connection, table: sa.Table) -> list[sa.ColumnElement[Any]]:
@@ -123,18 +136,6 @@ def cause(error: Exception) -> str:
     """Return what the database itself said, in one line."""
     origin = error.orig if isinstance(error, DBAPIError) and error.orig is not None else error
     return " ".join(str(origin).split()).rstrip(".") or type(origin).__name__
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    return config
-
-
-@cache
-def _revisions() -> tuple[str, ...]:
-    """Return the revisions this version knows, the newest first."""
-    return tuple(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
 
 
 def _claim(connection: sa.Connection, installation: str) -> None:

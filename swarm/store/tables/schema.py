@@ -1,4 +1,4 @@
-"""The store's tables, as the newest migration leaves them.
+"""The store's tables.
 
     meta          what the database knows of itself: the installation that writes it
     trainings     one per job (`swarm.store.tables.trainings`); `written` numbers its committed groups of changes
@@ -10,12 +10,17 @@
     task_lists    the task lists of streams
     events        state transitions, recoveries
 
-A change here needs a migration; a test compares the two.
+A change here is another NEWEST, to which `swarm.store.databases.database.migrate` brings what was written before.
 """
 
 from __future__ import annotations
 
 import sqlalchemy as sa
+
+FIRST = "0001"
+"""The schema of 0.1.0."""
+NEWEST = "0009"
+"""The schema that is written."""
 
 METADATA = sa.MetaData()
 
@@ -141,3 +146,17 @@ EVENTS = sa.Table(
     sa.Column("at", sa.Double, nullable=False),
     sa.Column("details", sa.Text, nullable=False),
 )
+
+VERSION = sa.Table(
+    "alembic_version",
+    METADATA,
+    sa.Column("version_num", sa.String(32), nullable=False),
+    sa.PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
+"""Which schema it is, FIRST or NEWEST, under the name that alembic once gave it."""
+
+SINCE_FIRST = (
+    EPISODES.c.turn, EPISODES.c.call_rewards, EPISODES.c.code, NODES.c.trained, NODES.c.cut, STEPS.c.metrics,
+    CHECKPOINTS.c.episodes, CHECKPOINTS.c.reward, CHECKPOINTS.c.success, STREAMS.c.turn, STREAMS.c.unfinished,
+)  # fmt: skip
+"""What FIRST lacks, beside the task lists."""

@@ -19,7 +19,7 @@ from research.cli.study.app import Studies
 pytestmark = pytest.mark.slow
 
 HEAVY = {
-    "agents", "alembic", "anthropic", "docker", "fastapi", "jinja2", "langchain", "matplotlib", "numpy", "openai",
+    "agents", "anthropic", "docker", "fastapi", "jinja2", "langchain", "matplotlib", "numpy", "openai",
     "optuna", "pandas", "prefect", "pydantic_ai", "ray", "scipy", "smolagents", "statsmodels", "torch", "transformers",
     "uvicorn", "verl", "vllm", "wandb",
 }  # fmt: skip
@@ -149,7 +149,7 @@ def test_a_process_of_a_study_imports_no_library_that_it_does_not_use(modules: I
 def test_a_swarm_server_imports_its_backend_with_its_job(modules: Imported) -> None:
     found = packages(modules(module="swarm.server.__main__"))
     assert {"fastapi", "uvicorn"} <= found
-    assert found & HEAVY <= {"fastapi", "uvicorn", "alembic", "jinja2"}
+    assert found & HEAVY <= {"fastapi", "uvicorn", "jinja2"}
 
 
 @pytest.mark.parametrize(("name", "lazy"), LAZY, ids=[name for name, _ in LAZY])

@@ -6,6 +6,8 @@ import contextlib
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
+import sqlalchemy as sa
+
 from swarm.job import Job
 from swarm.store import Began, Captured, Change, Closed, Consumed, InStep, Recovered, SqlStore, open_store
 from swarm.timelines import Drift, Node
@@ -34,6 +36,22 @@ async def reopened(url: str, wanted: Job | None = None) -> Recovered:
         recovered.checkpoints, recovered.step, replay, recovered.pool, recovered.prepared, recovered.epochs,
         recovered.streams, recovered.begun, recovered.counts,
     )  # fmt: skip
+
+
+def shape(engine: sa.Engine) -> dict[str, Any]:
+    """Return all that a database knows of its tables, and the version that they say."""
+    found = sa.inspect(engine)
+    with engine.connect() as connection:
+        version = connection.execute(sa.text("select version_num from alembic_version")).scalars().all()
+    return {"version": version} | {
+        table: {
+            "columns": [(c["name"], str(c["type"]), c["nullable"], c["default"]) for c in found.get_columns(table)],
+            "key": found.get_pk_constraint(table)["constrained_columns"],
+            "indexes": sorted(str((i["name"], i["column_names"], i["unique"])) for i in found.get_indexes(table)),
+            "unique": sorted(str(u["column_names"]) for u in found.get_unique_constraints(table)),
+        }
+        for table in sorted(found.get_table_names())
+    }
 
 
 def node(index: int = 0, parent: Node | None = None, size: int = 3) -> Node:

@@ -1,4 +1,4 @@
-"""The database: migrations make the schema, a newer one is refused, one server has it; SQLite's log stays small."""
+"""The database: its schema is made, brought over or refused, one server has it; SQLite's log stays small."""
 
 from __future__ import annotations
 
@@ -8,56 +8,77 @@ import itertools
 import sqlite3
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
-from alembic import command
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import ServerFailed
 from swarm.store import Captured
 from swarm.store.databases import wal
-from swarm.store.databases.database import _config, check, connect, migrate, open_database
+from swarm.store.databases.database import check, connect, migrate, open_database
 from swarm.store.databases.wal import LogMover, pages_in
 from swarm.store.tables.schema import METADATA
 from tests.swarm.server.support import eventually
-from tests.swarm.store.support import HERE, began, node, opened
+from tests.swarm.store.support import HERE, began, node, opened, shape
+
+NEWEST = "0009"
 
 
-def shape(engine: sa.Engine) -> dict[str, Any]:
-    """Return all that a database knows of its tables but the version's own."""
-    found = sa.inspect(engine)
-    return {
-        table: {
-            "columns": [(c["name"], str(c["type"]), c["nullable"], c["default"]) for c in found.get_columns(table)],
-            "key": found.get_pk_constraint(table)["constrained_columns"],
-            "indexes": sorted(str((i["name"], i["column_names"], i["unique"])) for i in found.get_indexes(table)),
-            "unique": sorted(str(u["column_names"]) for u in found.get_unique_constraints(table)),
-        }
-        for table in sorted(found.get_table_names())
-        if table != "alembic_version"
-    }
-
-
-def test_the_migrations_make_exactly_the_schema(url: str, tmp_path: Path) -> None:
+def as_first(url: str) -> sa.Engine:
+    """Return a store as 0.1.0 made it, with a row in each table that has got columns since."""
     engine = open_database(url, HERE)
-    with engine.connect() as connection:
-        assert compare_metadata(MigrationContext.configure(connection, opts={"compare_type": True}), METADATA) == []
-    migrated = shape(engine)
     with engine.begin() as connection:
-        METADATA.drop_all(connection)
-        METADATA.create_all(connection)
-    assert shape(engine) == migrated
-    assert "episodes_whole" in str(migrated["episodes"]["indexes"])
+        connection.execute(sa.text("drop table task_lists"))
+        for table, columns in {
+            "episodes": "turn call_rewards code", "nodes": "trained cut", "steps": "metrics",
+            "checkpoints": "episodes reward success", "streams": "turn unfinished",
+        }.items():  # fmt: skip
+            for column in columns.split():
+                connection.execute(sa.text(f"alter table {table} drop column {column}"))
+        connection.execute(sa.text("insert into steps values (1, 2, 3)"))
+        connection.execute(sa.text("insert into checkpoints values (1, 2, 'x')"))
+        connection.execute(sa.text("insert into streams values (1, 'default', null, 4, 5, 6.0)"))
+        blob = "x''" if engine.dialect.name == "sqlite" else "''"
+        connection.execute(sa.text(f"insert into nodes values (1, 0, null, '', {blob}, {blob}, {blob}, {blob})"))
+        connection.execute(sa.text("update alembic_version set version_num = '0001'"))
+    return engine
+
+
+def test_a_new_store_is_of_the_newest_schema(url: str) -> None:
+    engine = open_database(url, HERE)
+    made = shape(engine)
+    assert made["version"] == [NEWEST]
+    assert made.keys() - {"version"} == METADATA.tables.keys()
+    assert "episodes_whole" in str(made["episodes"]["indexes"])
     engine.dispose()
 
 
-def test_a_migrated_store_is_not_migrated_again(url: str) -> None:
+def test_a_store_of_the_first_schema_is_brought_over_with_all_its_rows(url: str) -> None:
+    engine = as_first(url)
+    with engine.connect() as connection:
+        migrate(connection)
+        for asked, found in {
+            "trained, cut from nodes": (True, False),
+            "episodes, metrics from steps": (3, None),
+            "name, episodes, reward, success from checkpoints": ("x", None, None, None),
+            "cursor, turn, unfinished from streams": (4, 0, "[]"),
+        }.items():
+            assert tuple(connection.execute(sa.text(f"select {asked}")).one()) == found
+    brought = shape(engine)
+    with engine.begin() as connection:
+        METADATA.drop_all(connection)
+    with engine.connect() as connection:
+        migrate(connection)
+    assert brought == shape(engine)
+    engine.dispose()
+
+
+def test_a_store_of_the_newest_schema_is_left_as_it_is(url: str) -> None:
     engine = open_database(url, HERE)
     with engine.begin() as connection:
         connection.execute(sa.text("drop table events"))
@@ -66,14 +87,31 @@ def test_a_migrated_store_is_not_migrated_again(url: str) -> None:
     engine.dispose()
 
 
-def test_a_store_of_a_newer_version_is_refused_in_one_line(url: str) -> None:
+@pytest.mark.parametrize("version", ["0002", "0003", "0004", "0005", "0007", "0008", "9999"])
+def test_a_store_of_any_other_schema_is_refused_in_one_line_and_left_as_it_is(url: str, version: str) -> None:
     engine = open_database(url, HERE)
     with engine.begin() as connection:
-        connection.execute(sa.text("update alembic_version set version_num = '9999'"))
-    engine.dispose()
-    with pytest.raises(ServerFailed, match=r"newer version.*at most \d{4}, found 9999") as refusal:
+        connection.execute(sa.text(f"update alembic_version set version_num = '{version}'"))
+    before = shape(engine)
+    with pytest.raises(ServerFailed, match=rf"another version.* {NEWEST}, or 0001 .*found {version}; ") as refusal:
         check(url, HERE)
     assert "\n" not in str(refusal.value)
+    assert shape(engine) == before
+    engine.dispose()
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_of_many_that_open_a_store_at_once_one_makes_it(url: str, first: bool) -> None:
+    engine = as_first(url) if first else connect(url)
+
+    def opened(_: int) -> None:
+        with engine.connect() as connection:
+            migrate(connection)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(opened, range(4)))
+    assert shape(engine)["version"] == [NEWEST]
+    engine.dispose()
 
 
 def test_a_database_serves_one_installation(url: str) -> None:
@@ -110,25 +148,23 @@ def test_sqlite_writes_ahead_and_syncs_at_checkpoints(sqlite_url: str) -> None:
         assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == 1
 
 
-def test_a_migration_that_is_cut_short_leaves_a_store_that_the_next_one_brings_over(url: str) -> None:
-    engine = connect(url)
-    with engine.connect() as connection:
-        config = _config()
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0004")
-        connection.commit()
+@pytest.mark.parametrize("at", ["ALTER TABLE checkpoints ADD COLUMN reward", "UPDATE alembic_version"])
+def test_what_is_cut_short_changes_nothing_and_is_done_the_next_time(url: str, at: str) -> None:
+    engine = as_first(url)
+    before = shape(engine)
 
     def cut(conn: Any, cursor: Any, statement: str, *_: Any) -> None:
-        if statement.startswith("ALTER TABLE checkpoints ADD COLUMN reward"):
+        if statement.startswith(at):
             raise OSError(28, "No space left on device")
 
     sa.event.listen(engine, "before_cursor_execute", cut)
     with pytest.raises(OSError, match="No space left"), engine.connect() as connection:
         migrate(connection)
     sa.event.remove(engine, "before_cursor_execute", cut)
+    assert shape(engine) == before
     with engine.connect() as connection:
         migrate(connection)
-        assert compare_metadata(MigrationContext.configure(connection), METADATA) == []
+    assert shape(engine)["version"] == [NEWEST]
     engine.dispose()
 
 
