@@ -143,7 +143,7 @@ _APART = {"tracking"}
 _MAY_CHANGE = {
     "checkpoint_every", "checkpoints_kept", "lease_ttl_s", "drain_timeout_s", "micro_batch_tokens",
     "gradient_checkpointing", "max_concurrency", "kv_cache_bytes", "evaluate_after", "eval_every",
-    "evaluation_episodes", "missing_stream", "missing_stream_s",
+    "evaluation_episodes",
 }  # fmt: skip
 """Fields with which a training that was begun with others may go on: what a step learns does not depend on them."""
 
@@ -322,17 +322,13 @@ class Job(Versioned):
     streams: Mapping[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]] = Field(default_factory=dict)
     """Shares of the streams in each batch, by name, in any unit: {"math": 40, "code": 60}. The server admits groups by
     deficit round robin, so that what a batch's whole groups leave over is made up in the next: 40/30/30 of ten groups
-    are 4/3/3 in every batch. A batch waits for every stream that plays, however slow it is; `missing_stream` is about
-    those that do not. Shares may be changed while training. Default none: every stream is admitted as it comes."""
-    missing_stream: Literal["wait", "renormalise"] = "wait"
-    """What becomes of the places of a stream that has a share and plays nothing. `wait` (default): they are held until
-    drain_timeout_s after all others are done with the batch, batch by batch, then lent and made up later (at most one
-    batch). `renormalise`: once no client of the stream was heard of for `missing_stream_s`, its share is dealt out to
-    the streams that live, by their own shares. When a client of it comes back it has its share again, from the next
-    place that is free, and is owed nothing. The places of one that was missing for less are lent as under `wait`."""
-    missing_stream_s: float = Field(default=60.0, gt=0, le=86_400)
-    """Seconds without a client after which `renormalise` takes a stream for missing. A client is there while it waits
-    for room, holds a lease that it renews, or has a call in flight. Default 60."""
+    are 4/3/3 in every batch. A batch waits for every stream that has a share, however slow it is, and whether it plays
+    or not. Shares may be changed while training. Default none: every stream is admitted as it comes."""
+    missing_stream: Literal["wait"] = "wait"
+    """What becomes of the places of a stream that has a share and plays nothing. `wait` (default, and all there is):
+    the batch waits until it plays or its share is taken from it."""
+    missing_stream_s: float = Field(default=60.0, ge=60, le=60)
+    """Always 60: jobs on record have it, and nothing depends on it."""
     loss_weighting: Literal["episode", "token"] = "episode"
     """What weighs one in the loss: each `episode` (default), however many timelines and tokens it has, or each sampled
     `token`. An episode's own weight, given at its end, multiplies either. `dr_grpo` fixes it itself: each token weighs

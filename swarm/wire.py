@@ -372,9 +372,6 @@ class StreamStatus(_Wire):
     groups_trained: int
     unfinished: Mapping[str, int] = Field(default_factory=dict)
     """Tasks whose group lacks members and has none in play, and how many places: a restarted client begins there."""
-    missing: bool = False
-    """No client of it was heard of for so long that the others have its share (a job's `missing_stream`). Sent with
-    `?labels=true` alone: clients of before refuse it."""
 
 
 class StreamList(_Wire):
@@ -390,9 +387,8 @@ class ServerEvent(_Wire):
     """Sent back as `Last-Event-ID`, or as `?after=`, by a listener that goes on after this event."""
     kind: str
     """state (details: from, to, reason), recovered (checkpoint, step, pool), step (step; metrics: those of `GET
-    /history`), evaluated (step, episodes, reward, success, best: whether it is the best so far), stream_missing and
-    stream_back (stream; shares: each stream's part of a batch from then on), or gap: events that are kept no longer
-    were missed (missed: how many; null after an id of another life of the server)."""
+    /history`), evaluated (step, episodes, reward, success, best: whether it is the best so far), or gap: events that
+    are kept no longer were missed (missed: how many; null after an id of another life of the server)."""
     at: float
     """Unix time in seconds."""
     details: Mapping[str, JsonValue] = Field(default_factory=dict)

@@ -292,7 +292,7 @@ class AsyncSwarmClient:
 
     async def streams(self) -> StreamList:
         """Return where every stream stands."""
-        return await self._transport.ask(StreamList.model_validate, "GET", f"/streams{_LABELS}", self._token)
+        return await self._transport.ask(StreamList.model_validate, "GET", "/streams", self._token)
 
     async def share(self, shares: Mapping[str, float]) -> StreamList:
         """Give streams new shares, by name and in any unit, from the next group that begins (needs the admin role)."""
@@ -301,7 +301,7 @@ class AsyncSwarmClient:
         except ValidationError as error:
             raise InvalidRequest(f"expected a share above 0 for each stream, found {dict(shares)!r}") from error
         body = asked.model_dump_json().encode()
-        return await self._transport.ask(StreamList.model_validate, "POST", f"/streams{_LABELS}", self._token, body)
+        return await self._transport.ask(StreamList.model_validate, "POST", "/streams", self._token, body)
 
     async def rollout(
         self,

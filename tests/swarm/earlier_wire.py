@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, create_model
@@ -16,10 +15,6 @@ def _earlier(**fields: Any) -> type[BaseModel]:
     return create_model("Earlier", __config__=ConfigDict(frozen=True, extra="forbid"), **known)
 
 
-_STREAM = _earlier(
-    name=str, share=float | None, cursor=int, groups_open=int, groups_trained=int, unfinished=(Mapping[str, int], {})
-)
-EarlierStreams: Any = _earlier(streams=tuple[_STREAM, ...])
 _CHECKPOINT = _earlier(name=str, step=int, size_bytes=int)
 EarlierCheckpoints: Any = _earlier(job_digest=str | None, checkpoints=tuple[_CHECKPOINT, ...])
 _SUMMARY: dict[str, Any] = {

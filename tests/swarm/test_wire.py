@@ -54,6 +54,7 @@ def test_a_client_takes_no_notice_of_what_a_newer_server_says_of_a_stream() -> N
             '{"model": {"kind": "hub"}}',
             "model: expected an object whose 'kind' is one of 'tiny', 'path', found {'kind': 'hub'}",
         ),
+        (Job, '{"missing_stream": "renormalise"}', "missing_stream: expected 'wait', found 'renormalise'"),
         (Job, '{"group_size": 3}', "episodes_per_step must be a multiple of group_size; found 128 and 3"),
         (Job, '{"steps": 3', "expected JSON, found text that is none: EOF while parsing an object at line 1 column 11"),
         (BeginRequest, "{}", "task_id: expected `task_id`, or `tasks` to leave the task to the server; found neither"),

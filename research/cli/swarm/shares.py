@@ -17,7 +17,7 @@ from swarm.job import Job
 from swarm.wire import Status, StreamStatus, stream_label
 
 _MEASURED = {"reward": "reward/mean", "success": "success/mean"}
-_HEADER = ("stream", "share", "groups a batch", "played", "open", "trained", "in the last", "reward", "success", "")
+_HEADER = ("stream", "share", "groups a batch", "played", "open", "trained", "in the last", "reward", "success")
 
 
 class BadShares(ResearchError):
@@ -107,19 +107,15 @@ def require_same(wanted: Mapping[str, float], known: Sequence[StreamStatus]) -> 
 
 def described(streams: Sequence[StreamStatus], status: Status, job: Job | None) -> list[dict[str, Any]]:
     """Return what is shown of each stream, with the last step's metrics where it has some."""
-    living = sum(stream.share or 0.0 for stream in streams if not stream.missing)
-    return [_described(stream, living, status.metrics, job) for stream in streams]
+    return [_described(stream, status.metrics, job) for stream in streams]
 
 
-def _described(stream: StreamStatus, living: float, metrics: Mapping[str, float], job: Job | None) -> dict[str, Any]:
-    label = f"stream/{stream_label(stream.name)}"
-    now = None if stream.share is None else 0.0 if stream.missing else stream.share / living
+def _described(stream: StreamStatus, metrics: Mapping[str, float], job: Job | None) -> dict[str, Any]:
+    label, share = f"stream/{stream_label(stream.name)}", stream.share
     return {
         "name": stream.name,
-        "share": stream.share,
-        "missing": stream.missing,
-        "share_now": now,
-        "groups_per_batch": None if now is None or job is None else round(now * job.tasks_per_step, 6),
+        "share": share,
+        "groups_per_batch": None if share is None or job is None else round(share * job.tasks_per_step, 6),
         "groups_played": stream.cursor,
         "groups_open": stream.groups_open,
         "groups_trained": stream.groups_trained,
@@ -136,5 +132,4 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         *(str(row[f"groups_{what}"]) for what in ("played", "open", "trained")),
         "-" if row["groups_in_last_batch"] is None else str(row["groups_in_last_batch"]),
         *("-" if row[name] is None else f"{row[name]:.3f}" for name in _MEASURED),
-        "missing: the others have its share" if row["missing"] else "",
     )

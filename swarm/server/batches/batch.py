@@ -111,15 +111,6 @@ class Groups:
         return len(self._members.ended)
 
     @property
-    def held_up(self) -> bool:
-        """The batch waits only for streams that play nothing."""
-        return self.streams.held_up(self.done, self.taken)
-
-    def lend(self) -> None:
-        """Give the places of streams that play nothing to those that come."""
-        self.streams.lend(self.done)
-
-    @property
     def bytes(self) -> int:
         """Bytes of captured tokens of the ended episodes (by the accounting of `bytes_of`)."""
         return self._members.bytes
@@ -158,7 +149,7 @@ class Groups:
 
         The group is not kept before `join`. Raises JobConflict where the stream has another list.
         """
-        found, admits = self.streams.passes.wanted(stream, digest), self.streams.admits(stream, self.taken)
+        found, admits = self.streams.task_pass(stream, digest), self.streams.admits(stream, self.taken)
         for turn in (*found.lacking, found.turn):
             group = self._begun_for(stream, turn, found.task(turn))
             if group is not None and self._has_place(group, admits):
@@ -178,14 +169,11 @@ class Groups:
         for group in self if not self._loose else ():
             if group.turn is None and (turn := self.turns.of_group(group)) is not None:
                 self._members.give_turn(group, turn)
-        for stream in self.streams.names:
-            if (found := self.streams.passes.of(stream)) is not None:
-                self._adopt(stream, found.untouched)
+        for stream, found in self.streams.passes.items():
+            self._adopt(stream, found.untouched)
 
     def join(self, group: Group, episode: str, turn: int | None = None) -> None:
         """Give the episode a place in a group `room` returned, or `next_room` with this turn."""
-        if self._loose or group not in self._members.alive:
-            self.streams.take(group.stream, self.taken)
         self._members.join(group, episode)
         self.streams.came(group.stream)
         self.turns.began(group.stream, episode, group.turn if turn is None else turn)
@@ -204,14 +192,6 @@ class Groups:
         """Give streams new shares, from the next place that is taken."""
         self.streams.set_shares(shares, self._oldest_first())
 
-    def renormalise(self, missing: frozenset[str]) -> bool:
-        """Deal out the shares of the streams that are missing; return whether these are others than before."""
-        return self.streams.renormalise(missing, self._oldest_first())
-
-    def reclaim(self) -> None:
-        """Deal out what streams left that get no more places, because they are missing or have no share now."""
-        self.streams.reclaim(self.taken)
-
     def end(self, sample: Sample) -> list[Sample]:
         """Take a member's sample; return what the rule filters out for it."""
         group = self._members.end(sample)
@@ -226,7 +206,7 @@ class Groups:
     def fail(self, episode: str) -> bool:
         """Free the place of an episode that its agent failed; return whether its task is skipped now for that."""
         group = self._members.joined(episode)
-        skipped = self.turns.failed(group.stream, episode)
+        skipped = self.turns.tell(group.stream, episode, Pass.failed)
         group.skipped = group.skipped or skipped
         self._members.leave(episode)
         return skipped
@@ -343,7 +323,7 @@ class Groups:
             self._ages.sampled(sample.episode, sample.nodes)
 
     def readmit(self) -> None:
-        """Give places to what was read back of streams that have no share now; `restore` and `restore_open` before."""
+        """Give places to what was read back of streams without a share; `restore` and `restore_open` before."""
         self.streams.readmit(self._oldest_first())
 
     def drop_empty(self) -> list[Sample]:

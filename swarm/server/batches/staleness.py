@@ -23,9 +23,8 @@ stream's own among the next (k + 1) B places that are dealt out, and these are g
 
 A `BatchSelection` takes what is done first, but never a place that an older one needs; the batch waits for the older
 one to be done or to be given up. What the proof leaves out can make a place too old all the same: surplus groups
-(places beyond admission), an episode whose team decided after its place was given away, and places lent to another
-stream just before a crash (a restart deals them in the first order again). Such a place is given up and counted
-(drop_stale where its episode had ended, drop_outdated where it was fenced); it is never trained.
+(places beyond admission), and an episode whose team decided after its place was given away. Such a place is given up
+and counted (drop_stale where its episode had ended, drop_outdated where it was fenced); it is never trained.
 
 Pure bookkeeping: no clock, no waiting, no store.
 """

@@ -9,16 +9,10 @@ batch are exact in every batch: 40/30/30 of ten groups are 4/3/3.
 
 The places dealt out are the *window*: first the batch's, then, where batches are rolled out ahead, the next ones',
 then the surplus ones, which are the first of the batch behind those. A batch is made of each stream's own places, so a
-fast stream never takes the place of a slow one. One that plays nothing would hold up all others for ever: its places
-are held until every other stream is done and `drain_timeout_s` more have passed; then they are lent to whoever has a
-whole group to spare or comes first, until the batch is there. It stays owed them, up to one batch, and they are made
-up in the next batches.
+fast stream never takes the place of a slow one, and the batch waits for a stream that plays nothing.
 
-A stream may be said to be *missing* (`renormalise`): then the places that are not taken are dealt out anew, to the
-streams that live, by their own shares. Each such change, and so do new shares, opens a new account: who comes back has
-its share again from then on, and is owed nothing. What it missed was played by others in batches that are learned; to
-make it up would bend the shares of the batches to come, by as much as it was away. Places that are taken stay what they
-are. A place that is left by a stream that gets no more of them (missing, or without a share now) is dealt out anew too.
+New shares open a new account, from the next place that is taken: places that are taken stay what they are, and nobody
+is owed anything. A place that is left by a stream without a share is dealt out anew.
 
 The cursor of a stream counts its groups that were played to their end; under the rule `episodes` it counts
 group_size ended episodes as one. Which task comes next is `swarm.server.batches.passes`. Pure bookkeeping: no clock, no
@@ -33,8 +27,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
 
-from swarm.errors import InvalidRequest
-from swarm.server.batches.passes import Pass, Passes
+from swarm.errors import InvalidRequest, JobConflict
+from swarm.server.batches.passes import Pass
 from swarm.server.batches.staleness import BatchPlace, BatchSelection
 from swarm.store import StreamMoved, TasksListed
 from swarm.wire import StreamStatus
@@ -58,51 +52,33 @@ class DeficitRoundRobin:
         }
         scale = lcm(*(part.denominator for part in parts.values()))
         self._part = {name: int(part * scale) for name, part in parts.items()}
-        self.unit = sum(self._part.values())
-        self._owed = {name: round(Fraction(owed.get(name, 0.0)) * self.unit) for name in parts}
+        self._unit = sum(self._part.values())
+        self._owed = {name: round(Fraction(owed.get(name, 0.0)) * self._unit) for name in parts}
 
     @property
     def shares(self) -> dict[str, float]:
         """Each stream's part of each batch."""
-        return {name: part / self.unit for name, part in self._part.items()}
+        return {name: part / self._unit for name, part in self._part.items()}
 
     def deal(self) -> str:
         """Return the stream that gets the next place."""
         for name, part in self._part.items():
             self._owed[name] += part
         chosen = min((name for name, owed in self._owed.items() if owed > 0), key=self._latest)
-        self._owed[chosen] -= self.unit
+        self._owed[chosen] -= self._unit
         return chosen
 
     def owed(self, undealt: Counter[str]) -> dict[str, float]:
         """Return what each stream would be owed, in places, had the last places not been dealt: `undealt` by stream."""
         count = sum(undealt[name] for name in self._owed)
         return {
-            name: (owed + undealt[name] * self.unit - count * self._part[name]) / self.unit
+            name: (owed + undealt[name] * self._unit - count * self._part[name]) / self._unit
             for name, owed in self._owed.items()
         }
 
-    def transfer(self, giver: str, taker: str) -> None:
-        """Give a dealt place of one stream to another; one of a stream that has no account costs nobody anything."""
-        if giver not in self._owed:
-            return
-        self._owed[giver] += self.unit
-        if taker in self._owed:
-            self._owed[taker] -= self.unit
-
-    def forgive(self, most: int) -> None:
-        """Let no stream be owed more than `most` places: what is beyond is taken from the debts of the others."""
-        for name, owed in self._owed.items():
-            beyond = owed - most * self.unit
-            for other in sorted(self._owed, key=self._owed.__getitem__):
-                part = min(beyond, -self._owed[other])
-                if part > 0:
-                    self._owed[name], self._owed[other] = self._owed[name] - part, self._owed[other] + part
-                    beyond -= part
-
     def _latest(self, name: str) -> tuple[int, int]:
         """Return how many more places may be dealt before the stream would be owed a whole one, then its turn."""
-        return -((self._owed[name] - self.unit) // self._part[name]), -self._owed[name]
+        return -((self._owed[name] - self._unit) // self._part[name]), -self._owed[name]
 
 
 @dataclass(slots=True)
@@ -125,32 +101,15 @@ class Streams:
         self._turn = episodes_per_turn
         self._known: dict[str, _Stream] = {}
         self._came: dict[str, None] = {}
-        self._asked: Mapping[str, float] = {}
-        self._shares: Mapping[str, float] = {}
         self._round_robin: DeficitRoundRobin | None = None
         self._window: list[str] = []
         self._moved: set[str] = set()
-        self._lending = False
-        self.passes = Passes(episodes_per_turn)
-        self.lent = 0
-        """Places ever given away because their stream played nothing."""
-        self.missing: frozenset[str] = frozenset()
-        """Streams whose shares the others have."""
-        self.missed = 0
-        """How often a stream was found missing."""
+        self.passes: dict[str, Pass] = {}
+        """Where each stream that has a task list stands in it."""
+        self.shares: Mapping[str, float] = {}
+        """Each stream's part of each batch, between 0 and 1; empty where every stream comes as it comes."""
         if shares:
             self._deal_anew(shares, {}, ())
-
-    @property
-    def shares(self) -> Mapping[str, float]:
-        """Each stream's part of each batch, between 0 and 1, as it was asked for, whoever is missing; empty where every
-        stream comes as it comes."""
-        return self._shares
-
-    @property
-    def shares_now(self) -> Mapping[str, float]:
-        """The same, dealt out to the streams that are not missing."""
-        return {} if self._round_robin is None else self._round_robin.shares
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -171,8 +130,8 @@ class Streams:
 
     def check(self, stream: str) -> None:
         """Raise InvalidRequest for a stream that has no share where streams have shares."""
-        if self._asked and stream not in self._asked:
-            known = ", ".join(sorted(self._asked))
+        if self.shares and stream not in self.shares:
+            known = ", ".join(sorted(self.shares))
             raise InvalidRequest(f"expected one of the job's streams ({known}), found {stream!r}", param="stream")
 
     def ahead(self, batches: int) -> None:
@@ -184,22 +143,13 @@ class Streams:
         """Return whether the stream may take a place; `taken` counts places by stream."""
         if self._round_robin is None:
             return taken.total() < self._places
-        return taken[stream] < self._window.count(stream) or self._giver(stream, taken) is not None
-
-    def take(self, stream: str, taken: Counter[str]) -> None:
-        """A stream that is admitted takes a place: its own, or one that is lent."""
-        if self._round_robin is None or taken[stream] < self._window.count(stream):
-            return
-        giver = self._giver(stream, taken)
-        if giver is not None:  # else it joins late, beyond all places
-            self._lend_place(giver, stream)
-            self._transfer(giver, stream)
+        return taken[stream] < self._window.count(stream)
 
     def all_taken(self, taken: Counter[str]) -> bool:
         """Return whether every place is taken."""
         if self._round_robin is None:
             return taken.total() >= self._places
-        return all(taken[stream] >= count for stream, count in Counter(self._window).items())
+        return not Counter(self._window) - taken
 
     def place(self, stream: str, slack: int = 0) -> BatchPlace:
         """Return a taken place of the stream as `selection` knows it."""
@@ -220,35 +170,26 @@ class Streams:
             return Counter({_ANYONE: max(0, self._needed - done.total())})
         return Counter(self._window[: self._needed]) - done
 
-    def held_up(self, done: Counter[str], taken: Counter[str]) -> bool:
-        """Return whether some streams are done with their places of the batch and the others play nothing."""
-        needed = Counter(self._window[: self._needed])
-        behind = needed - done
-        return 0 < len(behind) < len(needed) and all(taken[stream] <= done[stream] for stream in behind)
-
-    def lend(self, done: Counter[str]) -> None:
-        """Give the batch's missing places to streams that have whole groups to spare, and then to whoever comes."""
-        self._lending = True
-        for stream, spare in (done - Counter(self._window[: self._needed])).items():
-            for _ in range(spare):
-                giver = self._giver(stream, done)
-                if giver is not None:
-                    self._exchange(giver, stream)
-
     def took(self, batch: Counter[str]) -> None:
         """The batch is taken, so many groups of each stream; its places are dealt out anew, for a batch to come."""
         for stream, count in batch.items():
             self._stream(stream).trained += count
         self._moved.update(self.names)
-        self._lending = False
-        if self._round_robin is not None:
-            self._round_robin.forgive(self._needed)
-            self._window = self._window[self._needed :]
-            self._deal()
+        self._window = self._window[self._needed :]
+        self._deal()
+
+    def task_pass(self, stream: str, digest: str) -> Pass:
+        """Return the pass of a stream that plays the list with that digest; raise JobConflict where it does not."""
+        found = self.passes.get(stream)
+        if found is None:
+            raise JobConflict(f"stream {stream!r} has no task list yet; name its tasks first (POST /streams/tasks)")
+        found.check(digest)
+        return found
 
     def list_tasks(self, listed: TasksListed) -> Pass:
         """Give a stream its task list; the first pass goes on at its cursor, with what was played by name before."""
-        return self.passes.open(listed, self._stream(listed.stream).cursor)
+        self.passes[listed.stream] = made = Pass(listed, self._turn, self._stream(listed.stream).cursor)
+        return made
 
     def played_group(self, stream: str) -> None:
         """A group was played to its end."""
@@ -266,41 +207,27 @@ class Streams:
     def with_shares(self, shares: Mapping[str, float]) -> list[StreamMoved]:
         """Return what is written down before the streams get new shares."""
         new = DeficitRoundRobin(shares, {}).shares
-        found = [(name, self._known.get(name, _Stream())) for name in sorted({*self.names, *new})]
-        return [
-            StreamMoved(name, new.get(name), stream.cursor, stream.trained, 0.0, *self.passes.standing(name))
-            for name, stream in found
-        ]
+        return self._written({*self.names, *new}, new, {})
 
     def set_shares(self, shares: Mapping[str, float], alive: Sequence[str]) -> None:
         """Deal all places anew that are not taken; `alive` are the streams of those that are."""
+        for name in self.names:
+            self._stream(name)  # it stays known without a share too
         self._moved.update(self.names)
         self._deal_anew(shares, {}, alive)
 
-    def renormalise(self, missing: frozenset[str], alive: Sequence[str]) -> bool:
-        """Deal the places that are not taken to the streams that are not `missing`; return whether that changes who is.
-
-        Where all are missing everything stays as it is: nobody is there to have their shares.
-        """
-        if missing == self.missing or missing >= self._asked.keys():
-            return False
-        self.missed += len(missing - self.missing)
-        self.missing = missing
-        self._deal_anew(self._asked, {}, alive)
-        return True
-
     def reclaim(self, taken: Counter[str]) -> None:
-        """Deal the free places anew that belong to streams which get no more of them."""
-        gone = Counter(self._window) - taken
-        for stream in gone.keys() & self._foreign:
-            for _ in range(gone[stream]):
+        """Deal the places anew that streams without a share have left."""
+        left = Counter(self._window) - taken
+        for stream in left.keys() - self.shares.keys():
+            for _ in range(left[stream]):
                 self._window.remove(stream)
         self._deal()
 
     def readmit(self, alive: Sequence[str]) -> None:
-        """Give places to those that were read back of streams which get no more of them; `alive` are all that were."""
-        if self._round_robin is not None and not self._round_robin.shares.keys() >= set(alive):
-            self._deal_anew(self._asked, {}, alive)
+        """Give places to those that were read back of streams without a share; `alive` are all that were."""
+        if self.shares and not self.shares.keys() >= set(alive):
+            self._deal_anew(self.shares, {}, alive)
 
     def recover(
         self,
@@ -312,11 +239,13 @@ class Streams:
         """Go on from what was written; `job` holds the shares where none were written, `came` is the streams' order."""
         self._came = dict.fromkeys(came)
         stood = {stream.name: stream for stream in moved}
-        for listed in lists:
-            at = stood.get(listed.stream)
-            self.passes.open(listed, at.turn if at else 0, at.unfinished if at else ())
         for stream in moved:
             self._known[stream.name] = _Stream(stream.cursor, stream.trained)
+        for listed in lists:
+            if (at := stood.get(listed.stream)) is None:
+                self.list_tasks(listed)
+            else:
+                self.passes[listed.stream] = Pass(listed, self._turn, at.turn, at.unfinished)
         shares = {stream.name: stream.share for stream in moved if stream.share is not None} or job
         if shares:
             self._deal_anew(shares, {stream.name: stream.credit for stream in moved}, ())
@@ -333,14 +262,17 @@ class Streams:
                 groups_open=alive[name],
                 groups_trained=stream.trained,
                 unfinished=unfinished.get(name, {}),
-                missing=name in self.missing,
             )
             for name, stream in found
         )
 
     def moved(self) -> list[StreamMoved]:
         """Return where the streams stand that moved since the last call, as it is written down."""
-        names, self._moved = self._moved | self.passes.moved(), set()
+        names, self._moved = self._moved, set()
+        for stream, found in self.passes.items():
+            if found.moved:
+                found.moved = False
+                names.add(stream)
         return self._standing(names)
 
     def standing(self) -> list[StreamMoved]:
@@ -348,33 +280,26 @@ class Streams:
         return self._standing(self.names)
 
     def _standing(self, names: Iterable[str]) -> list[StreamMoved]:
-        """Return where streams stand; while some are missing nobody is owed anything (`renormalise`)."""
-        account = None if self.missing else self._round_robin
-        owed = {} if account is None else account.owed(Counter(self._window))
-        shares = self.shares
-        found = [(name, self._stream(name)) for name in sorted(names)]
-        return [
-            StreamMoved(
-                name, shares.get(name), stream.cursor, stream.trained, owed.get(name, 0.0), *self.passes.standing(name)
-            )
-            for name, stream in found
-        ]
+        account = self._round_robin
+        return self._written(names, self.shares, {} if account is None else account.owed(Counter(self._window)))
+
+    def _written(
+        self, names: Iterable[str], shares: Mapping[str, float], owed: Mapping[str, float]
+    ) -> list[StreamMoved]:
+        rows = []
+        for name in sorted(names):
+            stream, found = self._known.get(name, _Stream()), self.passes.get(name)
+            turns = (0, ()) if found is None else (found.turn, found.unfinished)
+            row = StreamMoved(name, shares.get(name), stream.cursor, stream.trained, owed.get(name, 0.0), *turns)
+            rows.append(row)
+        return rows
 
     def _deal_anew(self, shares: Mapping[str, float], owed: Mapping[str, float], alive: Sequence[str]) -> None:
         self._moved.update(shares)  # all shares are written together, so that a restart never finds a part of them
-        self._asked, self._shares = shares, DeficitRoundRobin(shares, {}).shares
-        self.missing &= shares.keys()
-        living = {name: share for name, share in shares.items() if name not in self.missing}
-        if not living:
-            self.missing, living = frozenset(), dict(shares)
-        self._round_robin = DeficitRoundRobin(living, owed)
+        self._round_robin = DeficitRoundRobin(shares, owed)
+        self.shares = self._round_robin.shares
         self._window = list(alive)
         self._deal()
-
-    @property
-    def _foreign(self) -> set[str]:
-        """Streams of the window that get no more places."""
-        return set(self._window) - set(self.shares_now)
 
     @property
     def _places(self) -> int:
@@ -385,30 +310,6 @@ class Streams:
         if self._round_robin is not None:
             free = max(0, self._places - len(self._window))
             self._window += [self._round_robin.deal() for _ in range(free)]
-
-    def _giver(self, taker: str, taken: Counter[str]) -> str | None:
-        """Return the stream that lends a place of this batch: the one that lacks most; None while none are lent."""
-        if not self._lending:
-            return None
-        free = Counter(self._window[: self._needed]) - taken
-        del free[taker]
-        return free.most_common(1)[0][0] if free else None
-
-    def _exchange(self, giver: str, taker: str) -> None:
-        """Give a place of this batch to another stream, which gives one of its later places for it if it has one."""
-        self._lend_place(giver, taker)
-        if taker in self._window[self._needed :]:
-            self._window[self._window.index(taker, self._needed)] = giver
-        else:
-            self._transfer(giver, taker)
-
-    def _lend_place(self, giver: str, taker: str) -> None:
-        self._window[self._window.index(giver)] = taker
-        self.lent += 1
-
-    def _transfer(self, giver: str, taker: str) -> None:
-        assert self._round_robin is not None
-        self._round_robin.transfer(giver, taker)
 
     def _stream(self, name: str) -> _Stream:
         return self._known.setdefault(name, _Stream())

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from swarm.server.batches.group import Group
-from swarm.server.batches.passes import Pass, Passes
+from swarm.server.batches.passes import Pass
 from swarm.store import Sample
 
 _UNDONE = frozenset({"partial_group", "failed_task", "pool_bytes", "stale", "erased"})
@@ -20,7 +20,7 @@ _EMPTY = frozenset({"no_calls", "no_trained_calls"})
 class Turns:
     """The turns of all members; `loose`: under the batch rule `episodes`, where groups have no size."""
 
-    def __init__(self, passes: Passes, *, loose: bool) -> None:
+    def __init__(self, passes: Mapping[str, Pass], *, loose: bool) -> None:
         self._passes = passes
         self._loose = loose
         self._of: dict[str, int] = {}
@@ -31,20 +31,14 @@ class Turns:
 
     def began(self, stream: str, episode: str, turn: int | None) -> None:
         """A member begins to play for a turn, if there is one and it is not over."""
-        found = self._passes.of(stream)
+        found = self._passes.get(stream)
         if turn is not None and found is not None and found.began(turn):
             self._of[episode] = turn
 
-    def tell(self, stream: str, episode: str, verb: Callable[[Pass, int], None]) -> None:
-        """Tell the pass in which a member plays what became of it."""
-        turn, found = self._of.get(episode), self._passes.of(stream)
-        if turn is not None and found is not None:
-            verb(found, turn)
-
-    def failed(self, stream: str, episode: str) -> bool:
-        """A member's play was failed by its agent; return whether its turn is skipped now for that."""
-        turn, found = self._of.get(episode), self._passes.of(stream)
-        return turn is not None and found is not None and found.failed(turn)
+    def tell(self, stream: str, episode: str, verb: Callable[[Pass, int], bool | None]) -> bool:
+        """Tell the pass in which a member plays what became of it; return whether its turn is skipped now for that."""
+        turn, found = self._of.get(episode), self._passes.get(stream)
+        return turn is not None and found is not None and bool(verb(found, turn))
 
     def undo(self, stream: str, episode: str) -> None:
         """Have a play that is dropped played again where its turn is not over; under `episodes` it was played."""
@@ -57,7 +51,7 @@ class Turns:
 
     def give(self, group: Group, turn: int) -> None:
         """Count the plays of a group that began without a turn for this one; its members are not open."""
-        if (found := self._passes.of(group.stream)) is not None:
+        if (found := self._passes.get(group.stream)) is not None:
             without = [sample.episode for sample in group.ended if sample.episode not in self._of]
             self._of |= dict.fromkeys(without, turn)
             found.restored(turn, len(without))
@@ -68,7 +62,7 @@ class Turns:
 
     def restore(self, sample: Sample) -> None:
         """Count the play of a sample that was read back."""
-        if sample.turn is not None and (found := self._passes.of(sample.stream)) is not None:
+        if sample.turn is not None and (found := self._passes.get(sample.stream)) is not None:
             self._of[sample.episode] = sample.turn
             if sample.teaches or self._loose:
                 found.restored(sample.turn)
@@ -78,7 +72,7 @@ class Turns:
     def count_played(self, played: Mapping[tuple[str, int, str], int]) -> None:
         """Count plays of a former life that wait no more, by stream, turn and why they were dropped."""
         for (stream, turn, reason), plays in played.items():
-            found = self._passes.of(stream)
+            found = self._passes.get(stream)
             if found is None:
                 continue
             if self._loose or reason not in _UNDONE | _EMPTY:

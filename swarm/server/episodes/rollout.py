@@ -28,7 +28,6 @@ from swarm.errors import (
 )
 from swarm.job import Job
 from swarm.server.batches.group import Group
-from swarm.server.episodes.attendance import StreamAttendance
 from swarm.server.episodes.drain import Drain
 from swarm.server.episodes.episodes import ClosedEpisode, LeasedEpisode
 from swarm.server.episodes.erasing import Erasing
@@ -37,7 +36,7 @@ from swarm.server.episodes.sweeps import Sweeps
 from swarm.server.episodes.teams import Teams
 from swarm.server.shared.keys import Claims
 from swarm.server.shared.states import StateMachine
-from swarm.store import Began, Recovered, Store, StoredEvent, TasksListed
+from swarm.store import Began, Recovered, Store, TasksListed
 from swarm.timelines import CallTree
 from swarm.wire import (
     Ack,
@@ -71,21 +70,18 @@ class Rollout:
         machine: StateMachine,
         store: Store,
         clock: Callable[[], float] = time.monotonic,
-        tell: Callable[[StoredEvent], None] = lambda event: None,
     ) -> None:
         self.ledger = ledger = Ledger(job, machine, store, clock)
-        self._attendance = StreamAttendance(ledger, tell)
         self.leases, self.groups, self.gate, self.counts = ledger.leases, ledger.groups, ledger.gate, ledger.counts
         self.teams = Teams(ledger)
         self.drain = Drain(ledger)
         self.erasing = Erasing(ledger)
-        self._sweeps = Sweeps(ledger, self.teams, self._attendance)
+        self._sweeps = Sweeps(ledger, self.teams)
         self._listing = asyncio.Lock()
 
     async def begin(self, request: BeginRequest) -> LeasedEpisode:
         """Admit an episode, waiting for room up to the request's `wait_s`; raise Throttled if there is none."""
-        with self._attendance.asked(request):
-            episode = await self.ledger.line.admit(lambda: self._try_begin(request), request.wait_s)
+        episode = await self.ledger.line.admit(lambda: self._try_begin(request), request.wait_s)
         if episode is not None:
             return episode
         self.counts["throttled"] += 1
@@ -127,9 +123,8 @@ class Rollout:
         """Give a stream its task list, durably; JobConflict where it has another one."""
         self.ledger.require_recovered()
         self.groups.streams.check(request.stream)
-        self._attendance.came(request.stream)
         async with self._listing:
-            found = self.groups.streams.passes.of(request.stream)
+            found = self.groups.streams.passes.get(request.stream)
             if found is not None:
                 found.check(request.digest, request.count)
             elif request.ids is not None:
@@ -234,8 +229,6 @@ class Rollout:
         return {
             **{f"lease/{name}": float(count) for name, count in sorted(self.counts.items())},
             "pool/bytes": float(self.groups.taken_bytes),
-            "throttle/lent": float(self.groups.streams.lent),
-            "throttle/missed": float(self.groups.streams.missed),
         }
 
     def hold(self, episodes: int, *, ending: bool = False) -> None:

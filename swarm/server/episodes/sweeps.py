@@ -2,7 +2,7 @@
 
 Leases expire. An episode that a full batch waits for is fenced once its own time is over, or once it is a straggler
 whose client is silent; prepared episodes that hold the batch up lose their places. Groups that nobody completes are
-dropped. Places of idle streams are lent to others, and those of missing ones dealt out to them.
+dropped. Places that streams without a share have left are dealt out anew.
 
 Stragglers are the open episodes that a full batch waits for, once half of the batch has ended; before that there are
 none, and each episode has the time that its client gave it.
@@ -16,7 +16,6 @@ import logging
 import math
 
 from swarm.server.batches.group import Group
-from swarm.server.episodes.attendance import StreamAttendance
 from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.episodes.ledger import Ledger
 from swarm.server.episodes.teams import Teams
@@ -33,12 +32,10 @@ DEAD_END_S = 3.0
 class Sweeps:
     """The sweeps of one ledger."""
 
-    def __init__(self, ledger: Ledger, teams: Teams, attendance: StreamAttendance) -> None:
+    def __init__(self, ledger: Ledger, teams: Teams) -> None:
         self._ledger = ledger
-        self._attendance = attendance
         self._teams = teams
         self._straggling_since: float | None = None
-        self._held_up_since: float | None = None
         self._dead_end_since: float | None = None
 
     def sweep(self) -> None:
@@ -47,8 +44,7 @@ class Sweeps:
         for episode in ledger.leases.expired():
             ledger.fence(episode, "lease_expired")
         if ledger.awaited:  # the batch stands: nobody holds it up, and no group could be completed
-            self._straggling_since = self._held_up_since = self._dead_end_since = None
-            self._attendance.stand()
+            self._straggling_since = self._dead_end_since = None
             self._teams.sweep()
             return
         for episode in self._stuck():
@@ -56,8 +52,7 @@ class Sweeps:
         for group in (*ledger.groups.drop_idle(), *self._dead_end()):
             log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
             ledger.drop(group.ended, "failed_task" if group.skipped else "partial_group")
-        self._attendance.sweep()
-        self._lend()
+        ledger.groups.streams.reclaim(ledger.groups.taken)
         self._teams.sweep()
 
     def _stuck(self) -> list[LeasedEpisode]:
@@ -101,17 +96,6 @@ class Sweeps:
             return []
         self._dead_end_since = None
         return [ledger.groups.drop(orphaned[0])]
-
-    def _lend(self) -> None:
-        """Lend places of streams that play nothing, `drain_timeout_s` after all others are done."""
-        ledger = self._ledger
-        if not ledger.groups.held_up:
-            self._held_up_since = None
-            return
-        if self._held_up_since is None:
-            self._held_up_since = ledger.clock()
-        if ledger.clock() - self._held_up_since >= ledger.job.drain_timeout_s:
-            ledger.groups.lend()
 
 
 def _time_is_over(episode: LeasedEpisode, now: float, *, waited_for: bool) -> bool:

@@ -16,7 +16,7 @@ from swarm.job import Job
 from swarm.server.dialects.chat.dialect import model_card, models
 from swarm.server.episodes.episodes import LeasedEpisode
 from swarm.server.http.http import Presence, json_response
-from swarm.server.http.routes import Authorised, Handler, LabelsQuery
+from swarm.server.http.routes import Authorised, Handler
 from swarm.server.service.core import SwarmServer
 from swarm.server.training.training import Training
 from swarm.wire import (
@@ -32,6 +32,7 @@ from swarm.wire import (
     ReleaseRequest,
     SharesRequest,
     Status,
+    StreamList,
     TaskList,
     TaskListKnown,
 )
@@ -62,9 +63,6 @@ def control_handlers(server: SwarmServer) -> Mapping[str, Handler]:
         "models": handlers.models,
         "model": handlers.model,
     }
-
-
-_LATER_OF_STREAMS = {"streams": {"__all__": {"missing"}}}
 
 
 class _EndQuery(BaseModel):
@@ -137,12 +135,12 @@ class _Handlers:
     async def outcome(self, asked: Authorised) -> Ack:
         return await self._server.training.rollout.teams.outcome(asked.holder)
 
-    async def streams(self, asked: Authorised) -> BaseModel | Response:
-        return asked.query(LabelsQuery).told(self._server.training.rollout.streams(), _LATER_OF_STREAMS)
+    async def streams(self, asked: Authorised) -> StreamList:
+        return self._server.training.rollout.streams()
 
-    async def share(self, asked: Authorised) -> BaseModel | Response:
-        query, wanted = asked.query(LabelsQuery), await asked.body(SharesRequest)
-        return query.told(await self._server.training.rollout.set_shares(wanted.shares), _LATER_OF_STREAMS)
+    async def share(self, asked: Authorised) -> StreamList:
+        wanted = await asked.body(SharesRequest)
+        return await self._server.training.rollout.set_shares(wanted.shares)
 
     async def list_tasks(self, asked: Authorised) -> TaskListKnown:
         listed = await asked.body(TaskList)

@@ -345,7 +345,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Return where each stream stands.",
         ANYONE,
         answer=StreamList,
-        query={"labels": _LABELS},
     ),
     Operation(
         "share_streams",
@@ -355,7 +354,6 @@ OPERATIONS: tuple[Operation, ...] = (
         ("admin",),
         body=SharesRequest,
         answer=StreamList,
-        query={"labels": _LABELS},
         fails=(409,),
     ),
     Operation(

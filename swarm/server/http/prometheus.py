@@ -25,13 +25,10 @@ and since the training began (`calls`, `throttled` and what befell calls: since 
     ajet_refused_calls_total{code}   model calls that were refused, by their error's code
     ajet_left_out_total{what}        requests with a tool or an advice that no model here can be given
     ajet_neutralised_total{field}    calls whose field was held to the job's sampling
-    ajet_lent_places_total           places given away because their stream played nothing
-    ajet_missed_streams_total        how often a stream was found without a client, and the others given its share
 
     ajet_training{metric}            last finished step, by the names of trackers: metric="critic/rewards/mean"
     ajet_stream_share{stream}        where streams have shares; ajet_stream_cursor: groups played to their end,
     ajet_stream_groups_open{stream}  ajet_stream_groups_trained and ajet_stream_lacking: places of unfinished groups
-    ajet_stream_missing{stream}      1 while the others have the stream's share (a job's `missing_stream`)
 
 While the engine is off there is no training, and no family that tells of one. Belongs to the server's event loop.
 """
@@ -148,9 +145,6 @@ def _counters(rollout: Rollout) -> Iterator[Metric]:
     yield _counted("ajet_episodes", "Episodes that are over.", "outcome", outcomes)
     for prefix, (name, label, told) in _BY_PREFIX.items():
         yield _counted(name, told, label, _beginning(counts, prefix))
-    yield CounterMetricFamily("ajet_lent_places", "Places given to other streams.", rollout.groups.streams.lent)
-    missed = rollout.groups.streams.missed
-    yield CounterMetricFamily("ajet_missed_streams", "Streams found without a client.", missed)
 
 
 def _streams(training: Training) -> Iterator[Metric]:
@@ -165,8 +159,6 @@ def _streams(training: Training) -> Iterator[Metric]:
     yield _by_stream("groups_trained", "Groups given to the learner.", streams, [s.groups_trained for s in streams])
     lacking = [sum(stream.unfinished.values()) for stream in streams]
     yield _by_stream("lacking", "Places of unfinished groups nobody plays.", streams, lacking)
-    missing = [int(stream.missing) for stream in streams]
-    yield _by_stream("missing", "1 while other streams have its share.", streams, missing)
 
 
 def _by_stream(name: str, told: str, streams: Iterable[StreamStatus], values: Iterable[int]) -> Metric:

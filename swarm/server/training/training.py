@@ -103,7 +103,7 @@ class Training:
         self.job = job
         self.store, self._recovered = opened
         self._clock = ServedClock()
-        self.rollout = Rollout(job, machine, self.store, clock or self._clock, tell)
+        self.rollout = Rollout(job, machine, self.store, clock or self._clock)
         self.fresh_start = self._recovered.fresh_start
         """Where it began just now beside checkpoints of other jobs: a line that names them."""
         self.step = 0

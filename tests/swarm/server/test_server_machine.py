@@ -48,7 +48,7 @@ IDS = ("x", "y", "z")
 ORDERS = (IDS, ("z", "x", "y"))
 OTHERS = ("x", "y")
 SECRETS = {name: name * 32 for name in "pq"}
-OF_THE_MOMENT = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "throttle/", "drop/", "tokens/generated")
+OF_THE_MOMENT = ("timing_s/", "lease/", "pool/", "trainer/", "rollouter/", "drop/", "tokens/generated")
 OF_ROLLOUT = ("timing_s/gen", "tokens/generated")
 POINTS = [
     f"{when} {what}"
@@ -612,11 +612,11 @@ class Server(RuleBasedStateMachine):
 
     @property
     def listed(self) -> TasksListed | None:
-        found = self.rollout.groups.streams.passes.of("a")
+        found = self.rollout.groups.streams.passes.get("a")
         return None if found is None else found.listed
 
     def standing(self) -> tuple[tuple[int, ...], int]:
-        found = self.rollout.groups.streams.passes.of("a")
+        found = self.rollout.groups.streams.passes.get("a")
         assert found is not None
         return found.unfinished, found.turn
 
@@ -681,7 +681,7 @@ class Server(RuleBasedStateMachine):
             if turn is not None and row.began.stream == "a" and (row.reason or "") != "partial_group":
                 over[turn] += row.state in ENDED and row.reason != "no_calls"
                 empty[turn] += row.reason == "no_calls"
-        size, found = self.job.group_size, self.rollout.groups.streams.passes.of("a")
+        size, found = self.job.group_size, self.rollout.groups.streams.passes.get("a")
         counted.update(over)
         for turn, plays in empty.items():
             counted[turn] += plays if self.job.batch_rule == "episodes" else max(0, plays - size)

@@ -12,10 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.cli.swarm.shares import BadShares, described, require_same, shares_of
+from research.cli.swarm.shares import BadShares, require_same, shares_of
 from swarm.client import NamedTask, SwarmClient
-from swarm.job import Job
-from swarm.wire import ServerState, Status, StreamStatus
+from swarm.wire import StreamStatus
 from tests.research.cli.conftest import Ajet, client_of, own_server, small_job
 
 
@@ -92,13 +91,3 @@ def test_streams_without_shares_are_those_that_played() -> None:
     require_same({"a": 1.0}, ())
     with pytest.raises(BadShares, match="none for b"):
         require_same({"a": 1.0}, (stream("a", None), stream("b", None)))
-
-
-def test_a_missing_stream_has_its_share_and_gets_nothing_now() -> None:
-    status = Status(state=ServerState.ROLLING)
-    rows = described((stream("a", 0.4), stream("b", 0.3), stream("c", 0.3, missing=True)), status, Job())
-    assert [(row["share"], row["missing"], row["groups_per_batch"]) for row in rows] == [
-        (0.4, False, pytest.approx(16 * 4 / 7, abs=1e-5)),
-        (0.3, False, pytest.approx(16 * 3 / 7, abs=1e-5)),
-        (0.3, True, 0),
-    ]

@@ -139,7 +139,6 @@ class Overlap(RuleBasedStateMachine):
         self.oldest: dict[str, int] = {}
         self.samples: dict[str, Sample] = {}
         self.written: dict[str, StreamMoved] = {}
-        self.lent = self.lost = False
         self.begun = self.version = self.taken = 0
         self.gone: Counter[str] = Counter()
 
@@ -236,7 +235,7 @@ class Overlap(RuleBasedStateMachine):
         batch = self.groups.take()
         self.taken += 1
         self.written = {moved.name: moved for moved in self.groups.streams.standing()}
-        if self.dealer is not None and not self.lent:
+        if self.dealer is not None:
             owed = Counter(self.dealer.deal() for _ in range(self.places))
             weight = len if self.job.batch_rule == "episodes" else lambda _: 1
             assert sum((Counter({g.stream: weight(g.ended)}) for g in batch), Counter()) == owed
@@ -263,19 +262,12 @@ class Overlap(RuleBasedStateMachine):
         """Whether the age of tokens is bounded: without an overlap groups to spare are learned a step late."""
         return bool(self.job.max_staleness) or not self.job.surplus_groups
 
-    @precondition(lambda self: self.groups.held_up)
-    @rule()
-    def lend(self) -> None:
-        self.groups.lend()
-        self.lent = True
-
     @rule()
     def crash(self) -> None:
         """The server dies and starts again: what had ended is there, and what was taken is learned."""
         self.gone["given_up"] += len(self.open)
         self.open = {}
         self.version = self.taken
-        self.lost = self.lost or self.lent
         self.groups = Groups(self.job, self.clock)
         self.groups.updated(self.taken)
         self.groups.streams.recover(tuple(self.written.values()), self.job.streams)
@@ -291,16 +283,15 @@ class Overlap(RuleBasedStateMachine):
         self.groups.updated(self.version)
 
     @invariant()
-    def nothing_is_too_old_but_for_surplus_and_places_lent_before_a_crash(self) -> None:
-        assert self.gone["stale"] == 0 or self.job.surplus_groups or self.lost
+    def nothing_is_too_old_but_for_surplus(self) -> None:
+        assert self.gone["stale"] == 0 or self.job.surplus_groups
 
     @invariant()
     def no_more_is_admitted_than_batches_can_take_in_time(self) -> None:
-        alive = self.groups.taken.total() if not self.lost else 0
         batches = 1  # without an overlap it is the server that lets nobody begin after the last one
         if self.job.max_staleness:
             batches = min(self.version + self.job.max_staleness + 1, self.job.steps) - self.taken
-        assert alive <= batches * self.places + self.job.surplus_groups * self.unit
+        assert self.groups.taken.total() <= batches * self.places + self.job.surplus_groups * self.unit
 
     @invariant()
     def every_episode_is_accounted_for(self) -> None:
@@ -364,17 +355,3 @@ def test_as_many_batches_are_rolled_out_as_may_be_learned_in_time(staleness: int
     alive = Groups(job(max_staleness=staleness, steps=steps), Clock())
     begun = [begin(alive, f"e{number}", f"t{number // 2}") for number in range(2 * places + 1)]
     assert [group is not None for group in begun] == [True] * (2 * places) + [False]
-
-
-def test_who_takes_a_lent_place_gives_away_none_that_somebody_plays() -> None:
-    wanted = job(batch_rule="episodes", episodes_per_step=2, streams={"a": 1, "b": 1}, steps=2, max_staleness=1)
-    groups = Groups(wanted, Clock())
-    begun = [name for name in ("a1", "a2", "b1", "b2", "a3", "b3") if begin(groups, name, "x", name[0]) is not None]
-    assert begun == ["a1", "a2", "b1", "b2"], "two batches of two places"
-    groups.end(sample(groups, "a1", 1.0))
-    for name in ("a2", "b1", "b2"):
-        groups.leave(name)
-    groups.lend()
-    again = [name for name in ("a4", "a5", "b4", "b5", "a6", "b6") if begin(groups, name, "x", name[0]) is not None]
-    assert again == ["a4", "a5", "b4"]
-    assert groups.taken.total() == 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from dataclasses import replace
 from typing import Any
 
@@ -485,27 +486,34 @@ async def test_a_batch_that_falls_apart_while_calls_are_waited_for_is_waited_for
         assert [group.name for group in await taking] == ["a#1", "b#2"]
 
 
-async def test_places_of_a_stream_that_plays_nothing_are_held_for_the_drain_time_and_then_lent() -> None:
+async def test_places_of_a_stream_that_plays_nothing_are_held_until_it_plays() -> None:
     scene = Scene(streams={"a": 1, "b": 1})
-    for _ in range(2):
-        episode = await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
-        scene.call(episode)
-        await scene.end(episode)
-    scene.rollout.sweep()
-    asking = asyncio.create_task(scene.rollout.begin(BeginRequest(task_id="x", stream="a", wait_s=10)))
-    for seconds, begun in ((9, False), (2, True)):
-        scene.clock.now += seconds
+
+    async def played(stream: str) -> None:
+        for _ in range(2):
+            episode = await scene.rollout.begin(BeginRequest(task_id="x", stream=stream))
+            scene.call(episode)
+            await scene.end(episode)
+
+    await played("a")
+    for _ in range(10):
+        scene.clock.now += 1000
         scene.rollout.sweep()
-        for _ in range(3):
-            await asyncio.sleep(0)
-        assert asking.done() is begun
-    assert scene.rollout.metrics()["throttle/lent"] == 1
-    scene.call(await asking)
-    await scene.end(await asking)
-    last = await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
-    scene.call(last)
-    await scene.end(last)
-    assert scene.rollout.groups.complete
-    scene.rollout.drain.take()
+        with pytest.raises(Throttled):
+            await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
+    await played("b")
+    assert Counter(group.stream for group in scene.rollout.drain.take()) == {"a": 1, "b": 1}
     moved = {change.name: change for change in scene.rollout.groups.streams.standing()}
-    assert {name: (change.trained, change.credit) for name, change in moved.items()} == {"a": (2, -1.0), "b": (0, 1.0)}
+    assert {name: (change.trained, change.credit) for name, change in moved.items()} == {"a": (1, 0.0), "b": (1, 0.0)}
+
+
+async def test_a_place_that_a_stream_without_a_share_left_is_dealt_out_anew() -> None:
+    scene = Scene(streams={"a": 1, "b": 1})
+    left = await scene.rollout.begin(BeginRequest(task_id="x", stream="a"))
+    await scene.rollout.set_shares({"b": 1})
+    await scene.rollout.begin(BeginRequest(task_id="x", stream="b"))
+    with pytest.raises(Throttled):
+        await scene.rollout.begin(BeginRequest(task_id="y", stream="b"))
+    await scene.rollout.abort(claims(left), "its stream has no share now")
+    scene.rollout.sweep()
+    assert (await scene.rollout.begin(BeginRequest(task_id="y", stream="b"))).stream == "b"

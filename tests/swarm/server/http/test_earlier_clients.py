@@ -5,27 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from swarm.client import AsyncSwarmClient
-from tests.swarm.earlier_wire import EarlierCheckpoints, EarlierEpisode, EarlierEpisodes, EarlierStreams
-from tests.swarm.server.support import Clock, job, serving
-
-
-async def test_a_stream_that_is_missing(tmp_path: Path) -> None:
-    wanted = job(steps=3, streams={"a": 1, "b": 1}, missing_stream="renormalise", missing_stream_s=60)
-    clock = Clock()
-    async with serving(tmp_path, wanted, clock=clock) as served, AsyncSwarmClient(served.url, served.admin) as client:
-        served.rollout.sweep()
-        await served.play("t", stream="a")
-        clock.now += 61
-        await served.play("t", stream="a")
-        served.rollout.sweep()
-        for _ in range(2):
-            await served.play("t", stream="a")
-        await served.until(step=1, state="ROLLING")
-        assert {each.name: each.missing for each in (await client.streams()).streams} == {"a": False, "b": True}
-        assert {each.name: each.missing for each in (await client.share({"a": 1, "b": 3})).streams}["b"]
-        EarlierStreams.model_validate(await served.get("/streams"))
-        shares = {"shares": {"a": 1, "b": 1}}
-        EarlierStreams.model_validate((await served.post("/streams", served.admin, shares)).body)
+from tests.swarm.earlier_wire import EarlierCheckpoints, EarlierEpisode, EarlierEpisodes
+from tests.swarm.server.support import job, serving
 
 
 async def test_a_checkpoint_that_is_the_best(tmp_path: Path) -> None:

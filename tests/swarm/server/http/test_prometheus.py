@@ -12,7 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from swarm.server import Keys, SwarmServer
 from swarm.server.http.prometheus import exposition
 from swarm.wire import ServerState
-from tests.swarm.server.support import Clock, Served, job, serving
+from tests.swarm.server.support import Served, job, serving
 
 JOB = ("ajet_job_info", "ajet_steps")
 Samples = dict[tuple[str, str], float]
@@ -132,23 +132,3 @@ async def test_calls_and_refusals_are_counted_by_what_befell_them(tmp_path: Path
 def test_the_server_state_family_names_every_state(tmp_path: Path) -> None:
     seen = read(exposition(SwarmServer(tmp_path, tmp_path, Keys())).decode())
     assert {label for name, label in seen if name == "ajet_server_state"} == {str(state) for state in ServerState}
-
-
-async def test_a_missing_stream_is_seen_and_counted(tmp_path: Path) -> None:
-    wanted = job(steps=3, streams={"a": 1, "b": 1}, missing_stream="renormalise", missing_stream_s=60)
-    clock = Clock()
-    async with serving(tmp_path, wanted, clock=clock) as served:
-        served.rollout.sweep()
-        for seconds in (0, 61, 0, 0):
-            clock.now += seconds
-            await served.play("t", stream="a")
-            served.rollout.sweep()
-        await served.until(step=1, state="ROLLING")
-        samples = await scraped(served)
-        events = [event for event in served.server.events._kept if event.kind == "stream_missing"]
-    assert (samples["ajet_stream_missing", "a"], samples["ajet_stream_missing", "b"]) == (0, 1)
-    assert samples["ajet_missed_streams_total", ""] == 1
-    assert samples["ajet_stream_share", "b"] == 0.5
-    assert samples["ajet_training", "stream/a/groups"] == 2
-    assert samples["ajet_training", "throttle/missed"] == 1
-    assert [dict(event.details) for event in events] == [{"stream": "b", "shares": {"a": 1.0}}]
