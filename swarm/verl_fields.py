@@ -44,7 +44,7 @@ class VerlFields(Versioned):
     it. Default 1."""
     replicas: int = Field(default=1, ge=1, le=4096)
     """Engines that answer, each with a whole model. Default 1."""
-    inference_engine: Literal["vllm", "sglang"] = "vllm"
+    inference_engine: Literal["vllm"] = "vllm"
     """What generates in a replica (docs/cluster.md). Default vllm."""
     tensor_parallel: int = Field(default=1, ge=1, le=64)
     """Devices that one replica is spread over. Default 1."""

@@ -25,8 +25,8 @@ LOCAL_PACKAGES: Final = ("torch", "transformers", "safetensors")
 LOCAL_REMEDY: Final = "pip install 'ajet[local]' (torch first: pip install torch==2.13.0)"
 PREFECT_REMEDY: Final = "pip install 'ajet[prefect]'"
 
-VERL_PACKAGES: Final = ("torch", "transformers", "ray", "verl", "vllm or sglang", "tensordict", "peft")
-"""What the backend `verl` needs; which of the two engines a job names is looked at where its server starts."""
+VERL_PACKAGES: Final = ("torch", "transformers", "ray", "verl", "vllm", "tensordict", "peft")
+"""What the backend `verl` needs."""
 VERL_PYTHON: Final = "AJET_VERL_PYTHON"
 """Names the variable with the Python of the environment in which swarm servers of the backend `verl` run."""
 VERL_REMEDY: Final = (
@@ -35,7 +35,6 @@ VERL_REMEDY: Final = (
 )
 _VERL_VARIABLES: Final = (VERL_PYTHON, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
 _LOOK_S = 60.0
-_OR: Final = " or "
 
 
 def require_known(backend: str) -> None:
@@ -83,17 +82,14 @@ def variables_of(backend: str) -> dict[str, str]:
 
 
 def _missing(packages: Sequence[str]) -> list[str]:
-    return [name for name in packages if not any(find_spec(each) for each in name.split(_OR))]
+    return [name for name in packages if find_spec(name) is None]
 
 
 @cache
 def _require_verl(python: str) -> None:
     """Raise BackendMissing unless a Python finds what the backend `verl` needs, and ajet itself."""
     needed = ("swarm", *VERL_PACKAGES)
-    look = (
-        "from importlib.util import find_spec as f; "
-        f"print(*[n for n in {needed!r} if not any(f(e) for e in n.split({_OR!r}))], sep=', ')"
-    )
+    look = f"from importlib.util import find_spec as f; print(*[n for n in {needed!r} if not f(n)], sep=', ')"
     try:
         ran = subprocess.run([python, "-P", "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False)
         said = ran.stdout.strip() if ran.returncode == 0 else (ran.stderr.strip().splitlines() or ["nothing"])[-1]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from swarm.backends.protocols import Finish, Sampling
 from swarm.backends.verl.generating.actor import RayReplica
-from swarm.backends.verl.generating.engines.served import Piece
+from swarm.backends.verl.generating.engines.spec import Piece
 from swarm.backends.verl.generating.orders import Delivery, Order
 from swarm.backends.verl.generating.replica import Replica
 from swarm.backends.verl.generating.segments import Segments

@@ -173,11 +173,10 @@ def _prepared(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
     quiet_and_closed((job.verl or VerlFields()).address)  # before anything imports Ray
     from swarm.backends.local.backend import base_model
     from swarm.backends.rendering.renderer import load_renderer
-    from swarm.backends.verl.generating.engines.served import adapter_of
+    from swarm.backends.verl.generating.engines.vllm import check as check_vllm
     from swarm.backends.verl.learning.adapter import check as check_verl
 
-    engine = adapter_of((job.verl or VerlFields()).inference_engine)
-    _log.info("event=versions verl=%r engine=%r", check_verl(), engine.check())
+    _log.info("event=versions verl=%r engine=%r", check_verl(), check_vllm())
     folder = base_model(job, models)
     return folder, load_renderer(folder), Cluster.joined(job)
 
@@ -207,7 +206,6 @@ def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> Re
         tensor_parallel=fields.tensor_parallel,
         gpu_memory=fields.gpu_memory,
         colocated=fields.colocated,
-        engine=fields.inference_engine,
     )
     return make_engine(spec, fields.replicas, cluster.for_replica, draws)
 

@@ -15,8 +15,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from swarm.backends.protocols import BackendError
+from swarm.backends.verl.generating.engines import vllm
 from swarm.backends.verl.generating.engines.model_folder import head_size
-from swarm.backends.verl.generating.engines.served import EngineAdapter, adapter_of
 from swarm.errors import InvalidRequest
 from swarm.job import Job, TinyModel
 from swarm.models import model_place, require_model_folder
@@ -37,7 +37,7 @@ def looked(job: Job, models: Path) -> list[Looked]:
     checks: Sequence[tuple[str, Callable[[], str]]] = (
         ("python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
         ("verl", _verl),
-        (_fields(job).inference_engine, lambda: _engine(job).check()),
+        ("vllm", vllm.check),
         ("ray", lambda: f"{version('ray')}, {_where(job)}"),
         ("devices", lambda: _devices(job)),
         ("model", lambda: _model(job, models)),
@@ -66,10 +66,6 @@ def _fields(job: Job) -> VerlFields:
     return job.verl or VerlFields()
 
 
-def _engine(job: Job) -> EngineAdapter:
-    return adapter_of(_fields(job).inference_engine)
-
-
 def _where(job: Job) -> str:
     from swarm.backends.verl.cluster import require_reachable
 
@@ -96,15 +92,14 @@ def _devices(job: Job) -> str:
 
 
 def _model(job: Job, models: Path) -> str:
-    engine = _engine(job)
     if isinstance(job.model, TinyModel):
-        engine.require_heads(job.model.head_size, "a tiny model", _device(job))
+        vllm.require_heads(job.model.head_size, "a tiny model", _device(job))
         return "made on the spot"
     require_model_folder(folder := model_place(job.model.path, models))
-    architecture = engine.require_architecture(folder)
+    architecture = vllm.require_architecture(folder)
     if _fields(job).named.has_critic:
         _require_critic(folder)
-    engine.require_heads(head_size(folder), str(folder), _device(job))
+    vllm.require_heads(head_size(folder), str(folder), _device(job))
     return f"{architecture} in {folder}"
 
 

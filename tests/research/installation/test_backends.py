@@ -59,21 +59,6 @@ def test_an_environment_that_lacks_something_or_is_not_there_is_named(
         require_backend("verl")
 
 
-def test_either_engine_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "VERL_PACKAGES", ("json", "an_engine_that_nobody_has or asyncio"))
-    monkeypatch.setenv(VERL_PYTHON, sys.executable)
-    backends._require_verl.cache_clear()
-    require_backend("verl")
-    backends._require_verl.cache_clear()
-    monkeypatch.setattr(backends, "VERL_PACKAGES", ("json", "an_engine_that_nobody_has or another"))
-    with pytest.raises(BackendMissing, match="an_engine_that_nobody_has or another"):
-        require_backend("verl")
-    monkeypatch.delenv(VERL_PYTHON)
-    with pytest.raises(BackendMissing, match="an_engine_that_nobody_has or another"):
-        require_backend("verl")
-    backends._require_verl.cache_clear()
-
-
 @pytest.fixture
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "cores", lambda: 8)

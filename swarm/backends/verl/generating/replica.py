@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from swarm.backends.protocols import NO_ROOM, BackendError, NoRoom
-from swarm.backends.verl.generating.engines.served import ServedModel, adapter_of
+from swarm.backends.verl.generating.engines import vllm
 from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
 from swarm.backends.verl.generating.orders import Delivery, Order
 from swarm.backends.verl.generating.segments import Segments
@@ -43,24 +43,23 @@ class Replica:
 
     def __init__(self, spec: ReplicaSpec) -> None:
         self._spec = spec
-        self._model: ServedModel | None = None
+        self._model: vllm.VllmStream | None = None
         self._output: ChildOutput
         self._segments: Segments | None = None
         self._resting = False
 
     async def boot(self) -> None:
         """Load the model; BackendError says why it could not."""
-        adapter = adapter_of(self._spec.engine)
-        adapter.check()
+        vllm.check()
         forget_secrets()
-        adapter.surround(self._spec)
-        adapter.require_servable(self._spec)
+        vllm.surround(self._spec)
+        vllm.require_servable(self._spec)
         self._output = ChildOutput()
         try:
             with self._output.taken():
-                self._model = adapter.start(self._spec)
+                self._model = vllm.VllmStream(self._spec)
         except Exception as error:
-            raise adapter.boot_error(error, self._output.lines(wait_s=1.0), self._spec) from error
+            raise vllm.boot_error(error, self._output.lines(wait_s=1.0), self._spec) from error
         self._segments = Segments(self._model)
 
     def submit(self, order: Order) -> None:
@@ -133,7 +132,7 @@ class Replica:
             raise ReplicaDied("it was not booted")
         return self._segments
 
-    def _served(self) -> ServedModel:
+    def _served(self) -> vllm.VllmStream:
         if self._model is None:
             raise ReplicaDied("it was not booted")
         return self._model
@@ -142,7 +141,7 @@ class Replica:
 _BUCKET: Final = "bucket.pt"
 
 
-async def _load_from(model: ServedModel, folder: Path) -> None:
+async def _load_from(model: vllm.VllmStream, folder: Path) -> None:
     try:
         await model.load_bucket(str(folder / _BUCKET))
     finally:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from swarm.backends.protocols import GenerationRequest, GrammarRefused, RequestRefused
-from swarm.backends.verl.generating.engines.served import COLDEST, HOTTEST
+
+_COLDEST: Final = 0.01
+_HOTTEST: Final = 2.0
+"""Temperatures that vLLM heeds, beside 0: it raises any below to the first, and refuses any above the last."""
 
 
 def require_readable(request: GenerationRequest, max_context: int, vocabulary: int) -> None:
@@ -19,7 +24,9 @@ def require_readable(request: GenerationRequest, max_context: int, vocabulary: i
         )
     if sampling.max_tokens < 1:
         raise RequestRefused(f"{said}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
-    if sampling.temperature != 0 and not COLDEST <= sampling.temperature <= HOTTEST:
-        raise RequestRefused(f"{said}: expected temperature 0, or {COLDEST} to {HOTTEST}, found {sampling.temperature}")
+    if sampling.temperature != 0 and not _COLDEST <= sampling.temperature <= _HOTTEST:
+        raise RequestRefused(
+            f"{said}: expected temperature 0, or {_COLDEST} to {_HOTTEST}, found {sampling.temperature}"
+        )
     if sampling.grammar is not None:
         raise GrammarRefused(f"{said}: expected no grammar, as this engine follows none: backend `local` does")

@@ -11,18 +11,32 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
 
 from swarm.backends.protocols import Chunk, Finish, Sampling
-from swarm.backends.verl.generating.engines.served import STILL_S, Piece, TokenStream, Top
-from swarm.backends.verl.generating.engines.spec import ReplicaDied
+from swarm.backends.verl.generating.engines.spec import Piece, ReplicaDied, Top
 from swarm.backends.verl.generating.orders import Delivery, Order
 
 _log = logging.getLogger(__name__)
 
+STILL_S: Final = 60.0
+"""Seconds within which all that generates must have stopped once it was told to."""
 _AGAIN_S = 0.05
 """Seconds after which what still generates is told again to stop."""
+
+
+class TokenStream(Protocol):
+    """What samples: one stream a name, which ends by itself or where it is stopped."""
+
+    def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
+        """Yield what follows `ids`; streams of another salt share no cache with it. ReplicaDied where it is dead."""
+        ...
+
+    async def abort(self, names: Sequence[str]) -> None:
+        """End these streams early."""
+        ...
 
 
 @dataclass(slots=True)

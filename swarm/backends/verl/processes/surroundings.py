@@ -25,7 +25,7 @@ _NAMES: Final = frozenset(
 )  # fmt: skip
 _BEGINNINGS: Final = (
     "LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "UCX_", "TORCH", "PYTORCH_", "TRITON_", "OMP_", "KMP_", "MKL_",
-    "GOMP_", "RAY_", "VLLM_", "SGLANG_", "VERL_", "HF_", "TRANSFORMERS_",
+    "GOMP_", "RAY_", "VLLM_", "VERL_", "HF_", "TRANSFORMERS_",
 )  # fmt: skip
 _SECRET: Final = re.compile(r"TOKEN$|_KEY|SECRET|PASSWORD|CREDENTIAL")
 RAY_TOKEN: Final = "RAY_AUTH_TOKEN"

@@ -1,5 +1,5 @@
-"""What generates in a replica: vLLM, or SGLang.
+"""What generates in a replica: vLLM.
 
-May enter: what is private to one of them, a module each, and what both need. Importing a module of this package imports
-neither. Does not know requests, nor who sends them.
+May enter: what is private to it, and the plain data that is exchanged with it. Importing a module of this package does
+not import it. Does not know requests, nor who sends them.
 """

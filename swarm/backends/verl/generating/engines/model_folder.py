@@ -1,4 +1,4 @@
-"""What a model's folder says of the model, whatever engine serves it."""
+"""What a model's folder says of the model."""
 
 from __future__ import annotations
 

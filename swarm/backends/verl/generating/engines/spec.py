@@ -1,9 +1,11 @@
-"""How a replica is made, and that one is over: plain data that a process can send to another."""
+"""How a replica is made, what its engine generates, and that it is over: plain data that a process can send on."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+
+Top = tuple[tuple[int, float], ...]
+"""The likeliest ids of a place, likeliest first, with their log-probs."""
 
 
 class ReplicaDied(Exception):
@@ -16,8 +18,7 @@ class ReplicaSpec:
 
     max_context: tokens of a prompt and its answer together. max_concurrency: sequences that advance at once.
     kv_cache_bytes: most bytes of its key-value cache. gpu_memory: the part of a GPU's memory that it may take, weights
-    and cache. colocated: whether it is told to rest, as something else uses its device in turns with it. engine: what
-    generates in it.
+    and cache. colocated: whether it is told to rest, as something else uses its device in turns with it.
     """
 
     folder: str
@@ -30,4 +31,12 @@ class ReplicaSpec:
     tensor_parallel: int = 1
     gpu_memory: float = 0.6
     colocated: bool = False
-    engine: Literal["vllm", "sglang"] = "vllm"
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The next tokens of a stream, with the log-prob of each and, where asked for, the likeliest ids there."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    top: tuple[Top, ...] = ()

@@ -11,6 +11,7 @@ does not.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -19,7 +20,6 @@ from typing import Any, Final, Literal
 from packaging.version import Version
 
 from swarm.backends.protocols import BackendError, Sampling
-from swarm.backends.verl.generating.engines.booting import told
 from swarm.backends.verl.generating.engines.model_folder import (
     has_slopes,
     head_size,
@@ -29,8 +29,7 @@ from swarm.backends.verl.generating.engines.model_folder import (
     token_bytes,
     vocabulary_of,
 )
-from swarm.backends.verl.generating.engines.served import QUIET, Piece
-from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
+from swarm.backends.verl.generating.engines.spec import Piece, ReplicaDied, ReplicaSpec
 
 FIRST: Final = Version("0.24")
 BEYOND: Final = Version("0.32")
@@ -45,11 +44,30 @@ _LEAST_MASS: Final = 1e-9
 """vLLM takes no top_p of 0, which leaves the likeliest id alone."""
 _LEFT_OUT: Final = -1e30
 _SURROUNDINGS: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
     "VLLM_NO_USAGE_STATS": "1",
     "VLLM_DO_NOT_TRACK": "1",
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_LOGGING_LEVEL": "WARNING",
 }
+_ERROR: Final = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception)\b: .+")
+_ECHOES: Final = ("Engine core", "WorkerProc")
+"""In lines that only say again that there was an error."""
+_ROOM: Final = (
+    "No available memory",
+    "KV cache is needed",
+    "larger than the available",
+    "out of memory",
+    "OutOfMemoryError",
+    "less than desired",
+    "Cannot allocate memory",
+    "MemoryError",
+)
+"""What vLLM, torch and the operating system say where there is too little memory."""
 
 
 def check() -> str:
@@ -78,7 +96,7 @@ def _installed() -> str | None:
 
 def surround(spec: ReplicaSpec) -> None:
     """Set this process's environment for vLLM, before it is imported."""
-    os.environ.update(QUIET | _SURROUNDINGS)
+    os.environ.update(_SURROUNDINGS)
     if spec.device == "cpu":
         os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
         os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -178,7 +196,7 @@ def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
 
 
 class VllmStream:
-    """A `ServedModel` over vLLM's engine, which runs in processes of its own."""
+    """A model that vLLM's engine serves, in processes of its own; its weights change while no stream is open."""
 
     def __init__(self, spec: ReplicaSpec) -> None:
         from vllm.engine.arg_utils import AsyncEngineArgs
@@ -222,15 +240,15 @@ class VllmStream:
         return [place[token].logprob for token, place in zip(ids[1:], places[1:], strict=True)]
 
     async def begin_weights(self) -> None:
-        """See `ServedModel`."""
+        """Make ready for weights."""
         await self._called("begin_weights")
 
     async def load_bucket(self, path: str) -> None:
-        """See `ServedModel`."""
+        """Load what `torch.save` wrote to a file: names, as in a checkpoint's folder, and tensors."""
         await self._called("load_bucket", path)
 
     async def finish_weights(self) -> Sequence[str]:
-        """See `ServedModel`."""
+        """Put the weights in their places; return the names of those that did not come."""
         return sorted({name for worker in await self._called("finish_weights") for name in worker})
 
     async def _called(self, method: str, *arguments: Any) -> list[Any]:
@@ -327,11 +345,24 @@ class WeightsExtension:
         return self.model_runner.get_model()
 
 
-def start(spec: ReplicaSpec) -> VllmStream:
-    """Load a model, and return it served."""
-    return VllmStream(spec)
-
-
 def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> BackendError:
-    """Return what a boot that failed is to be called, by the error here and by what vLLM's processes wrote."""
-    return told("vLLM", error, log, spec, ("Engine core", "WorkerProc"))
+    """Return the first cause of a boot that failed, by the error here and by what vLLM's processes wrote.
+
+    Where there was too little memory, that and the knobs are told.
+    """
+    lines = [line.rstrip() for line in log if line.strip()]
+    said = [line for line in [*lines, f"{type(error).__name__}: {error}"] if _ERROR.search(line)]
+    if room := next((line for line in said if any(sign in line for sign in _ROOM)), None):
+        return BackendError(
+            f"vLLM has too little memory for {spec.folder} with max_context {spec.max_context}, max_concurrency "
+            f"{spec.max_concurrency}, kv_cache_bytes {spec.kv_cache_bytes}, gpu_memory {spec.gpu_memory}: lower the "
+            f"first two, or raise the others as far as the memory goes; it said: {_bare(room)}"
+        )
+    cause = next((line for line in said if not any(echo in line for echo in _ECHOES)), f"{error}")
+    return BackendError(f"vLLM did not start with {spec.folder}: {_bare(cause)}")
+
+
+def _bare(line: str) -> str:
+    """Return a line of a log without what stands before the error, cut short."""
+    found = _ERROR.search(line)
+    return (line[found.start() :] if found else line)[:400]

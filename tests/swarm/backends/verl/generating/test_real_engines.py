@@ -1,4 +1,4 @@
-"""Real replicas on this machine's CPU, vLLM and SGLang over stand-ins, held to plain forwards of the same weights."""
+"""Real replicas on this machine's CPU, held to plain forwards of the same weights."""
 
 from __future__ import annotations
 
@@ -21,19 +21,9 @@ from swarm.backends.verl.generating.engine import ReplicatedEngine
 from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
 from swarm.backends.verl.generating.making import make_engine
 from tests.swarm.backends.local.models import save_folder as save_narrow_heads
-from tests.swarm.backends.verl.generating.sglang_here import NO_SGLANG, PATH
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]
 OPTIONS: dict[str, Any] = {"num_cpus": 0}
-ENGINES = ["vllm", pytest.param("sglang", marks=NO_SGLANG)]
-
-
-def options(engine: str) -> dict[str, Any]:
-    if engine == "vllm":
-        return OPTIONS
-    return {**OPTIONS, "runtime_env": {"env_vars": {"PYTHONPATH": PATH}}}
-
-
 PROMPT = (1, 2, 3, 9)
 
 
@@ -69,19 +59,12 @@ def logprobs(chunks: Sequence[Chunk]) -> list[float]:
     return [value for chunk in chunks for value in chunk.logprobs]
 
 
-@pytest_asyncio.fixture(loop_scope="module", scope="module", params=ENGINES)
-async def kind(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
-    yield request.param
-
-
 @pytest_asyncio.fixture(loop_scope="module", scope="module", params=["untied", "tied"])
-async def served(
-    kind: Any, request: pytest.FixtureRequest, ray_here: None, tmp_path_factory: Any
-) -> AsyncIterator[Served]:
+async def served(request: pytest.FixtureRequest, ray_here: None, tmp_path_factory: Any) -> AsyncIterator[Served]:
     tied = request.param == "tied"
     folder = save_folder(tmp_path_factory.mktemp("models") / request.param, tied=tied)
-    spec = ReplicaSpec(str(folder), 128, 8, 1 << 28, seed=3, engine=kind)
-    engine = make_engine(spec, 2, lambda number: options(kind))
+    spec = ReplicaSpec(str(folder), 128, 8, 1 << 28, seed=3)
+    engine = make_engine(spec, 2, lambda number: OPTIONS)
     await engine.start()
     yield Served(engine, make_model(tied=tied), tied=tied)
     await engine.stop()
@@ -217,8 +200,7 @@ async def test_a_killed_replica_loses_its_own_requests_alone_and_comes_back(serv
     assert not alive, "what was killed left processes behind"
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-async def test_what_cannot_be_booted_says_why(engine: Any, ray_here: None, tmp_path: Path) -> None:
+async def test_what_cannot_be_booted_says_why(ray_here: None, tmp_path: Path) -> None:
     folder = save_folder(tmp_path / "whole")
     bare = tmp_path / "bare"
     bare.mkdir()
@@ -230,23 +212,21 @@ async def test_what_cannot_be_booted_says_why(engine: Any, ray_here: None, tmp_p
     refused: list[tuple[Path, int, str]] = [
         (folder, 240, "kv_cache_bytes of at least .* max_context 240 takes, found 65536"),
         (bare, 64, "expected weights .* found none"),
-        (strange, 64, r"architecture that (vLLM|SGLang) [\d.]+ serves, found OracleForCausalLM"),
+        (strange, 64, r"architecture that vLLM [\d.]+ serves, found OracleForCausalLM"),
         (folder, 4096, "max_context of at most 256.*found 4096"),
+        (save_narrow_heads(tmp_path / "narrow"), 64, "heads of 32, .* found 8"),
     ]
-    if engine == "vllm":
-        refused.append((save_narrow_heads(tmp_path / "narrow"), 64, "heads of 32, .* found 8"))
     for place, context, said in refused:
-        replica = RayReplica(ReplicaSpec(str(place), context, 2, 1 << 16, engine=engine), 0, 0, options(engine))
+        replica = RayReplica(ReplicaSpec(str(place), context, 2, 1 << 16), 0, 0, OPTIONS)
         with pytest.raises(BackendError, match=said):
             await replica.boot()
         replica.kill()
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-async def test_one_that_is_killed_while_it_boots_leaves_no_process(engine: Any, ray_here: None, tmp_path: Path) -> None:
+async def test_one_that_is_killed_while_it_boots_leaves_no_process(ray_here: None, tmp_path: Path) -> None:
     """Its engine's processes have begun by then, and import what they are made of."""
     folder = save_folder(tmp_path / "model")
-    replica = RayReplica(ReplicaSpec(str(folder), 64, 2, 1 << 28, engine=engine), 0, 0, options(engine))
+    replica = RayReplica(ReplicaSpec(str(folder), 64, 2, 1 << 28), 0, 0, OPTIONS)
     boot = asyncio.ensure_future(replica.boot())
     async with asyncio.timeout(120):
         while not (family := booting()):  # noqa: ASYNC110

@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from swarm.backends.protocols import BackendError, Chunk, NoRoom, Sampling
 from swarm.backends.verl.generating import replica as replica_module
 from swarm.backends.verl.generating import segments as segments_module
-from swarm.backends.verl.generating.engines.served import Piece
-from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
+from swarm.backends.verl.generating.engines.spec import Piece, ReplicaDied, ReplicaSpec
 from swarm.backends.verl.generating.orders import Order
 from swarm.backends.verl.generating.replica import Replica, _written
 from swarm.backends.verl.generating.segments import Outbox, Segments, finish_of, rest_of

@@ -13,10 +13,8 @@ import pytest
 
 from swarm.backends.protocols import BackendError, Sampling
 from swarm.backends.verl.backend import VerlBackend
-from swarm.backends.verl.cluster import Cluster
 from swarm.verl_fields import CriticFields, VerlFields
 from tests.swarm.backends.conformance.kinds import Answer, ask, played
-from tests.swarm.backends.verl.generating.sglang_here import NO_SGLANG, PATH, SGLANG
 from tests.swarm.backends.verl.whole.conftest import started
 
 pytestmark = [pytest.mark.timeout(600), pytest.mark.asyncio(loop_scope="package")]
@@ -37,23 +35,6 @@ async def test_a_replica_over_two_processes_answers_by_the_learner_s_weights(tmp
         below = psutil.Process((await handle.health())["pid"]).children(recursive=True)
         assert sum("VLLM::Worker" in " ".join(each.cmdline()) for each in below) == 2
         assert max(await gaps(backend)) < 1e-4
-
-
-@NO_SGLANG
-@pytest.mark.timeout(300)
-async def test_sglang_answers_by_the_learner_s_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = Cluster.for_replica
-
-    def for_replica(self: Cluster, number: int) -> dict[str, Any]:
-        options = plain(self, number)
-        return {**options, "runtime_env": {"env_vars": {**options["runtime_env"]["env_vars"], "PYTHONPATH": PATH}}}
-
-    monkeypatch.setattr(Cluster, "for_replica", for_replica)
-    monkeypatch.syspath_prepend(SGLANG)
-    async with started(tmp_path, VerlFields(inference_engine="sglang"), learning_rate=1e-3) as backend:
-        assert max(await gaps(backend)) < 1e-4
-        rule = Sampling(max_tokens=6, temperature=0.7, top_k=3, top_p=0.9)
-        assert set((await ask(backend, [1, 2, 3], rule)).versions) == {2}
 
 
 async def test_in_bfloat16_learner_and_engine_differ_by_rounding(tmp_path: Path) -> None:
