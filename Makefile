@@ -86,7 +86,7 @@ gpu-smoke:
 	@$(GPU_BIN)/python -c 'import torch; raise SystemExit(not torch.cuda.is_available())' 2>/dev/null || { \
 	  echo "gpu-smoke: needs a GPU and an environment whose torch finds it ($(GPU_BIN) finds none); name one with ajet[local,dev] and torch's CUDA build: make gpu-smoke GPU_BIN=/path/to/venv/bin" >&2; exit 2; }
 	@AJET_TEST_DEVICE=cuda NVIDIA_TF32_OVERRIDE=0 $(GPU_BIN)/python -m pytest $(ARGS) \
-	  tests/swarm/backends/conformance tests/swarm/backends/local/forwards/test_block_attention.py
+	  tests/swarm/backends/conformance
 
 check: setup
 	@$(BIN)/ruff check .

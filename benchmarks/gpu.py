@@ -8,7 +8,7 @@
 A Qwen3 of about 0.6 billion random weights, in bfloat16, as the local backend learns and serves it.
 
 - Updates: `benchmarks/train_step.py` at full length: whole updates of groups of 8 conversations, unmerged (a row for
-  each call), linear (a row for each conversation) and tree (what a group shares once), in turns.
+  each call) and linear (a row for each conversation), in turns. A GPU trains no trees.
 - Generation: `benchmarks/generate.py`'s requests, longer, all at once: our engine beside transformers' continuous
   batching and its `generate`, over the same weights, in turns. Log-probs of each are compared with a plain forward.
 
@@ -36,7 +36,6 @@ from rig.generation.engines import Continuous, Ours, Padded, Request
 from rig.training.conversations import MEMBERS, Workload, batch_of, conversations, ids_of
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from swarm.backends.local.forwards.block_attention import block_attention
 from swarm.backends.local.learning.learner import LocalLearner
 from swarm.backends.local.model.policy import Policy
 from swarm.job import Job
@@ -51,6 +50,7 @@ WORKLOADS = (
     Workload(1_000, 200, 400, 10),
     Workload(1_000, 100, 200, 20),
 )
+LAYOUTS = ("none", "linear")
 QUICK_TURNS = 4
 BUDGET = 32_768
 REPEATS = 1
@@ -79,7 +79,6 @@ def main() -> int:
         "weights": sum(parameter.numel() for parameter in model().parameters()),
         "dtype": "bfloat16",
         "micro_batch_tokens": BUDGET,
-        "attention over trees": type(block_attention(torch.device("cuda"), torch.bfloat16, SIZES["head_dim"])).__name__,
         **circumstances(arguments),
     }
     parts = (arguments.part,) if arguments.part else PARTS
@@ -120,15 +119,14 @@ def updated(load: Workload) -> list[dict[str, Any]]:
     """Return what each layout of a workload's update took, and the memory it took most."""
     played = conversations(load, 1, SIZES["vocab_size"])
     ids = ids_of(played)
-    layouts = load.layouts
-    learners = {layout: learner(layout) for layout in layouts}
-    batches = {layout: batch_of(played, layout) for layout in layouts}
-    seconds: dict[str, list[float]] = {layout: [] for layout in layouts}
+    learners = {layout: learner(layout) for layout in LAYOUTS}
+    batches = {layout: batch_of(played, layout) for layout in LAYOUTS}
+    seconds: dict[str, list[float]] = {layout: [] for layout in LAYOUTS}
     memory: dict[str, float] = {}
     learned: dict[str, Mapping[str, float]] = {}
     for repeat in range(REPEATS + 1):
         progress(f"{load.name}: update {repeat} of {REPEATS}")
-        for layout in layouts:
+        for layout in LAYOUTS:
             held = torch.cuda.memory_allocated()
             torch.cuda.reset_peak_memory_stats()
             torch.cuda.synchronize()
@@ -154,7 +152,7 @@ def updated(load: Workload) -> list[dict[str, Any]]:
             "token ratio": round(ids["none"] / ids[layout], 2),
             "wall ratio": round(walls["none"] / walls[layout], 2),
         }
-        for layout in layouts
+        for layout in LAYOUTS
     ]  # fmt: skip
 
 

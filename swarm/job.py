@@ -335,9 +335,9 @@ class Job(Versioned):
     1 / max_context of an episode."""
     merging: Literal["auto", "tree", "linear", "none"] = "auto"
     """How the calls of an episode are merged for training; what is learned is the same. `none`: a row for each call.
-    `linear`: calls that continue one another are one row. `tree`: what the rows of a group share is computed once.
-    `auto` (default): `tree` where that saves at least an eighth of the tokens and the model allows it, else
-    `linear`."""
+    `linear`: calls that continue one another are one row. `tree`: what the rows of a group share is computed once,
+    on a CPU alone. `auto` (default): `tree` where that saves at least an eighth of the tokens, on a CPU, and the model
+    allows it, else `linear`."""
     micro_batch_tokens: int = Field(default=2048, ge=16, le=10_000_000)
     """Most tokens, padding included, in one forward and backward; what a step learns does not depend on it, its memory
     does. A row, or an episode of a tree, that is longer goes alone. Default 2048: enough to fill a laptop's

@@ -1,11 +1,10 @@
 """The layout of an update's rows: which rows one forward computes together, and how.
 
-Promises: `linear` and `none` compute row by row. `tree` computes what rows share once, where the model allows it: where
-its attention goes through `tree_attention.py` and features of a small tree equal those of its rows. `auto` is `tree`
-where the linear rows hold so many times the ids of the trees, cut to the job's budget, as pays on the device (`PAYS`),
-and rows otherwise. Rows
-are padded or, where that would waste much and the model allows it, packed end to end, as trees that share nothing. What
-a step learns does not depend on any of it. Each change of layout is logged with its reason.
+Promises: `linear` and `none` compute row by row. `tree` computes what rows share once, on a CPU where the model allows
+it: where its attention goes through `tree_attention.py` and features of a small tree equal those of its rows. `auto` is
+`tree` where the linear rows hold so many times the ids of the trees, cut to the job's budget, as pays (`PAYS`), and
+rows otherwise. Rows are padded or, where that would waste much and trees are possible, packed end to end, as trees that
+share nothing. What a step learns does not depend on any of it. Each change of layout is logged with its reason.
 Does not know how rows were made: with merging `none` the server sends a row for each call.
 """
 
@@ -26,10 +25,8 @@ from swarm.backends.local.model.policy import Policy
 from swarm.job import Job
 
 log = logging.getLogger(__name__)
-PAYS: Final[dict[str, float]] = {"cpu": 1.15, "cuda": 2.2, "mps": 1.15}
-"""Fewest ids of the rows over ids of the trees at which trees are chosen, by device. On a GPU an id of a tree took 1.8
-to 2.2 times as long as one of a row (`benchmarks/gpu.py`; 0.5 billion weights on an H200): its attention is in many
-small blocks, where rows have one kernel."""
+PAYS: Final = 1.15
+"""Fewest ids of the rows over ids of the trees at which trees are chosen."""
 _PADDING_PER_ROW = 8
 """Ids of padding that cost as much as attention to one more row by itself (a few microseconds for each layer)."""
 _PROBE = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 7, 8, 9), (0, 1, 2, 7, 8, 3, 1, 4), (5, 3, 2), (5, 3, 4, 4))
@@ -42,9 +39,8 @@ class Layout:
     def __init__(self, policy: Policy, job: Job) -> None:
         self._merging = job.merging
         self._tokens = job.micro_batch_tokens
-        self._pays = PAYS[policy.device.type]
         self._obstacle = obstacle(policy)
-        if self._obstacle is not None and job.merging in ("auto", "tree"):
+        if self._obstacle is not None and policy.device.type == "cpu" and job.merging in ("auto", "tree"):
             log.warning(
                 "event=no_trees cost='updates feed tokens/forward ids, not about merge/tree_tokens' model=%s reason=%r",
                 type(policy.model).__name__,
@@ -80,11 +76,11 @@ class Layout:
         trees = list(bounded(depth_first(rows), self._tokens))
         ratio = sum(len(row.ids) for row in rows) / sum(branch.added for tree in trees for branch in tree)
         self._ratios.append(ratio)
-        if self._merging == "auto" and ratio < self._pays:
-            self._record("rows", f"{ratio:.3f}", f"a tree pays from {self._pays}")
+        if self._merging == "auto" and ratio < PAYS:
+            self._record("rows", f"{ratio:.3f}", f"a tree pays from {PAYS}")
             return None
         self._record(
-            "tree", f"{ratio:.3f}", f"a tree pays from {self._pays}" if self._merging == "auto" else "the job says so"
+            "tree", f"{ratio:.3f}", f"a tree pays from {PAYS}" if self._merging == "auto" else "the job says so"
         )
         return trees
 
@@ -108,6 +104,8 @@ class Layout:
 
 def obstacle(policy: Policy) -> str | None:
     """Return why a policy cannot compute trees, or None: compare a small tree with its rows."""
+    if policy.device.type != "cpu":
+        return f"on {policy.device.type} rows are computed faster than trees"
     if not tree_attention.installed(policy.model):
         return "the model's attention is not transformers' SDPA"
     text = policy.checked_ids(1 + max(map(max, _PROBE)))

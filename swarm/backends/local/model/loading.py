@@ -33,6 +33,7 @@ def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = (
     From here on torch computes with as many threads as the model can use (`threads.py`).
     """
     device = chosen_device(job)
+    _require_layout(job, device)
     skeleton = _skeleton(folder, job)
     _require_rows(folder, skeleton, ids)
     _require_positions(folder, skeleton.config, job.max_context)
@@ -60,6 +61,14 @@ def chosen_device(job: Job) -> torch.device:
             f"set device to auto or cpu"
         )
     return torch.device(job.device)
+
+
+def _require_layout(job: Job, device: torch.device) -> None:
+    if job.merging == "tree" and device.type != "cpu":
+        raise BackendError(
+            f"expected merging auto, linear or none on {device.type}, where rows are computed faster than trees, found "
+            "tree: change merging, or set device to cpu"
+        )
 
 
 def _skeleton(folder: Path, job: Job) -> Any:

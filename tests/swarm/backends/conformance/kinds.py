@@ -113,11 +113,14 @@ FAKE = Kind(
     },
 )  # fmt: skip
 
+_ROWS = {} if DEVICE == "cpu" else {"trees": "a GPU computes rows, and a job that asks for trees is refused there"}
 KINDS = (
-    FAKE, Kind("slots", {}, _local_oracle, _break_local), Kind("lora", {"lora_rank": 4}, _local_oracle, _break_local),
+    FAKE, Kind("slots", {}, _local_oracle, _break_local, _ROWS),
+    Kind("lora", {"lora_rank": 4}, _local_oracle, _break_local, _ROWS),
     Kind(
         "bf16", {"dtype": "bfloat16"}, _local_oracle, _break_local,
-        {"exact": "with three digits, a sum in another order may make another id the likeliest"}, tolerance=0.15,
+        {"exact": "with three digits, a sum in another order may make another id the likeliest", **_ROWS},
+        tolerance=0.15,
     ),
 )  # fmt: skip
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,51 +18,31 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from swarm.backends.local.forwards import tree_attention
-from swarm.backends.local.forwards.block_attention import BlockAttention, EfficientOnCuda, FlashOnCpu, PlainAttention
 from swarm.backends.local.forwards.tree_attention import TreeMask
 from swarm.backends.local.generating.batcher import Batcher
 from swarm.backends.local.learning.micro_batch import PaddedRows
 from swarm.backends.local.learning.trees import PackedRows, depth_first
 from swarm.backends.local.model.policy import Policy
 from swarm.backends.protocols import Sampling
-from tests.swarm.backends.local.forwards.test_block_attention import cudas_operators
 from tests.swarm.backends.local.models import KINDS, VOCABULARY, generate, make_policy, row
 
 IDS = st.lists(st.integers(0, 2), min_size=1, max_size=9)
 ROWS = st.lists(IDS, min_size=1, max_size=8)
 HEADS, SHARED_HEADS, WIDTH = 4, 2, 8
-Attend = Callable[[Tensor, Tensor, Tensor, TreeMask, float | None], Tensor]
-BLOCKS = tree_attention._in_blocks
+PAIRS = {"no masks": 0, "some masks": 8, "one mask": 10**6, "as it is": None}
+"""How many scores for each run are few enough for a mask of several runs."""
 
 
-def in_blocks(kernel: BlockAttention, pairs: int | None = None) -> Attend:
-    """Blocks with a mask where so many scores for each run are enough: 0 is none, many is one for all."""
-
-    def attend(query: Tensor, key: Tensor, value: Tensor, tree: TreeMask, scale: float | None) -> Tensor:
-        enough = kernel.pairs(query.shape[1], query.shape[3]) if pairs is None else pairs
-        with patch.object(type(kernel), "pairs", lambda *_: enough):
-            return BLOCKS(query, key, value, tree, scale, kernel)
-
-    return attend
+@contextmanager
+def masking(pairs: int | None) -> Iterator[None]:
+    with patch.object(tree_attention, "_pairs", tree_attention._pairs if pairs is None else lambda *_: pairs):
+        yield
 
 
-class DemandingCuda(EfficientOnCuda):
-    def forward(self, *given: Any, **form: Any) -> tuple[Tensor, Tensor]:
-        with cudas_operators():
-            return super().forward(*given, **form)
-
-    def backward(self, *given: Any, **form: Any) -> tuple[Tensor, Tensor, Tensor]:
-        with cudas_operators():
-            return super().backward(*given, **form)
-
-
-WAYS: dict[str, Attend] = {
-    "no masks": in_blocks(FlashOnCpu(), 0), "some masks": in_blocks(FlashOnCpu(), 8),
-    "one mask": in_blocks(FlashOnCpu(), 10**6), "as it is": in_blocks(FlashOnCpu()),
-    "plainly, no masks": in_blocks(PlainAttention(), 0), "plainly, some masks": in_blocks(PlainAttention(), 8),
-    "as on CUDA, no masks": in_blocks(DemandingCuda(), 0), "as on CUDA, some masks": in_blocks(DemandingCuda(), 8),
-    "as on CUDA": in_blocks(DemandingCuda()), "by paths": tree_attention._by_paths,
-}  # fmt: skip
+def attend(inputs: list[Tensor], tree: TreeMask, scale: float | None, pairs: int | None) -> Tensor:
+    with masking(pairs):
+        out, _ = tree_attention.tree_attention(Layer(), *inputs, None, scaling=scale, tree=tree)
+    return out.transpose(1, 2)
 
 
 class Layer(nn.Module):
@@ -97,22 +78,22 @@ def gap(found: list[Tensor], expected: list[Tensor]) -> float:
     return max(((a.float() - b.float()).abs().max() / b.float().abs().max().clamp(min=1.0)).item() for a, b in pairs)
 
 
-@pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
 @given(ROWS)
-def test_each_id_attends_to_its_path_and_to_nothing_else(attend: Attend, drawn: list[list[int]]) -> None:
+def test_each_id_attends_to_its_path_and_to_nothing_else(pairs: int | None, drawn: list[list[int]]) -> None:
     packed = PackedRows(depth_first([row(ids) for ids in drawn]))
     inputs = tensors(packed.tokens, torch.float32)
     dense = nn.functional.scaled_dot_product_attention(*inputs, attn_mask=sees(packed), scale=0.3)
-    assert gap(outcome(attend(*inputs, packed.tree, 0.3), inputs), outcome(dense, inputs)) < 1e-5
+    assert gap(outcome(attend(inputs, packed.tree, 0.3, pairs), inputs), outcome(dense, inputs)) < 1e-5
 
 
-@pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
-def test_in_bfloat16_it_is_as_near_as_bfloat16_is(attend: Attend) -> None:
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+def test_in_bfloat16_it_is_as_near_as_bfloat16_is(pairs: int | None) -> None:
     packed = PackedRows(depth_first([row([1, 2, 3, n, *range(n, n + 5)]) for n in range(4, 8)]))
     inputs = tensors(packed.tokens, torch.bfloat16)
     wide = [each.detach().float().requires_grad_() for each in inputs]
     dense = nn.functional.scaled_dot_product_attention(*wide, attn_mask=sees(packed))
-    assert gap(outcome(attend(*inputs, packed.tree, None), inputs), outcome(dense, wide)) < 2e-2
+    assert gap(outcome(attend(inputs, packed.tree, None, pairs), inputs), outcome(dense, wide)) < 2e-2
 
 
 @pytest.mark.slow
@@ -123,8 +104,8 @@ def test_long_paths_are_right_where_the_kernel_cuts_them_into_tiles() -> None:
     packed = PackedRows(depth_first(rows))
     inputs = tensors(packed.tokens, torch.float32)
     expected = outcome(nn.functional.scaled_dot_product_attention(*inputs, attn_mask=sees(packed)), inputs)
-    for attend in WAYS.values():
-        assert gap(outcome(attend(*inputs, packed.tree, None), inputs), expected) < 1e-5
+    for pairs in PAIRS.values():
+        assert gap(outcome(attend(inputs, packed.tree, None, pairs), inputs), expected) < 1e-5
 
 
 def test_heads_that_share_keys_are_led_to_them_and_without_a_tree_it_is_plain_causal_attention() -> None:
@@ -138,15 +119,14 @@ def test_heads_that_share_keys_are_led_to_them_and_without_a_tree_it_is_plain_ca
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("attend", WAYS.values(), ids=WAYS)
-def test_a_models_features_are_those_of_the_rows(kind: str, attend: Attend, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tree_attention, "_in_blocks", lambda *given: attend(*given[:5]))
+@pytest.mark.parametrize("pairs", PAIRS.values(), ids=PAIRS)
+def test_a_models_features_are_those_of_the_rows(kind: str, pairs: int | None) -> None:
     rng = random.Random(0)
     rows = [row([rng.randrange(2) for _ in range(rng.randint(1, 12))]) for _ in range(30)]
     packed = PackedRows(depth_first(rows))
     assert packed.tokens < 0.6 * sum(len(each.ids) for each in rows)
     policy = make_policy(kind)
-    with torch.no_grad():
+    with torch.no_grad(), masking(pairs):
         assert torch.allclose(packed.features(policy), PaddedRows(packed.rows).features(policy), atol=1e-5)
 
 

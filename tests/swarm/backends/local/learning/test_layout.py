@@ -70,7 +70,7 @@ def test_auto_packs_what_shares_enough_within_the_budget(rows: list[Row], budget
 
 def test_from_the_ratio_where_it_pays_on_it_is_a_tree(monkeypatch: pytest.MonkeyPatch) -> None:
     for pays, layout in ((32 / 11, PackedRows), (32 / 11 + 1e-9, PaddedRows)):
-        monkeypatch.setitem(plans.PAYS, "cpu", pays)
+        monkeypatch.setattr(plans, "PAYS", pays)
         assert [type(micro) for micro in laid_out(ALIKE)] == [layout]
 
 
@@ -111,6 +111,17 @@ def test_a_model_of_another_attention_gets_rows_with_a_reason(merging: str, capl
         assert {type(micro) for micro in laid_out(ALIKE, Policy(model), merging=merging)} == {PaddedRows}
     assert "layout=rows" in caplog.text
     assert "not transformers' SDPA" in caplog.text
+
+
+def test_on_a_gpu_there_are_rows_side_by_side_and_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    policy = make_policy()
+    policy.device = torch.device("cuda")
+    ragged = [row(list(range(n))) for n in range(1, 40)]
+    with caplog.at_level(logging.INFO, plans.__name__):
+        for rows in (ALIKE, ragged):
+            assert {type(micro) for micro in laid_out(rows, policy)} == {PaddedRows}
+    assert {record.levelno for record in caplog.records} == {logging.INFO}
+    assert "on cuda rows are computed faster than trees" in caplog.text
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -76,6 +76,13 @@ def test_the_best_device_is_chosen_where_the_job_leaves_it_open(monkeypatch: pyt
     assert [chosen_device(Job(device=name)).type for name in ("auto", "cpu")] == ["cuda", "cpu"]
 
 
+def test_trees_on_a_gpu_are_refused_before_anything_is_read(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    for device in ("auto", "cuda"):
+        with pytest.raises(BackendError, match=r"auto, linear or none on cuda, .* found tree: .*device to cpu"):
+            load_policy(tmp_path / "none", Job(device=device, merging="tree"))
+
+
 def test_a_context_beyond_the_model_s_positions_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"at most 256, .* found 999: set max_context to 256 or less"):
         load_policy(_saved(tmp_path), Job(max_context=999))
