@@ -23,7 +23,6 @@
     |-- StudyBusy           another process works on this study, maybe on another host
     |-- NoWorker            a study was to be handed to a worker, and none runs here
     |-- WorkerBusy          a worker was to be started where one runs
-    |-- BadPool             a pool of containers that cannot be served: no image fits, or none of them was asked for
     |-- StudyElsewhere      what the study has made lies in another installation
     |-- NotRunning          a study that stands still already, so that there is nothing to pause
     |-- BadApproval         an answer where nothing is asked, or to an older question; no mode of approval
@@ -164,10 +163,6 @@ class NoWorker(ResearchError):
 
 class WorkerBusy(ResearchError):
     """A worker was to be started in an installation that has one."""
-
-
-class BadPool(ResearchError):
-    """A pool of containers that cannot be served here, or options of one where none was asked for."""
 
 
 class StudyElsewhere(ResearchError):

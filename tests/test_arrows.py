@@ -37,7 +37,6 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "cli.study.shown",
         "cli",
         "serving",
-        "serving.containers",
         "orchestration requests",
         "orchestration.shown",
         "study doctor",

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from research.cli.output import console, print_json, warn
-from research.errors import BadPool, ResearchError
+from research.errors import ResearchError
 from research.installation.home import Home
 from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server, stop_server
 from research.orchestration.server import client_environment
 from research.study.session import interruptible
-
-
-class PoolKind(StrEnum):
-    """Types of a worker's pool."""
-
-    PROCESS = "process"
-    DOCKER = "docker"
 
 
 class NoPrefect(ResearchError):
@@ -32,12 +25,6 @@ def up(
         bool, typer.Option("--work", help="Stay, and work on what is begun, scheduled or resumed in Prefect's pages.")
     ] = False,
     limit: Annotated[int, typer.Option(min=1, help="Most studies that the worker drives at once.")] = 2,
-    pool: Annotated[
-        PoolKind, typer.Option(help="Where studies are driven: in processes of the worker, or each in a container.")
-    ] = PoolKind.PROCESS,
-    image: Annotated[
-        str | None, typer.Option(help="Image of those containers (the base of the client image).", metavar="NAME")
-    ] = None,
     stop: Annotated[bool, typer.Option("--stop", help="Stop it instead, and the worker.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
@@ -54,19 +41,13 @@ def up(
 
         ajet up --work --limit 4
 
-        ajet up --work --pool docker
-
         ajet up --stop
     """
     home = Home.locate().prepare()
     if stop:
         _stop(home, json)
-    elif not work and (image is not None or pool is PoolKind.DOCKER):
-        raise BadPool("expected --work with --pool docker; found none; begin the worker: ajet up --work --pool docker")
-    elif image is not None and pool is PoolKind.PROCESS:
-        raise BadPool("expected --pool docker with --image; found the pool of processes; name both, or neither")
     elif work:
-        _work(home, limit, pool, image, json)
+        _work(home, limit, json)
     else:
         _say(_server(home), json)
 
@@ -99,20 +80,18 @@ def _stop(home: Home, json: bool) -> None:
     console().print("stopped the Prefect server" if stopped else "no Prefect server of this installation runs")
 
 
-def _work(home: Home, limit: int, kind: PoolKind, image: str | None, json: bool) -> None:
+def _work(home: Home, limit: int, json: bool) -> None:
     """Look after the server and the worker until somebody ends this process."""
-    from research.serving.containers.fitting import local_engine
     from research.serving.supervision import working
 
-    engine = local_engine() if kind is PoolKind.DOCKER else None
-    with working(home, contained=engine is not None), interruptible() as until:
+    with working(home), interruptible() as until:
         server = _server(home)
         _say(server, json)
         os.environ.update(client_environment(home.prefect))
-        from research.serving.pools import pool_of  # Prefect reads its settings at import
+        from research.orchestration.deployments import place_of  # Prefect reads its settings at import
+        from research.serving.registration import ProcessPool
         from research.serving.worker import StudyWorker
 
         say = warn if json else console().print
-        served = pool_of(home, engine, image, server.api, say)
         say(f"worker      {limit} studies at once; begin them there, or with: ajet research --detach. Ctrl-C ends it")
-        StudyWorker(home, served, limit, say, warn).run(until)
+        StudyWorker(home, ProcessPool(place_of(home), Path.cwd()), limit, say, warn).run(until)

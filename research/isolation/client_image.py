@@ -36,19 +36,10 @@ def ensure_client_image(engine: ContainerEngine, home: Home, note: Note, *, base
     Raises SandboxError when there is no base image to build it on.
     """
     with _alone(home):
-        chosen, _ = _present(engine, home, note, base)
+        chosen = _present(engine, home, note, base)
         image = client_image(engine, client_context(home), base=chosen, note=note)
         _remember(home, image.tag, {"base": chosen, "id": image.id, "tag": image.tag})
     return image
-
-
-def base_image(engine: ContainerEngine, home: Home, note: Note, *, base: str | None = None) -> tuple[str, str]:
-    """Return name and id of the client image's base, or of an image that is named; one that is not there is pulled.
-
-    Raises SandboxError when it cannot be had.
-    """
-    with _alone(home):
-        return _present(engine, home, note, base)
 
 
 def ensure_derived_image(
@@ -163,12 +154,11 @@ def _base(engine: ContainerEngine, home: Home) -> str:
     return next(present, last or USUAL_BASE)
 
 
-def _present(engine: ContainerEngine, home: Home, note: Note, base: str | None) -> tuple[str, str]:
+def _present(engine: ContainerEngine, home: Home, note: Note, base: str | None) -> str:
     name = base or _base(engine, home)
-    if (found := identity(engine, name)) is None:
+    if identity(engine, name) is None:
         _pull(engine, name, note)
-        found = identity(engine, name)
-    return name, str(found)
+    return name
 
 
 def _pull(engine: ContainerEngine, name: str, note: Note) -> None:

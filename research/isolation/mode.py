@@ -21,13 +21,11 @@ from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.validation import describe
 from sandboxes import ContainerHandle, SandboxError
-from sandboxes.docker.engine import HOW_TO_GET_DOCKER, ContainerEngine, NoEngine, connect
+from sandboxes.docker.engine import HOW_TO_GET_DOCKER, ContainerEngine, connect
 from sandboxes.images import Image, identity
 
 Kind = Literal["process", "docker"]
 VARIABLE = "AJET_SANDBOX"
-CONTAINED = "AJET_CONTAINED"
-"""Set where the controller itself runs in a container, of a work pool of type docker: it is given no engine."""
 ENGINE_VARIABLES = (
     "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "SSH_AUTH_SOCK",
 )  # fmt: skip
@@ -108,7 +106,7 @@ def choose(asked: str | None, environ: Mapping[str, str], home: Home, note: Note
     if kind == "process":
         return UNISOLATED
     try:
-        return _contained(_engine(environ), home, note, requirements)
+        return _contained(connect(environ), home, note, requirements)
     except SandboxError as error:
         if kind == "docker":
             raise
@@ -132,7 +130,7 @@ def reopen(
     chosen = sandboxing_of(settings)
     if chosen.kind == "process":
         return UNISOLATED
-    engine = _engine(environ)
+    engine = connect(environ)
     if identity(engine, str(chosen.image)) is None:
         note(f"the study's client image {str(chosen.image)[:19]} is gone; making it again")
         return _contained(engine, home, note, requirements())
@@ -146,7 +144,7 @@ def supervise(settings: Mapping[str, Any], environ: Mapping[str, str], home: Hom
     if chosen.kind == "process":
         return UNISOLATED
     try:
-        return Isolation(chosen, _containers(_engine(environ), home))
+        return Isolation(chosen, _containers(connect(environ), home))
     except SandboxError as error:
         return Isolation(chosen, _Gone(error))
 
@@ -184,16 +182,6 @@ def asked_for(asked: str | None, environ: Mapping[str, str]) -> Kind | None:
     if found is not None and found not in get_args(Kind):
         raise BadSandbox(f"expected {source} to be docker or process; found {found!r}")
     return cast(Kind | None, found)
-
-
-def _engine(environ: Mapping[str, str]) -> ContainerEngine:
-    if environ.get(CONTAINED):
-        raise NoEngine(
-            "expected a Docker Engine for --sandbox docker; found none, as the study's controller is in a container "
-            "itself, which is not given the engine; have a worker of processes take it up (ajet up --work), or choose "
-            "--sandbox process"
-        )
-    return connect(environ)
 
 
 def _contained(engine: ContainerEngine, home: Home, note: Note, requirements: str) -> Isolation:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import hashlib
 import re
 import socket
-from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
 from typing import Any, Final
@@ -20,13 +19,7 @@ from uuid import UUID
 
 from filelock import FileLock
 from prefect.client.orchestration import SyncPrefectClient
-from prefect.client.schemas.filters import (
-    FlowRunFilter,
-    FlowRunFilterId,
-    FlowRunFilterState,
-    FlowRunFilterStateType,
-)
-from prefect.client.schemas.objects import FlowRun, StateType
+from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.exceptions import ObjectNotFound
 
@@ -99,12 +92,3 @@ def wish_of(run: FlowRun) -> datetime | None:
     """Return for when somebody asked for a flow run; None where nobody did: a worker takes up what was left."""
     key = run.idempotency_key
     return None if key is not None and _TAKEN_UP.fullmatch(key) is not None else run.expected_start_time or run.created
-
-
-def cancelling(client: SyncPrefectClient, flow_runs: Sequence[UUID]) -> list[UUID]:
-    """Return those of flow runs that somebody cancelled, and that have not ended yet."""
-    asked = FlowRunFilter(
-        id=FlowRunFilterId(any_=list(flow_runs)),
-        state=FlowRunFilterState(type=FlowRunFilterStateType(any_=[StateType.CANCELLING])),
-    )
-    return [run.id for run in client.read_flow_runs(flow_run_filter=asked)]

@@ -8,8 +8,12 @@ Import this module only after `client_environment` is in os.environ: Prefect rea
 
 from __future__ import annotations
 
+import shlex
+import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 from prefect.client.orchestration import SyncPrefectClient
@@ -26,8 +30,8 @@ from research.orchestration.deployments import RESEARCH, RESUME, TAG, deployment
 from research.orchestration.flow_run import HEARTBEAT
 from research.orchestration.session import BEAT_S
 from research.serving.parameters import ResearchParameters, ResumeParameters, form_of
-from research.serving.pools import ServedPool
 
+SITTING: Final = "research.serving.sitting"
 SILENT: Final = "ajet: a controller that is silent has crashed"
 _ENDS: Final = ("Completed", "Failed", "Cancelled", "Crashed", "Scheduled")
 """Names of states in which nobody beats any more; a paused study is driven, and beats."""
@@ -41,7 +45,21 @@ _ABOUT: Final[Mapping[str, str]] = {
 }
 
 
-def register(client: SyncPrefectClient, home: Home, pool: ServedPool) -> None:
+@dataclass(frozen=True, slots=True)
+class ProcessPool:
+    """Sittings are processes of Prefect's worker; relative paths are of `folder`, what they write goes to files."""
+
+    name: str
+    folder: Path
+
+    @property
+    def job(self) -> Mapping[str, Any]:
+        """What is fixed of the jobs in the pool's template; it is kept on the server, so no key is in it."""
+        command = shlex.join([sys.executable, "-m", SITTING])
+        return {"command": command, "working_dir": str(self.folder), "stream_output": False}
+
+
+def register(client: SyncPrefectClient, home: Home, pool: ProcessPool) -> None:
     """Make the worker's pool, deployments and automation, or bring them up to this version, and to this pool."""
     _make_pool(client, pool)
     _deploy(client, home, RESEARCH, form_of(ResearchParameters), pool)
@@ -50,13 +68,13 @@ def register(client: SyncPrefectClient, home: Home, pool: ServedPool) -> None:
         client.create_automation(_silent())
 
 
-def _make_pool(client: SyncPrefectClient, pool: ServedPool) -> None:
+def _make_pool(client: SyncPrefectClient, pool: ProcessPool) -> None:
     template = _template(pool)
     try:
         known = client.read_work_pool(pool.name)
     except ObjectNotFound:
         made = WorkPoolCreate(
-            name=pool.name, type=pool.type, base_job_template=template,
+            name=pool.name, type=ProcessWorker.type, base_job_template=template,
             description="Studies of this machine and installation; `ajet up --work` runs the worker.",
         )  # fmt: skip
         client.create_work_pool(made)
@@ -65,12 +83,12 @@ def _make_pool(client: SyncPrefectClient, pool: ServedPool) -> None:
         client.update_work_pool(pool.name, WorkPoolUpdate(base_job_template=template))
 
 
-def _template(pool: ServedPool) -> dict[str, Any]:
+def _template(pool: ProcessPool) -> dict[str, Any]:
     """Return the template of the pool's jobs: Prefect's own, in which no flow run has anything to say but a name.
 
     Else whoever begins one in the pages would say what runs on this machine, and with which environment.
     """
-    fields = _variables(pool.type)
+    fields = dict(ProcessWorker.get_default_base_job_template()["variables"]["properties"])
     name = fields.pop("name")
     empty: dict[str, Any] = {"object": {}, "array": []}
     fixed = {key: field.get("default", empty.get(field.get("type"))) for key, field in fields.items()}
@@ -80,16 +98,7 @@ def _template(pool: ServedPool) -> dict[str, Any]:
     }
 
 
-def _variables(kind: str) -> dict[str, Any]:
-    """Return which variables jobs of a type have, as Prefect's own worker says."""
-    if kind == ProcessWorker.type:
-        return dict(ProcessWorker.get_default_base_job_template()["variables"]["properties"])
-    from prefect_docker.worker import DockerWorker  # half a second, which processes do without
-
-    return dict(DockerWorker.get_default_base_job_template()["variables"]["properties"])
-
-
-def _deploy(client: SyncPrefectClient, home: Home, name: str, form: dict[str, Any], pool: ServedPool) -> None:
+def _deploy(client: SyncPrefectClient, home: Home, name: str, form: dict[str, Any], pool: ProcessPool) -> None:
     told: dict[str, Any] = {
         "work_pool_name": pool.name, "description": _ABOUT[name], "parameter_openapi_schema": form,
         "enforce_parameter_schema": True, "job_variables": {},

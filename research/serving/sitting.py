@@ -12,7 +12,6 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -29,7 +28,7 @@ from research.installation.disk import unless_full
 from research.installation.every_study import find_study
 from research.installation.home import Home
 from research.installation.own_process import begin_process
-from research.isolation.mode import CONTAINED, Isolation, choose
+from research.isolation.mode import Isolation, choose
 from research.orchestration import PrefectView
 from research.orchestration.deployments import RESEARCH, RESUME
 from research.orchestration.flow_run import FlowRun, FlowRunGone, connect
@@ -50,7 +49,7 @@ from research.study.stop import request_continue
 from research.tracking.login import wandb_login
 from research.tracking.mirror import NO_MIRROR
 from research.validation import describe
-from sandboxes import ProcessSandbox, SandboxError
+from sandboxes import SandboxError
 from studies import EventLog, EventType, StoreError, StudiesError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 from studies.log.leases import ControllerLease
@@ -63,7 +62,6 @@ LOOK_S = 1.0
 _EXPECTED = (ResearchError, StudiesError, SwarmError, SandboxError, OSError)
 """What every room raises for a person to read."""
 _LEFT = "left with the worker; runs that were started go on, and so does the study in its next flow run"
-_LEFT_CONTAINED = "left with the worker; its runs were ended with their container, and go on in its next flow run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,20 +159,9 @@ class Sitting:
             self.home, self.log, study, planner, isolation, lease.check, mirror or NO_MIRROR, self._interruption
         )
         view = PrefectView(self.home, begun, _note, _note, taken=self.flow_run.id)
-        try:
-            with view, mirror or nullcontext():
-                session.plan()
-                return ending(session.run(view), None)
-        except KeyboardInterrupt:
-            if CONTAINED in os.environ:
-                self._end_attempts(study)
-            raise
-
-    def _end_attempts(self, study: str) -> None:
-        """End what would be killed with this container: one that is stopped costs no try, and is gone on from."""
-        handles = ProcessSandbox(self.home.sandboxes).list({"study": study})
-        with ThreadPoolExecutor() as threads:
-            list(threads.map(lambda handle: handle.stop(), (each for each in handles if each.poll() is None)))
+        with view, mirror or nullcontext():
+            session.plan()
+            return ending(session.run(view), None)
 
     def _interruption(self) -> str | None:
         """Return the reason of a stop where somebody clicked Cancel; a server that is gone has asked for nothing."""
@@ -233,7 +220,7 @@ def _worked(home: Home, flow_run: FlowRun) -> SessionEnd:
     except _EXPECTED as error:
         return SessionEnd("failed", " ".join(str(error).split()))
     except KeyboardInterrupt:
-        return SessionEnd("left", _LEFT_CONTAINED if CONTAINED in os.environ else _LEFT)
+        return SessionEnd("left", _LEFT)
 
 
 def _once_the_log_answers(work: Callable[[EventLog], SessionEnd], home: Home) -> SessionEnd:

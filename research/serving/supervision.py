@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -16,9 +16,7 @@ from filelock import FileLock, Timeout
 
 from research.errors import NoWorker, WorkerBusy
 from research.installation.home import Home
-from research.isolation.mode import CONTAINED
 from research.orchestration.server import lives, record, recorded
-from research.serving.containers.contained import ENVIRONMENT
 
 LEAVING_S: Final = 40.0
 """Seconds that processes have to leave their studies in order: Prefect may be waited for as long."""
@@ -41,11 +39,10 @@ def require_worker(home: Home) -> None:
 
 
 @contextmanager
-def working(home: Home, *, contained: bool = False) -> Iterator[None]:
+def working(home: Home) -> Iterator[None]:
     """Be the one who looks after this installation's worker while inside; one that was left behind is ended.
 
-    The sittings of such a one live on. `contained` tells others that sittings of this one are containers. Raises
-    WorkerBusy.
+    The sittings of such a one live on. Raises WorkerBusy.
     """
     lock = _lock(home)
     try:
@@ -56,19 +53,11 @@ def working(home: Home, *, contained: bool = False) -> Iterator[None]:
         ) from error
     try:
         _end(home, WORKER, psutil.Process.kill)  # asked to end, Prefect's worker kills its sittings
-        _forget(home)
-        record(home.prefect / _SUPERVISOR, os.getpid(), contained=contained)
+        record(home.prefect / _SUPERVISOR, os.getpid())
         yield
     finally:
-        _forget(home)
         (home.prefect / _SUPERVISOR).unlink(missing_ok=True)
         lock.release()
-
-
-def environment_of_sittings(home: Home, environ: Mapping[str, str]) -> Mapping[str, str]:
-    """Return variables as far as they say which sandboxes a study that is handed to the worker can have there."""
-    known = recorded(home.prefect / _SUPERVISOR)
-    return {**environ, CONTAINED: "1"} if known is not None and known.get("contained") else environ
 
 
 def is_supervisor(home: Home) -> bool:
@@ -95,14 +84,7 @@ def sitting_lives(home: Home, flow_run: UUID) -> bool:
 
 def end_worker(home: Home) -> bool:
     """End whoever looks after the worker, and so the worker, in order; return False where nobody does."""
-    ended = _end(home, _SUPERVISOR) | _end(home, WORKER)
-    _forget(home)
-    return ended
-
-
-def _forget(home: Home) -> None:
-    """Remove the keys that a worker which was killed left: containers that run have read them."""
-    (home.prefect / ENVIRONMENT).unlink(missing_ok=True)
+    return _end(home, _SUPERVISOR) | _end(home, WORKER)
 
 
 def _end(home: Home, name: str, how: Callable[[psutil.Process], None] = psutil.Process.terminate) -> bool:

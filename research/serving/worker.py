@@ -1,7 +1,7 @@
 """`ajet up --work`: the server and the worker of this machine, both started again where they end.
 
-The worker is Prefect's own, of the type of its pool (`research.serving.pools`): for each flow run it starts
-`research.serving.sitting`, as a process or in a container. Beside it, studies that these left are handed over again.
+The worker is Prefect's own, of type process: for each flow run it starts `research.serving.sitting` as a process of
+its own. Beside it, studies that these left are handed over again.
 When it is ended, what it drives is left in order, and the next one goes on with it; when it is killed, its sittings
 live on.
 
@@ -17,26 +17,25 @@ import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any, Final
-from uuid import UUID
 
+import psutil
 from prefect.client.orchestration import SyncPrefectClient
 
 from research.installation.disk import require_room, unless_full
 from research.installation.home import Home
-from research.orchestration.deployments import cancelling, place_of
+from research.orchestration.deployments import place_of
 from research.orchestration.flow_run import connect
 from research.orchestration.reconcile import UserAction
 from research.orchestration.server import PrefectServer, client_environment, end_group, ensure_server, record_or_end
 from research.orchestration.session import said
 from research.serving.orphans import Orphans
-from research.serving.pools import ServedPool
-from research.serving.registration import register
+from research.serving.registration import ProcessPool, register
 from research.serving.supervision import LEAVING_S, WORKER, is_supervisor
 from research.serving.waiting import TakenInVain, give_or_stop
 from research.study.controller import stopping
 from research.study.stop import end_attempts
-from sandboxes import SandboxError
 from studies import EventLog, StudyLog, StudyState
 from studies.log.leases import Holder
 
@@ -51,11 +50,10 @@ Say = Callable[[str], None]
 class StudyWorker:
     """The worker of an installation, from entering to leaving; at most `limit` studies at once."""
 
-    def __init__(self, home: Home, pool: ServedPool, limit: int, say: Say, warn: Say) -> None:
+    def __init__(self, home: Home, pool: ProcessPool, limit: int, say: Say, warn: Say) -> None:
         self.server: PrefectServer = ensure_server(home.prefect)
         self._home = home
         self._pool = pool
-        self._cancelled: set[UUID] = set()
         self._limit = limit
         self._say = unless_full(say)
         self._warn = unless_full(warn)
@@ -93,7 +91,6 @@ class StudyWorker:
             if self._process is not None:
                 self._say(f"the worker ended with code {self._process.returncode}; it is started again")
             self._start()
-        self._cancel()
         if is_due:
             self._hand_over_all()
             self._told = time.monotonic()  # else the next look tries again, and none between says that all is well
@@ -109,16 +106,6 @@ class StudyWorker:
             self._end()
             self._process = None
             self._told = 0.0
-
-    def _cancel(self) -> None:
-        """Carry a Cancel to sittings that Prefect's worker tells nothing, once to each."""
-        running = self._pool.sittings()
-        self._cancelled.intersection_update(running)  # one that is tried again may be cancelled again
-        if fresh := [run for run in running if run not in self._cancelled]:
-            with connect(self.server.api) as client:
-                for run in cancelling(client, fresh):
-                    self._pool.cancel(run)
-                    self._cancelled.add(run)
 
     def _hand_over_all(self) -> None:
         """Hand over what was left; what keeps one study from it keeps no other, and is raised when all were tried.
@@ -151,7 +138,7 @@ class StudyWorker:
     def _start(self) -> None:
         folder = self._home.prefect
         command = [sys.executable, "-m", "research.serving.worker", "worker", "start", "--pool", self._pool.name,
-                   "--type", self._pool.type, "--install-policy", "never", "--limit", str(self._limit),
+                   "--type", "process", "--install-policy", "never", "--limit", str(self._limit),
                    "--name", self._place]  # fmt: skip
         environment = {
             **os.environ, **client_environment(folder), "AJET_HOME": str(self._home.path),
@@ -160,24 +147,16 @@ class StudyWorker:
         }  # fmt: skip
         with (folder / "worker.log").open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=self._pool.prepare(environment),
-                start_new_session=True,
-            )  # fmt: skip
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True
+            )
         record_or_end(folder / WORKER, self._process)
 
     def _end(self) -> None:
         if self._process is not None:
             self._say("ending the worker; what it drives is left in order")
-            self._end_sittings(self._process.pid)  # first: a worker that ends does not wait for their last words
+            _end_sittings(self._process.pid)  # first: a worker that ends does not wait for their last words
             end_group(self._process.pid, LEAVING_S)
-            self._end_sittings(self._process.pid)  # of one that it began meanwhile
         (self._home.prefect / WORKER).unlink(missing_ok=True)
-
-    def _end_sittings(self, worker: int) -> None:
-        try:
-            self._pool.end(worker, LEAVING_S)
-        except SandboxError as error:
-            self._warn(f"sittings may live on: {error}")
 
     def _try(self, look: Callable[[], None]) -> None:
         """Do it; say once that it fails, and once that it works again."""
@@ -192,6 +171,15 @@ class StudyWorker:
             if self._trouble is not None:
                 self._warn("the worker goes on")
             self._trouble = None
+
+
+def _end_sittings(worker: int) -> None:
+    """Terminate the children of Prefect's worker, and wait for them: each leaves its study in order."""
+    with suppress(psutil.NoSuchProcess):
+        children = psutil.Process(worker).children()
+        for child in children:
+            child.terminate()
+        psutil.wait_procs(children, timeout=LEAVING_S)
 
 
 def once_each(submit: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:

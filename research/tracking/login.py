@@ -76,13 +76,6 @@ def wandb_login(environ: Mapping[str, str]) -> WandbLogin:
     return WandbLogin(online, source)
 
 
-def login_places(environ: Mapping[str, str]) -> dict[str, Path]:
-    """Return where this user's login and settings are, of what is there, by the variables that name them elsewhere."""
-    netrc_file = next((path for path in _netrc_files(environ) if path.is_file()), None)
-    found = {"NETRC": netrc_file, "WANDB_CONFIG_DIR": _settings_folder(environ)}
-    return {name: path for name, path in found.items() if path is not None and path.exists()}
-
-
 def online_logging_of(settings: Mapping[str, Any]) -> OnlineLogging | None:
     """Return where a study that was created with these settings sends its logs; None for nowhere."""
     found = settings.get("wandb")

@@ -37,7 +37,7 @@ ELSEWHERE = {
     r'research "\.\.\." --sandbox': "a topic",
     r"--planner llm|^wandb sync": "an account; `test_online_study.py` and `tests/research/tracking` have stand-ins",
     r"--requirements": "packages of a registry",
-    r"--allow|--pool docker|sandbox build": "a Docker Engine; `tests/sandboxes` and `tests/research/serving` have them",
+    r"--allow|sandbox build": "a Docker Engine; `tests/sandboxes` has one",
     r"--evaluations|^ajet client run my_agent.py ": "a training that waits for it; `tests/research/cli/clients`",
     r"--plot": "a study that trained; `test_study.py`",
     r"^ajet swarm top": "a terminal; `tests/research/cli/swarm/watching`",

@@ -47,7 +47,6 @@ from research.planner import Planner
 from research.requests import DEFAULT_BUDGET, TopicRequest, begin_study, planner_of
 from research.scheduling.approvals import ApprovalMode, approval_mode
 from research.serving.handing import Giving, worker_of
-from research.serving.supervision import environment_of_sittings
 from research.study.one_controller import controlling
 from research.study.session import StudyRequest, new_study_id
 from research.tracking.login import wandb_login
@@ -151,8 +150,7 @@ def _begin(
     home = Home.locate().prepare()
     log = EventLog(home.database)
     needs = requirements_of(request.requested.brought)
-    environ = os.environ if give is None else environment_of_sittings(home, os.environ)
-    isolation = isolating(json, lambda note: choose(sandbox, environ, home, note, needs))
+    isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note, needs))
     study = new_study_id(request.topic)
     created = StudyRequest(
         request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),

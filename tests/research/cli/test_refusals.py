@@ -130,7 +130,7 @@ OTHERS = (
     "client run --server http://127.0.0.1:9", "client run mine.py", "client run --eval --evaluations",
     "client run --episodes 5", "client run --evaluations --episodes 5", "client run --reload",
     "client run agent.py --eval --reload", "client run agent.py --eval --restart",
-    "up --work --pool docker", "up --pool docker", "up --work --image debian", "PREFECT_API_URL=nonsense up",
+    "PREFECT_API_URL=nonsense up",
     "sandbox build", "sandbox prune", "sandbox build --base a --offline-base", "sandbox build --requirements none.txt",
     "env check .", "env check chess-gym:mate-in-two", "env show shop@123456789abc",
     "env check guess --set max_tokens=9", "env check guess --tiny --model-path .", "env check guess --tiny --job .",

@@ -11,7 +11,6 @@ from research.errors import BadEnvironment, BadSandbox, NotIsolated
 from research.installation.home import Home
 from research.isolation import mode as sandboxing
 from research.isolation.mode import (
-    CONTAINED,
     PROCESS,
     UNISOLATED,
     Sandboxing,
@@ -173,16 +172,3 @@ def test_generated_code_is_refused_without_containers_or_by_an_engine_that_does_
     assert "\n" not in error.value.message
     with pytest.raises(NotIsolated, match="lacks seccomp"):
         require_isolation(weak, "the reward dense")
-
-
-def test_a_controller_in_a_container_uses_processes_and_refuses_what_needs_an_engine(
-    engine: list[str], home: Home
-) -> None:
-    said: list[str] = []
-    inside = {CONTAINED: "1"}
-    assert choose(None, inside, home, said.append) == UNISOLATED
-    assert "in a container itself" in said[0]
-    with pytest.raises(NoEngine, match="ajet up --work"):
-        choose("docker", inside, home, print)
-    with pytest.raises(NoEngine, match="ajet up --work"):
-        reopen(old(), inside, home, print)

@@ -44,8 +44,7 @@ Telling = Callable[[Home], str]
 def tell(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Telling:
     """Tell the server what a worker does, and return its place; an automation would act on other tests' flow runs."""
     from research.orchestration.deployments import place_of
-    from research.serving.pools import ProcessPool
-    from research.serving.registration import register
+    from research.serving.registration import ProcessPool, register
 
     monkeypatch.setattr(client, "read_automations_by_name", lambda name: [name])
 
@@ -283,8 +282,7 @@ def test_a_worker_of_another_pool_keeps_a_schedule(home: Home, client: SyncPrefe
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.schedules import IntervalSchedule
 
-    from research.serving.pools import ProcessPool
-    from research.serving.registration import register
+    from research.serving.registration import ProcessPool, register
 
     place = tell(home)
     deployment = client.read_deployment_by_name(f"ajet-resume/resume@{place}")
@@ -310,7 +308,7 @@ def test_a_cancel_that_no_controller_lived_to_see_stops_the_study(
     home: Home, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from research.serving import worker
-    from research.serving.pools import ProcessPool
+    from research.serving.registration import ProcessPool
     from research.serving.waiting import give_once
 
     monkeypatch.setattr(worker, "ensure_server", lambda folder: server)

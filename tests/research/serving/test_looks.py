@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
-from uuid import UUID
 
 import httpx
 import pytest
@@ -19,7 +18,6 @@ from research.serving import patience
 from sandboxes import SandboxError
 
 if TYPE_CHECKING:
-    from research.serving.pools import ServedPool
     from research.serving.worker import StudyWorker
 
 
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
 def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
     """A worker of an installation whose server answers at an address, and is told nothing."""
     from research.serving import worker
+    from research.serving.registration import ProcessPool
 
     @contextmanager
     def connected(api: str) -> Iterator[None]:
@@ -37,8 +36,7 @@ def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(worker, "register", lambda *told: None)
     monkeypatch.setattr(worker, "TakenInVain", lambda home: SimpleNamespace(put_back=lambda client: None))
     home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
-    pool = cast("ServedPool", SimpleNamespace(sittings=list))
-    return worker.StudyWorker(home, pool, 1, lambda line: None, lambda line: None)
+    return worker.StudyWorker(home, ProcessPool("x", home.path), 1, lambda line: None, lambda line: None)
 
 
 def test_a_worker_whose_server_came_back_elsewhere_begins_anew(
@@ -120,26 +118,6 @@ def test_a_line_that_a_full_disk_does_not_take_ends_no_worker(looking: StudyWork
         raise SandboxError("no room")
 
     StudyWorker(looking._home, looking._pool, 1, full, full)._try(fail)
-
-
-def test_a_flow_run_that_is_tried_again_can_be_cancelled_again(
-    looking: StudyWorker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from research.serving import worker
-
-    run, told = UUID(int=1), list[UUID]()
-    running: list[UUID] = [run]
-    pool = SimpleNamespace(sittings=lambda: list(running), cancel=told.append)
-    monkeypatch.setattr(looking, "_pool", pool)
-    monkeypatch.setattr(worker, "cancelling", lambda client, fresh: fresh)
-    looking._cancel()
-    looking._cancel()
-    assert told == [run]
-    running.clear()
-    looking._cancel()
-    running.append(run)
-    looking._cancel()
-    assert told == [run, run]
 
 
 def refusal(status: int) -> httpx.HTTPStatusError:

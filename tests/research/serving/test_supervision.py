@@ -16,7 +16,6 @@ from research.errors import NoWorker, WorkerBusy
 from research.installation.home import Home
 from research.orchestration.server import record
 from research.serving import supervision
-from research.serving.containers.contained import ENVIRONMENT
 from research.serving.supervision import LEAVING_S, WORKER, end_worker, require_worker, working
 
 
@@ -62,19 +61,6 @@ def test_whoever_only_asks_is_no_worker_for_others_that_ask_nor_for_one_that_beg
         require_worker(home)
     worker.join(60.0)
     assert begun == [True]
-
-
-def test_keys_stay_neither_where_the_engine_was_gone_as_the_worker_ended_nor_after_a_kill(home: Home) -> None:
-    keys = home.prefect / ENVIRONMENT
-    with working(home, contained=True):
-        keys.write_text("{}")
-    assert not keys.exists()
-    keys.write_text("{}")
-    assert not end_worker(home)
-    assert not keys.exists()
-    keys.write_text("{}")
-    with working(home):
-        assert not keys.exists()
 
 
 def test_a_worker_that_its_parent_has_not_reaped_is_not_waited_for(home: Home) -> None:

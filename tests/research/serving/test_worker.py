@@ -78,12 +78,11 @@ def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_n
 ) -> None:
     from research.orchestration.flow_run import FlowRun
     from research.serving import registration
-    from research.serving.pools import ProcessPool
 
     for found in pages.client.read_automations_by_name(registration.SILENT):
         pages.client.delete_automation(found.id)
     monkeypatch.setattr(registration, "BEAT_S", 4.0)
-    registration.register(pages.client, pages.home, ProcessPool(pages.place, Path.cwd()))
+    registration.register(pages.client, pages.home, registration.ProcessPool(pages.place, Path.cwd()))
     silent, lively = (FlowRun.begin(pages.client, pages.home, f"s-{n}", "topic", f"key-{n}") for n in (1, 2))
     silent.beat()
 
