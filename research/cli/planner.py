@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, get_args
 
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from research.cli.output import console, print_json
-from research.cli.plots import draw_reliability
 from research.installation.home import Home
 from research.planners.track_record import Forecaster, TrackRecord, track
 from studies import EventLog
@@ -21,7 +19,6 @@ from studies.statistics.samples import Interval
 
 app = typer.Typer(no_args_is_help=True)
 _VERDICTS: tuple[VerdictName, ...] = get_args(VerdictName)
-_FOLDER = "calibration"
 
 
 @app.callback()
@@ -34,7 +31,7 @@ def calibration(
     planner: Annotated[str | None, typer.Option(help="Only this planner: `rules` or `llm`; all when left out.")] = None,
     json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
 ) -> None:
-    """Score the predictions of all studies of this installation, by planner and model, and draw a reliability plot.
+    """Score the predictions of all studies of this installation, by planner and model.
 
     Brier: mean squared distance of the predicted probability of `supported` from what came of it, 0 is perfect; beside
     it a constant forecaster's who knows how often claims are supported. Coverage: how often the predicted interval
@@ -48,16 +45,15 @@ def calibration(
     """
     home = Home.locate().prepare()
     found = track(EventLog(home.database), planner)
-    scored = [entry for entry in found.forecasters if entry.bins]  # a verdict that is invalid is no outcome
-    plots = draw_reliability(scored, home.path / _FOLDER) if scored else None
     if json:
-        print_json(_as_json(found, plots))
+        planners = [dataclasses.asdict(entry) for entry in found.forecasters]
+        print_json({"planners": planners, "left_out": dict(found.left_out)})
         return
-    for line in _screen(found, planner, plots):
+    for line in _screen(found, planner):
         console().print(line)
 
 
-def _screen(found: TrackRecord, planner: str | None, plots: tuple[Path, Path] | None) -> list[Table | Text]:
+def _screen(found: TrackRecord, planner: str | None) -> list[Table | Text]:
     if not found.forecasters:
         whose = f" of the planner {planner!r}" if planner else ""
         left = f" ({_left_out(found)})" if found.left_out else ""
@@ -70,7 +66,7 @@ def _screen(found: TrackRecord, planner: str | None, plots: tuple[Path, Path] | 
         )
     if found.left_out:
         lines.append(Text(f"not scored: {_left_out(found)}", "dim"))
-    return [*lines, *(Text(f"plot  {path}") for path in plots or ())]
+    return lines
 
 
 def _scores(entry: Forecaster) -> Iterator[str]:
@@ -106,11 +102,3 @@ def _counted(number: int, one: str, many: str = "") -> str:
 
 def _left_out(found: TrackRecord) -> str:
     return ", ".join(f"{reason}: {count}" for reason, count in sorted(found.left_out.items()))
-
-
-def _as_json(found: TrackRecord, plots: tuple[Path, Path] | None) -> dict[str, Any]:
-    return {
-        "planners": [dataclasses.asdict(entry) for entry in found.forecasters],
-        "left_out": dict(found.left_out),
-        "plots": {path.suffix[1:]: str(path) for path in plots} if plots else None,
-    }

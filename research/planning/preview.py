@@ -118,9 +118,6 @@ class PlanPreview:
     total_s: float
     budget: str
     curve: tuple[PowerRow, ...]
-    analysis: PowerAnalysis | None
-    affordable: int | None
-    """Most seeds of each arm that the budget affords; None for fewer than a test needs."""
     expected: tuple[ExpectedCost, ...]
     rounds: tuple[RoundRow, ...] = ()
     """The rounds that there may be, the first one first; empty for a study of one."""
@@ -193,8 +190,6 @@ class _Preview:
             curve=tuple(self._power_row(analysis, seeds, locked) for seeds in _shown(analysis, effect))
             if analysis
             else (),
-            analysis=analysis,
-            affordable=self._sizing.affordable(self._unsized),
             expected=tuple(self._expected(locked, true) for true in (0.0, effect)) if locked else (),
             rounds=tuple(self._rounds(locked, analysis)) if locked is not None and analysis is not None else (),
         )

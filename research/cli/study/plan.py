@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -12,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.output import console, print_json, warn
-from research.cli.plots import PowerCurve, draw_power
 from research.cli.study.request import (
     Backend,
     Effect,
@@ -37,7 +35,6 @@ from research.cli.study.request import (
 )
 from research.design.compiler import DesignCompiler
 from research.design.estimates import EVALUATION_EPISODES
-from research.design.power import MOST_SEEDS
 from research.design.pricing import make_pricing, observed_seconds
 from research.design.requirements import DEFAULT_LOOKS, DEFAULT_POWER, StatisticalRequirements
 from research.durations import format_seconds
@@ -46,15 +43,14 @@ from research.environments.record import records_of
 from research.errors import Declined, DesignRefused
 from research.installation.backends import require_known
 from research.installation.home import Home
-from research.metrics.judge import amount, plain, span, with_unit
+from research.metrics.judge import amount, plain, with_unit
 from research.models.checking import checks_in
 from research.noise.bank import NoiseBank
 from research.planning.evaluation import PlanningContext
 from research.planning.preview import PlanPreview, PowerRow, preview, run_hours
-from research.proposals.actions import LEAST_SEEDS
 from research.requests import DEFAULT_BUDGET, TopicRequest, planning_by
 from research.rule_planner.planner import RulesPlanner, require_readable
-from research.study.session import new_study_id, parallel_of
+from research.study.session import parallel_of
 from studies import EventLog
 from studies.inquiry.ledger import Ledgers
 from studies.records.design import Budget, Hypothesis
@@ -123,11 +119,10 @@ def plan(
         except Declined as end:
             _show_declined(end, json)
             return
-        pictures = _pictures(seen, home.path / "plans" / new_study_id(request.topic)) if seen.curve else ()
     if json:
-        print_json({**as_json(seen), "pictures": [str(path) for path in pictures]})
+        print_json(as_json(seen))
     else:
-        for part in screen(seen, pictures):
+        for part in screen(seen):
             console().print(part)
     if seen.refused is not None:
         raise DesignRefused(seen.refused)
@@ -157,26 +152,7 @@ def _show_declined(end: Declined, json: bool) -> None:
         console().print(Text(f"declined  {end.message}"))
 
 
-def _pictures(seen: PlanPreview, folder: Path) -> tuple[Path, ...]:
-    """Draw the power curve of the smallest effect, of half and of twice of it; return where it lies."""
-    if seen.analysis is None:
-        return ()
-    chosen = len(seen.design.seeds) if seen.design else 0
-    analysis, counts = seen.analysis, range(LEAST_SEEDS, max(MOST_SEEDS, chosen) + 1)
-    effects = [effect for factor in (1.0, 0.5, 2.0) if (effect := seen.effect * factor) < span(seen.metric)]
-    curve = PowerCurve(
-        title=f"What seeds see, at a noise of {amount(seen.metric, analysis.noise.sd)} between them",
-        promised=seen.requirements.power,
-        series={effect: [(seeds, analysis.power(seeds, effect)) for seeds in counts] for effect in effects},
-        chosen=chosen or None,
-        affordable=seen.affordable or LEAST_SEEDS - 1,
-    )
-    svg, png = folder.with_suffix(".svg"), folder.with_suffix(".png")
-    draw_power(curve, svg, png)
-    return svg, png
-
-
-def screen(seen: PlanPreview, pictures: tuple[Path, ...]) -> Iterator[Text | Table]:
+def screen(seen: PlanPreview) -> Iterator[Text | Table]:
     """Yield what a person reads, top to bottom."""
     yield from _question(seen)
     if seen.fixed:
@@ -206,8 +182,6 @@ def screen(seen: PlanPreview, pictures: tuple[Path, ...]) -> Iterator[Text | Tab
     for line in _expected(seen):
         yield Text(line)
     yield Text(f"priced  by {seen.basis}")
-    if pictures:
-        yield Text(f"curve  {pictures[0]}\n       {pictures[1]}")
 
 
 def _first(plan: NoisePlan) -> str:

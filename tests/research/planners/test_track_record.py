@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.cli.plots import draw_reliability
 from research.planners.track_record import EDGES, ScoredPrediction, forecaster, track
 from studies import EventLog
 from studies.records.design_parts import Prediction
@@ -87,13 +86,3 @@ def test_every_valid_prediction_is_in_exactly_one_bin(made: list[tuple[float, st
     assert all(held.low <= held.predicted <= held.high for held in found.bins)
     assert {held.low for held in found.bins} <= set(EDGES)
     assert found.brier is None or 0 <= found.brier <= 1
-
-
-def test_the_plot_is_written_twice_and_names_its_planners(log: EventLog, tmp_path: Path) -> None:
-    write_study(log, "a", Came(0.7, "supported"), Came(0.2, "refuted"))
-    write_study(log, "b", Came(0.7, "supported"), planner="llm", model="<one>")
-    svg, png = draw_reliability(track(log).forecasters, tmp_path / "plots")
-    assert png.read_bytes().startswith(b"\x89PNG")
-    text = svg.read_text()
-    assert "rules (2)" in text
-    assert "llm &lt;one&gt; (1)" in text
