@@ -25,11 +25,11 @@ from studies.report.figures.series import (
     training_curves,
 )
 from studies.report.headline.headline import Headline, headline
-from studies.report.measures.table import others_table
+from studies.report.measures.table import facts_table, others_table
 from studies.report.parts.evidence import Evidence
 from studies.report.parts.parts import Code, Fact, Quote, Remark, Table, pairs
 from studies.report.parts.wording import command_line, compared, duration, moment, one_line, plural, value_of
-from studies.report.sections import accounting, claims, collapses, exploratory, procedure, rewards, stages
+from studies.report.sections import accounting, claims, collapses, procedure, rewards, stages
 from studies.report.sections.deviations import deviation_table
 from studies.report.sections.scrutiny import checks, threats
 from studies.report.sections.transcripts import Play, transcripts
@@ -92,7 +92,6 @@ class Appendix:
     quotes: tuple[Quote, ...]
     arms: Table | None
     collapses: Table | None
-    exploratory: Table | None
     others: Table | None
     facts: Table | None
     design: DesignView | None
@@ -182,9 +181,8 @@ def _appendix(state: StudyState, evidence: Evidence, remarks: tuple[Remark, ...]
         quotes=claims.quotes(state),
         arms=accounting.whole_arm_table(state),
         collapses=collapses.table_of(state),
-        exploratory=exploratory.table_of(state),
         others=others_table(state, evidence),
-        facts=exploratory.facts_table(state, evidence),
+        facts=facts_table(state, evidence),
         design=_design(state),
         codes=rewards.codes(state),
         codes_written=rewards.written(state),

@@ -1,4 +1,4 @@
-"""Describing one or two samples: spread, the interval of a mean, a standardised difference.
+"""Describing a sample: spread and the interval of a mean.
 
 Promises. Each function is a pure function of its numbers and says None where the quantity does not exist, never a
 number that was not measured.
@@ -56,20 +56,6 @@ def spread_interval(squares: float, df: int, *, level: float = 0.95) -> tuple[fl
     ends = (float(special.chdtri(df, share)) for share in ((1 - level) / 2, (1 + level) / 2))
     low, high = (math.sqrt(squares / end) for end in ends)
     return low, high
-
-
-def hedges_g(control: Sequence[float], treatment: Sequence[float]) -> float | None:
-    """Return Hedges' g: the difference of means in pooled standard deviations, corrected for small samples.
-
-    Hedges 1981, J. Educational Statistics 6(2), with the approximate correction 1 - 3 / (4 df - 1). None when an
-    arm has fewer than two values or neither varies.
-    """
-    sd_a, sd_b = spread(control), spread(treatment)
-    if sd_a is None or sd_b is None or (sd_a == 0 and sd_b == 0):
-        return None
-    df = len(control) + len(treatment) - 2
-    pooled = math.sqrt(((len(control) - 1) * sd_a**2 + (len(treatment) - 1) * sd_b**2) / df)
-    return (fmean(treatment) - fmean(control)) / pooled * (1 - 3 / (4 * df - 1))
 
 
 def t_quantile(share: float, df: float) -> float:

@@ -1,4 +1,4 @@
-"""Other measures of the same runs: every kind that their files give, arm by arm, and which of them surprise.
+"""Other measures of the same runs: every kind that their files give, arm by arm, which of them surprise, and facts.
 
 They are exploratory: no lock names them, nothing is corrected for their number, and no claim rests on them. A surprise
 is one whose interval leaves zero out where the verdict found nothing, or that points the other way than the verdict.
@@ -6,6 +6,7 @@ is one whose interval leaves zero out where the verdict found nothing, or that p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -17,7 +18,7 @@ from studies.records.verdict import Verdict
 from studies.report.parts.arm_values import count_of, is_rate, mean_said, mostly_cut, spread_said
 from studies.report.parts.evidence import Evidence
 from studies.report.parts.parts import Table, cell, table
-from studies.report.parts.wording import NONE, in_unit, setting, signed, span
+from studies.report.parts.wording import NONE, in_unit, number, plural, setting, signed, span
 from studies.statistics.comparison import welch
 from studies.statistics.contrast import contrast
 from studies.statistics.exact_rates import difference as exact_difference
@@ -62,6 +63,22 @@ def others_table(state: StudyState, evidence: Evidence) -> Table | None:
     return table(columns, rows, numeric=range(1, len(columns)), cards=True)
 
 
+def facts_table(state: StudyState, evidence: Evidence) -> Table | None:
+    """Return what the environment said of the plays after training, as means over each arm's runs; None for nothing.
+
+    A play of which it did not say a number is no part of that one's mean, and is counted beside it.
+    """
+    arms = [arm.name for arm in state.design.arms] if state.design is not None else []
+    said = {arm: _facts(state, arm) for arm in arms}
+    names = sorted({name for facts in said.values() for name in facts})
+    lacking = {arm: _unsaid(state, evidence, arm) for arm in arms}
+    rows = [
+        [cell(name), *(cell(_mean_fact(said[arm].get(name, []), lacking[arm].get(name, 0))) for arm in arms)]
+        for name in names
+    ]
+    return table(("Mean per play", *arms), rows, numeric=range(1, len(arms) + 1)) if rows else None
+
+
 def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
     """Yield a sentence for each verdict that other measures of its runs say something else than."""
     design = state.design
@@ -79,6 +96,24 @@ def surprises(state: StudyState, evidence: Evidence) -> Iterator[str]:
                 f"{setting(claim, claim.treatment)}: {said}. None of them is in the lock, and one in twenty leaves "
                 "zero out by chance."
             )
+
+
+def _facts(state: StudyState, arm: str) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for run in state.runs_of(arm):
+        for name, value in (run.collected or {}).get("facts", {}).items():
+            found.setdefault(name, []).append(float(value))
+    return found
+
+
+def _unsaid(state: StudyState, evidence: Evidence, arm: str) -> Counter[str]:
+    runs = (evidence.runs[run.run_id] for run in state.runs_of(arm) if run.run_id in evidence.runs)
+    return sum((Counter(run.unsaid) for run in runs), Counter[str]())
+
+
+def _mean_fact(values: Sequence[float], lacking: int) -> str:
+    mean = number(fmean(values)) if values else NONE
+    return f"{mean} (of {plural(lacking, 'play')} not said)" if lacking else mean
 
 
 def _told(state: StudyState, evidence: Evidence) -> Iterator[tuple[Metric, Arms]]:

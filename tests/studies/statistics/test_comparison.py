@@ -13,7 +13,7 @@ from studies.records.design_parts import Noise
 from studies.statistics.comparison import Comparison, Runs, compare
 from studies.statistics.equivalence import equivalent, two_one_sided
 from studies.statistics.pooled import BANK_CAP, pooled
-from studies.statistics.samples import hedges_g, mean_interval, spread
+from studies.statistics.samples import mean_interval, spread
 from tests.golden import assert_golden
 from tests.lazily import lazy
 
@@ -191,9 +191,3 @@ def test_the_interval_of_a_mean_is_students() -> None:
     assert [found.low, found.high] == pytest.approx([0.51 - half, 0.51 + half])
     assert mean_interval([0.5]) is None
     assert spread([0.1, 0.1, 0.1]) == 0.0
-
-
-def test_hedges_g_is_the_difference_in_pooled_deviations_corrected_for_small_samples() -> None:
-    pooled = math.sqrt((variance(LOW) + variance(HIGH)) / 2)
-    assert hedges_g(LOW, HIGH) == pytest.approx((fmean(HIGH) - fmean(LOW)) / pooled * (1 - 3 / (4 * 8 - 1)))
-    assert hedges_g([0.5, 0.5], [0.6, 0.6]) is hedges_g([0.5], HIGH) is None

@@ -4,8 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from studies import EventType
 from studies.log.lock_file import LOCK_FILE
@@ -14,18 +12,15 @@ from studies.records.design_parts import Knob, Look, Noise, Promise, Replication
 from studies.records.errors import ReportError
 from studies.report.build import render_report
 from studies.report.parts.parts import Table
-from studies.report.sections import exploratory, procedure, stages
+from studies.report.sections import procedure, stages
 from studies.report.sections.deviations import deviation_table
 from studies.verdicts.judge import judge_hypothesis
 from tests.golden import assert_golden
-from tests.lazily import lazy
 from tests.studies.report.pages import missing, pages, section
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
 pytestmark = pytest.mark.usefixtures("undrawn")
-stats = lazy("scipy.stats")
 LOOKED = design(test="pooled", looks=(Look(seeds=3, alpha=0.014), Look(seeds=5, alpha=0.045)))
-RUNS = st.lists(st.integers(0, 20).map(float), min_size=1, max_size=7)
 
 
 def text(table: Table) -> str:
@@ -92,31 +87,10 @@ def test_amendments_and_vetoes_stand_in_the_report_in_their_order(study: Synthet
     assert "answered elsewhere" in page.text
 
 
-def test_what_was_not_in_the_lock_is_called_exploratory_and_what_was_locked_is_no_deviation(study: Synthetic) -> None:
+def test_what_was_locked_is_no_deviation(study: Synthetic) -> None:
     state = study.whole()
     assert stages.looks_taken(state) is None
     assert deviation_table(state) is None
-    row = text(exploratory.table_of(state)).split(" | ")
-    assert row[0] == "h1"
-    assert float(row[1].replace("−", "-")) > 0, "the synthetic treatment is better"
-    assert row[3] == "0 of 5 (0.00 to 0.43)", "Wilson's interval of no collapse in five runs"
-    assert_golden(section(pages(study)[0], "Exploratory"))
-
-
-def test_runs_that_end_below_their_start_have_collapsed(study: Synthetic) -> None:
-    study.means["group_size=16"] = 0.1
-    row = text(exploratory.table_of(study.whole())).split(" | ")
-    assert row[3].startswith("5 of 5")
-    assert row[4].startswith("0 of 5")
-
-
-@given(RUNS, RUNS)
-def test_that_a_treatment_run_beats_a_control_run_is_the_share_of_mann_whitneys_u(
-    a: list[float], b: list[float]
-) -> None:
-    u = stats.mannwhitneyu(b, a).statistic if len(set(a + b)) > 1 else len(a) * len(b) / 2
-    assert exploratory.beats(a, b) == pytest.approx(u / (len(a) * len(b)))
-    assert exploratory.beats([], b) is exploratory.beats(a, []) is None
 
 
 def test_a_lock_file_that_was_edited_is_told(study: Synthetic) -> None:
