@@ -14,7 +14,6 @@
 - faults: a training whose clients are killed every 5 s comes to the same reward, within 0.1, and every episode that was
   begun is accounted for once.
 - reload: from the save of an agent's code to its first play in under 3 s, the slowest of 10 saves too.
-- passive: use by people who consent raises how much they like the answers; use without consent changes nothing.
 
 Each is judged by the project's own statistics (`benchmarks/powers/`). What misses is published as it is.
 """
@@ -31,7 +30,7 @@ from typing import Any
 from rig.frame import RESULTS, circumstances, parser
 
 NAME = "powers"
-PROOFS = ("teams", "cocktail", "faults", "reload", "passive")
+PROOFS = ("teams", "cocktail", "faults", "reload")
 Figures = Mapping[str, Any]
 
 
@@ -78,11 +77,8 @@ def _goals(name: str, figures: Figures) -> dict[str, bool]:
         case "faults":
             same = {"equivalent under kills": bool(figures["verdict"]["equivalent"])}
             return {**same, "every balance sheet closes": not figures["balance faults"]}
-        case "reload":
-            return {"every save is played within the goal": figures["reload, all under the goal"]}
         case _:
-            low = figures.get("interval_95", (0.0, 0.0))[0]
-            return {"use with consent raises what users like": low > 0}
+            return {"every save is played within the goal": figures["reload, all under the goal"]}
 
 
 if __name__ == "__main__":

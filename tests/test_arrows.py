@@ -32,7 +32,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "research": (
         "__main__",
         "main",
-        "cli.study cli.swarm cli.clients cli.environments cli.metrics cli.passive",
+        "cli.study cli.swarm cli.clients cli.environments cli.metrics",
         "cli.swarm.episodes cli.swarm.watching",
         "cli.study.shown",
         "cli",
@@ -69,8 +69,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "records",
     ),
     "swarm": (
-        "server server.__main__ passive.__main__",
-        "server.http passive",
+        "server server.__main__",
+        "server.http",
         "server.watching",
         "server.model_export",
         "server.service",

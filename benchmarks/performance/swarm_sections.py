@@ -1,4 +1,4 @@
-"""The section on what the swarm's powers were shown to hold: teams, cocktails, faults, live code, passive use."""
+"""The section on what the swarm's powers were shown to hold: teams, cocktails, faults, live code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from performance.writing import table
 def powers(figures: Figures) -> Iterator[str]:
     """Yield a row for each proof that was run; what misses its goal is said so."""
     proofs = figures["proofs"]
-    written = {"teams": _teams, "cocktail": _cocktail, "faults": _faults, "reload": _reload, "passive": _passive}
+    written = {"teams": _teams, "cocktail": _cocktail, "faults": _faults, "reload": _reload}
     yield (
         "Each judged by the statistics that studies use (`benchmarks/powers/` says how, and what was held equal); one "
         "proof alone: `python benchmarks/powers.py --only NAME`."
@@ -71,13 +71,4 @@ def _reload(proof: Figures) -> str:
     return (
         f"from the save of an agent's code to its first play {found['median s']:.1f} s (median of {proof['saves']}, "
         f"slowest {found['most s']:.1f} s); by hand {by_hand['median s']:.1f} s"
-    )
-
-
-def _passive(proof: Figures) -> str:
-    low, high = proof["interval_95"]
-    return (
-        f"how much simulated users like an answer, {proof['requests']} requests, {len(proof['gain_with_consent'])} "
-        f"seeds: {fmean(proof['gain_with_consent']):+.2f} where they consent, {fmean(proof['gain_without']):+.2f} "
-        f"where not; difference {proof['difference']:+.2f} ({low:+.2f} to {high:+.2f})"
     )

@@ -51,11 +51,6 @@ class Ajet(LazyGroup):
             "app",
             "Environments: what there are, what one is, how to begin one, what it is worth.",
         ),
-        "passive": Lazy(
-            "research.cli.passive.app",
-            "app",
-            "Passive mode: a chat application's use becomes training data, of users who consent.",
-        ),
         "client": Lazy("research.cli.clients.client", "app", "Clients: agents of your own on a swarm server."),
         "sandbox": Lazy(
             "research.cli.sandbox",
