@@ -151,7 +151,7 @@ def _sandboxes(environ: Mapping[str, str]) -> list[Check]:
 
 
 def _engine(engine: ContainerEngine) -> Check:
-    found = f"Docker Engine {engine.version} at {engine.host}" + ("" if engine.local else ", through a tunnel")
+    found = f"Docker Engine {engine.version} at {engine.host}"
     if engine.lacks:
         lacks = "; ".join(engine.lacks)
         return Check("docker", "optional", found, f"generated code will not run on it, for it lacks {lacks}")

@@ -26,9 +26,7 @@ from sandboxes.images import Image, identity
 
 Kind = Literal["process", "docker"]
 VARIABLE = "AJET_SANDBOX"
-ENGINE_VARIABLES = (
-    "DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "SSH_AUTH_SOCK",
-)  # fmt: skip
+ENGINE_VARIABLES = ("DOCKER_HOST", "DOCKER_CONTEXT", "DOCKER_CONFIG")
 """What names an engine, and is therefore passed on to an attempt."""
 
 

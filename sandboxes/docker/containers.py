@@ -13,9 +13,6 @@ folder, and any later controller of this machine reads the same:
 
 While it runs the engine holds it under a name made of its own and the installation's, a random id in
 `root/.installation`; by that label only what this installation started is ever touched.
-
-In an engine that does not see this machine's files the exchange folder reaches into the container through a tunnel of
-the process that last ran or adopted it by `run` (`sandboxes.docker.tunnel`).
 """
 
 from __future__ import annotations
@@ -30,7 +27,6 @@ from sandboxes.docker import launching, options
 from sandboxes.docker.asking import asking
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.docker.handles import ContainerHandle, Installation
-from sandboxes.docker.tunnel import EngineTunnel
 from sandboxes.folders import locked, read, write_once
 from sandboxes.spec import Handle, SandboxError, SandboxSpec
 
@@ -42,7 +38,6 @@ class DockerSandbox:
 
     def __init__(self, root: Path, engine: ContainerEngine) -> None:
         self._ours = Installation(root, engine)
-        self._tunnels: dict[str, EngineTunnel] = {}
 
     @property
     def isolates(self) -> bool:
@@ -72,7 +67,6 @@ class DockerSandbox:
             ) from error
         except OSError as error:
             raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
-        self._connect(spec)
         return ContainerHandle(self._ours, spec.name)
 
     def adopt(self, name: str) -> ContainerHandle | None:
@@ -121,16 +115,6 @@ class DockerSandbox:
             ours.start(spec.name)
         else:  # it was started, and the folder does not know: starting what has ended would run it again
             launching.note_started(ours.engine_id, folder)
-
-    def _connect(self, spec: SandboxSpec) -> None:
-        """Bring the exchange folder into a container whose engine does not see it, for as long as both live."""
-        ours, known = self._ours, self._tunnels.get(spec.name)
-        if ours.engine.local or spec.exchange is None or (known is not None and known.alive):
-            return
-        self._tunnels[spec.name] = EngineTunnel(
-            ours.engine.client, ours.container(spec.name), spec.exchange, tuple(spec.ports.values()),
-            ours.root / spec.name / "tunnel.jsonl",
-        )  # fmt: skip
 
     def _held(self, labels: Mapping[str, str]) -> set[str]:
         """Return the names of the sandboxes of which the engine holds anything."""

@@ -1,31 +1,34 @@
 """The container engine that sandboxes run on: found as docker's own client finds it, asked what it can do, or refused.
 
-Docker Engine is what is promised (20.10 or newer, with Linux containers); what answers is judged by what it says it
-can do, once, when we connect. An engine is local when it shares this machine's file system and kernel, so that a
-folder of ours, with sockets in it, can be bound into a container; any other engine (ssh, TCP, one in a virtual machine)
-is reached through a tunnel (`sandboxes.docker.tunnel`).
+It is in DOCKER_HOST, else in the docker context in use, else at the local socket, so that whoever can use `docker` need
+not configure anything. Docker Engine is what is promised (20.10 or newer, with Linux containers), at a Unix socket of
+this machine, whose file system and kernel it shares: a folder of ours, with sockets in it, is bound into containers.
+What answers is judged by what it says it can do, once, when we connect.
 
-What it does not know: where the engine is (`sandboxes.docker.address`), and what a container is.
+What it does not know: what a container is.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sandboxes.docker.address import HOW_TO_GET_DOCKER as HOW_TO_GET_DOCKER
-from sandboxes.docker.address import Address, find
-from sandboxes.docker.address import NoEngine as NoEngine
-from sandboxes.docker.ssh import SshSocket
+from sandboxes.spec import SandboxError
 
 if TYPE_CHECKING:
     import docker
 
+DEFAULT_HOST = "unix:///var/run/docker.sock"
+HOW_TO_GET_DOCKER = (
+    "install Docker Engine (Debian: apt-get install docker.io) and see that `docker version` shows a server, "
+    "or name one in DOCKER_HOST"
+)
 ANSWER_TIMEOUT_S = 10.0
 """For the first answer: longer than that means that no engine is there."""
 CALL_TIMEOUT_S = 120.0
@@ -34,15 +37,17 @@ OLDEST_API = (1, 41)
 """Docker Engine 20.10; what was tested."""
 
 
+class NoEngine(SandboxError):
+    """No usable container engine answers; the message says what was found and how to get one."""
+
+
 @dataclass(frozen=True, slots=True)
 class ContainerEngine:
     """A container engine that answers."""
 
     client: docker.DockerClient
     host: str
-    """Its address for people: no user, no password."""
-    local: bool
-    """Whether it sees this machine's files, and a socket in them."""
+    """Its socket, `unix://PATH`."""
     version: str
     lacks: tuple[str, ...] = ()
     """What the isolation needs and this engine does not do, with what to do; untrusted code must not run on it then."""
@@ -52,67 +57,82 @@ class ContainerEngine:
 
 def connect(environ: Mapping[str, str]) -> ContainerEngine:
     """Return the engine that `environ` names (DOCKER_HOST, DOCKER_CONTEXT, ...), else the local one; raise NoEngine."""
-    address = find(environ)
-    ssh = _ssh_socket(address.url, tuple(sorted(environ.items()))) if address.parts.scheme == "ssh" else None
+    url, source = find(environ)
     try:
-        found, client = _asked(address, ssh)
+        found, client = _asked(url)
         facts = client.info()
     except Exception as error:  # the SDK lets errors of three libraries through
-        raise NoEngine(_why(address, error, ssh)) from error
-    _refuse_unfit(address, found)
-    return ContainerEngine(
-        client,
-        address.shown,
-        _is_local(address, client, facts),
-        str(found["Version"]),
-        lacks(facts),
-        offers_gpus(facts),
-    )
+        raise NoEngine(_why(url, source, error)) from error
+    _refuse_unfit(url, found)
+    if not (shares_this_kernel(facts) and _sees_our_files(client)):
+        raise NoEngine(
+            f"expected an engine that shares this machine's kernel and files at {url}; found one of another machine, "
+            f"of a virtual one (Docker Desktop) or with SELinux, whose containers reach no socket of ours; run Docker "
+            f"Engine on this machine itself, without selinux-enabled"
+        )
+    return ContainerEngine(client, url, str(found["Version"]), lacks(facts), offers_gpus(facts))
 
 
-@cache
-def _ssh_socket(url: str, environ: tuple[tuple[str, str], ...]) -> SshSocket:
-    """Return the one ssh of this process to an engine over ssh."""
-    return SshSocket(Address(url).parts, dict(environ))
+def find(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the Unix socket that `environ` names, as a URL, and what named it; raise NoEngine for what is none."""
+    url, source = _named(environ)
+    if not url.startswith("unix://"):
+        scheme, mark, rest = url.rpartition("://")  # no user and no password lands in logs
+        raise NoEngine(
+            f"expected a Unix socket of this machine (unix://PATH) in {source}; found "
+            f"{scheme}{mark}{rest.rpartition('@')[2]}; name the socket of an engine here: DOCKER_HOST={DEFAULT_HOST}"
+        )
+    return url, source
 
 
-def _asked(address: Address, ssh: SshSocket | None) -> tuple[dict[str, Any], docker.DockerClient]:
-    """Return what the engine says of its version, and a client that speaks it.
+def _named(environ: Mapping[str, str]) -> tuple[str, str]:
+    if host := environ.get("DOCKER_HOST"):
+        return host, "DOCKER_HOST"
+    configuration = Path(environ.get("DOCKER_CONFIG") or Path(environ.get("HOME") or Path.home()) / ".docker")
+    name = environ.get("DOCKER_CONTEXT") or str(_json(configuration / "config.json").get("currentContext") or "")
+    if name in ("", "default"):
+        return DEFAULT_HOST, "docker's default"
+    meta = configuration / "contexts" / "meta" / sha256(name.encode()).hexdigest() / "meta.json"
+    try:
+        return str(_json(meta)["Endpoints"]["docker"]["Host"]), f"docker context {name}"
+    except (KeyError, TypeError) as error:
+        raise NoEngine(
+            f"expected an engine's address in the docker context {name!r}, {meta}; found no {error} there; "
+            "`docker context ls` shows those that there are"
+        ) from error
 
-    The environment's proxies, .netrc and CA bundles are for the web, not for an engine: requests would let a CA bundle
-    of the environment stand in for the engine's own.
-    """
+
+def _json(path: Path) -> dict[str, Any]:
+    """Return the object in a file of docker's client, an empty one when there is no file."""
+    try:
+        found = json.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise NoEngine(f"expected JSON in {path}; found something else ({error}); repair it or remove it") from error
+    return dict(found) if isinstance(found, dict) else {}
+
+
+def _asked(url: str) -> tuple[dict[str, Any], docker.DockerClient]:
+    """Return what the engine says of its version, and a client that speaks it."""
     import docker
-    from docker.tls import TLSConfig
 
-    folder, tls = address.certificates, None
-    if folder is not None:
-        ends = (str(folder / "cert.pem"), str(folder / "key.pem"))
-        tls = TLSConfig(client_cert=ends, ca_cert=str(folder / "ca.pem"), verify=True)
-    url = address.url if ssh is None else f"unix://{ssh.socket}"
-    first = docker.APIClient(url, version="1.41", timeout=int(ANSWER_TIMEOUT_S), tls=tls or False)
-    first.trust_env = False
-    with first:
+    with docker.APIClient(url, version="1.41", timeout=int(ANSWER_TIMEOUT_S)) as first:
         found = dict(first.version(api_version=False))
-    client = docker.DockerClient(url, version=str(found["ApiVersion"]), timeout=int(CALL_TIMEOUT_S), tls=tls or False)
-    client.api.trust_env = False
-    return found, client
+    return found, docker.DockerClient(url, version=str(found["ApiVersion"]), timeout=int(CALL_TIMEOUT_S))
 
 
-def _why(address: Address, error: Exception, ssh: SshSocket | None) -> str:
+def _why(url: str, source: str, error: Exception) -> str:
     """Return the line that says why no engine was found."""
     if any(isinstance(cause, PermissionError) for cause in _causes(error)):
         return (
-            f"expected an engine that this user may use at {address.shown}; found its socket closed to them; add the "
-            f"user to the group `docker` (which makes them root on this machine), or run a rootless engine and name it "
-            f"in DOCKER_HOST"
+            f"expected an engine that this user may use at {url}; found its socket closed to them; add the user to the "
+            f"group `docker` (which makes them root on this machine), or run a rootless engine and name it in "
+            f"DOCKER_HOST"
         )
     plain = (cause.strerror for cause in _causes(error) if isinstance(cause, OSError) and cause.strerror)
-    words = (None if ssh is None else ssh.complaint()) or next(plain, str(error))
-    if user := address.parts.username:
-        words = words.replace(f"{user}@", "").replace(user, "USER")
     return (
-        f"expected a Docker Engine at {address.shown} (from {address.source}); found none that answers ({words}); "
+        f"expected a Docker Engine at {url} (from {source}); found none that answers ({next(plain, str(error))}); "
         f"{HOW_TO_GET_DOCKER}"
     )
 
@@ -126,21 +146,21 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield known
 
 
-def _refuse_unfit(address: Address, found: Mapping[str, Any]) -> None:
+def _refuse_unfit(url: str, found: Mapping[str, Any]) -> None:
     components = [str(part.get("Name")) for part in found.get("Components") or ()]
     if "Podman Engine" in components:
         raise NoEngine(
-            f"expected Docker Engine at {address.shown}; found Podman {found['Version']}, which cannot give a RAM file "
+            f"expected Docker Engine at {url}; found Podman {found['Version']}, which cannot give a RAM file "
             f"system an owner, as the isolation needs; {HOW_TO_GET_DOCKER}"
         )
     if found.get("Os") != "linux":
         raise NoEngine(
-            f"expected an engine of Linux containers at {address.shown}; found one of {found.get('Os')} containers; "
+            f"expected an engine of Linux containers at {url}; found one of {found.get('Os')} containers; "
             f"switch it to Linux containers"
         )
     if tuple(int(part) for part in str(found["ApiVersion"]).split(".")) < OLDEST_API:
         raise NoEngine(
-            f"expected Docker Engine 20.10 or newer at {address.shown}; found {found['Version']} (API "
+            f"expected Docker Engine 20.10 or newer at {url}; found {found['Version']} (API "
             f"{found['ApiVersion']}); upgrade it"
         )
 
@@ -165,15 +185,6 @@ def offers_gpus(facts: Mapping[str, Any]) -> bool:
     """Return whether an engine that says `facts` of itself hands NVIDIA GPUs to containers."""
     named = [str(device.get("ID")) for device in facts.get("DiscoveredDevices") or ()]
     return "nvidia" in (facts.get("Runtimes") or {}) or any(name.startswith("nvidia.com/gpu") for name in named)
-
-
-def _is_local(address: Address, client: docker.DockerClient, facts: Mapping[str, Any]) -> bool:
-    """Return whether a socket in a folder of ours can be reached from a container of this engine.
-
-    That it has a socket here says little: it may be forwarded from another machine, or mounted into the container we
-    run in.
-    """
-    return address.parts.scheme == "unix" and shares_this_kernel(facts) and _sees_our_files(client)
 
 
 def shares_this_kernel(facts: Mapping[str, Any]) -> bool:

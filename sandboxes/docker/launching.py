@@ -47,7 +47,7 @@ def make(engine: ContainerEngine, installation: str, spec: SandboxSpec, folder: 
     write_atomic(folder / "spec.json", to_json(spec))
     try:
         volume = _load(engine, installation, spec) if spec.archive is not None else None
-        wanted = options.container(spec, installation, local=engine.local, volume=volume)
+        wanted = options.container(spec, installation, volume=volume)
         with asking(engine, f"creating sandbox {spec.name}"):
             engine.client.containers.create(**wanted)
     except (EngineRefused, NotFound):

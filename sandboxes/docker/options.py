@@ -18,8 +18,6 @@ from sandboxes.inside.output import SHORT_LINE, TAIL_BYTES
 from sandboxes.spec import SandboxError, SandboxSpec
 
 USER = "10001:10001"
-TUNNEL_USER = "10002:10002"
-"""Owner of a tunnel's end and of the folder with its sockets: the agent can neither end it nor take its place."""
 WORKSPACE, INPUT, EXCHANGE = "/workspace", "/input", "/run/ajet"
 INIT = ("python3", "-I", "-S", "/opt/ajet/init.py")
 DEAD_ADDRESS = "192.0.2.1"
@@ -27,7 +25,6 @@ DEAD_ADDRESS = "192.0.2.1"
 GRACE_S = 5.0
 """How long a command has between being asked to end and being killed."""
 SHM_BYTES = 16 << 20
-EXCHANGE_BYTES = 1 << 20
 INODES = 16_384
 MOST_RESULT_BYTES = 64 << 20
 LEAST_CPUS = 0.01
@@ -120,11 +117,8 @@ def log_bytes(spec: SandboxSpec) -> int:
     return output + tail + 2 * sum(spec.results.values()) + (1 << 20)
 
 
-def container(spec: SandboxSpec, installation: str, *, local: bool, volume: str | None) -> dict[str, Any]:
-    """Return the arguments of the SDK's `containers.create` for `spec`, whose input lies in `volume`.
-
-    `local` says that the engine sees this machine's files; otherwise a tunnel brings the sockets to the exchange.
-    """
+def container(spec: SandboxSpec, installation: str, *, volume: str | None) -> dict[str, Any]:
+    """Return the arguments of the SDK's `containers.create` for `spec`, whose input lies in `volume`."""
     from docker.types import DeviceRequest, LogConfig, Ulimit
 
     limits = spec.limits
@@ -151,11 +145,11 @@ def container(spec: SandboxSpec, installation: str, *, local: bool, volume: str 
         "network_mode": "none",
         "dns": [DEAD_ADDRESS],
         "dns_search": ["."],
-        "mounts": _mounts(spec, local=local, volume=volume),
+        "mounts": _mounts(spec, volume),
         "device_requests": gpus if spec.gpus else None,
         # what it may take
         "read_only": True,
-        "tmpfs": _ram_disks(spec, local=local),
+        "tmpfs": dict.fromkeys((WORKSPACE, "/tmp"), _ram_disk(limits.workspace_bytes)),
         "shm_size": SHM_BYTES,
         "mem_limit": limits.memory_bytes,
         "memswap_limit": limits.memory_bytes,
@@ -196,25 +190,17 @@ def _environment(own: Mapping[str, str]) -> dict[str, str]:
     return {"HOME": f"{WORKSPACE}/home", "TMPDIR": f"{WORKSPACE}/tmp", **own}
 
 
-def _mounts(spec: SandboxSpec, *, local: bool, volume: str | None) -> list[Any]:
+def _mounts(spec: SandboxSpec, volume: str | None) -> list[Any]:
     from docker.types import Mount
 
     mounts = []
     if volume is not None:
         mounts.append(Mount(target=INPUT, source=volume, type="volume", read_only=True, no_copy=True))
-    if spec.exchange is not None and local:
+    if spec.exchange is not None:
         mounts.append(Mount(target=EXCHANGE, source=str(spec.exchange.absolute()), type="bind", read_only=True))
     return mounts
 
 
-def _ram_disks(spec: SandboxSpec, *, local: bool) -> dict[str, str]:
-    own = _ram_disk(spec.limits.workspace_bytes, USER, "0700")
-    disks = {WORKSPACE: own, "/tmp": own}
-    if spec.exchange is not None and not local:
-        disks[EXCHANGE] = _ram_disk(EXCHANGE_BYTES, TUNNEL_USER, "0755")
-    return disks
-
-
-def _ram_disk(size: int, owner: str, mode: str) -> str:
-    uid, gid = owner.split(":")
-    return f"rw,nosuid,nodev,noexec,mode={mode},uid={uid},gid={gid},nr_inodes={INODES},size={size}"
+def _ram_disk(size: int) -> str:
+    uid, gid = USER.split(":")
+    return f"rw,nosuid,nodev,noexec,mode=0700,uid={uid},gid={gid},nr_inodes={INODES},size={size}"

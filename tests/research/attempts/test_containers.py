@@ -281,7 +281,7 @@ def test_a_refusal_is_told_from_an_engine_that_went_away(answer: Callable[[], bo
     def refuse() -> None:
         raise SandboxError("expected an image;\nfound none")
 
-    engine = ContainerEngine(_Client(answer), "unix://fake", local=True, version="28")  # type: ignore[arg-type]
+    engine = ContainerEngine(_Client(answer), "unix://fake", version="28")  # type: ignore[arg-type]
     thread = EngineThread(partial(engine_failures, engine))
     with closing(thread), pytest.raises(AttemptFailed) as failed:
         asyncio.run(thread.do(refuse))

@@ -38,7 +38,7 @@ def home(tmp_path: Path) -> Home:
 def engine(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """An engine that answers, makes the client image and has the images of the list, without Docker."""
     images: list[str] = []
-    fake = ContainerEngine(None, "unix://fake", local=True, version="28.0")  # type: ignore[arg-type]  # nobody asks it
+    fake = ContainerEngine(None, "unix://fake", version="28.0")  # type: ignore[arg-type]  # nobody asks it
     monkeypatch.setattr(sandboxing, "connect", lambda environ: fake)
     monkeypatch.setattr(sandboxing, "identity", lambda engine, image: image if image in images else None)
     monkeypatch.setattr("research.isolation.client_image.ensure_client_image", lambda engine, home, note: IMAGE)
@@ -133,7 +133,7 @@ def test_a_study_goes_on_with_its_own_image(engine: list[str], home: Home) -> No
 def test_what_the_engine_of_today_lacks_is_known_of_a_new_study_and_of_one_that_goes_on(
     engine: list[str], home: Home, monkeypatch: pytest.MonkeyPatch, images: list[str]
 ) -> None:
-    weak = ContainerEngine(None, "unix://fake", local=True, version="28.0", lacks=("seccomp",))  # type: ignore[arg-type]
+    weak = ContainerEngine(None, "unix://fake", version="28.0", lacks=("seccomp",))  # type: ignore[arg-type]
     monkeypatch.setattr(sandboxing, "connect", lambda environ: weak)
     engine.extend(images)
     assert choose(None, {}, home, print).sandboxing.lacks == ("seccomp",)

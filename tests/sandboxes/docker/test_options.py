@@ -23,8 +23,8 @@ SPEC = SandboxSpec(
 )  # fmt: skip
 
 
-def table(spec: SandboxSpec = SPEC, *, local: bool = True, volume: str | None = "volume") -> dict[str, Any]:
-    return options.container(spec, "installation", local=local, volume=volume)
+def table(spec: SandboxSpec = SPEC, *, volume: str | None = "volume") -> dict[str, Any]:
+    return options.container(spec, "installation", volume=volume)
 
 
 ELSEWHERE = {
@@ -126,12 +126,6 @@ def test_its_only_mounts_are_its_input_and_its_exchange_and_both_are_read_only()
     assert table(replace(SPEC, exchange=None, ports={}), volume=None)["mounts"] == []
 
 
-def test_an_engine_that_does_not_see_our_files_gets_none() -> None:
-    made = table(local=False)
-    assert [mount["Type"] for mount in made["mounts"]] == ["volume"]
-    assert "uid=10002" in made["tmpfs"]["/run/ajet"]
-
-
 def test_nothing_of_our_environment_enters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     assert table()["environment"] == {"HOME": "/workspace/home", "TMPDIR": "/workspace/tmp", "OF": "the spec"}
@@ -206,7 +200,7 @@ def test_a_spec_that_no_container_can_be_made_of_is_refused_in_a_line(change: di
 def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(
     tmp_path: Path, engine: dict[str, Any], spec: dict[str, Any], said: str
 ) -> None:
-    weak: Any = ContainerEngine(None, "unix:///engine", local=True, version="27.1.0", **engine)  # type: ignore[arg-type]
+    weak: Any = ContainerEngine(None, "unix:///engine", version="27.1.0", **engine)  # type: ignore[arg-type]
     with pytest.raises(SandboxError, match=said):
         launching.make(weak, "installation", replace(SPEC, **spec), tmp_path)
     assert list(tmp_path.iterdir()) == []

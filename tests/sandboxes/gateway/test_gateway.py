@@ -8,6 +8,7 @@ import resource
 import shutil
 import socket
 import ssl
+import subprocess
 import tempfile
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -25,7 +26,6 @@ from sandboxes.gateway.gateway import DESCRIPTORS, PLACEHOLDER, PORTS, Gateway, 
 from sandboxes.gateway.listening import listening, name_of
 from sandboxes.gateway.proxy import agent, connections
 from sandboxes.spec import SandboxError
-from tests.sandboxes.far_engine import certify
 from tests.sandboxes.proxies import (
     DEADLINE_S,
     GET,
@@ -249,6 +249,23 @@ async def test_a_server_that_is_started_anew_is_found_again_over_the_agents_open
     assert statuses == [503, 200, 503]
 
 
+def certify(folder: Path) -> None:
+    """Make two authorities, `ca` and `other`, and a certificate of a server by the first."""
+
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
+    for name in ("ca", "other"):
+        openssl("req", "-x509", *key, "-keyout", f"{name}-key.pem", "-out", f"{name}.pem", "-subj", f"/CN={name}")
+    (folder / "extensions").write_text("subjectAltName=IP:127.0.0.1\n")
+    openssl("req", *key, "-keyout", "server-key.pem", "-out", "server.csr", "-subj", "/CN=server")
+    openssl(
+        "x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca-key.pem", "-CAcreateserial",
+        "-extfile", "extensions", "-out", "server.pem",
+    )  # fmt: skip
+
+
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="needs openssl, to make certificates")
 async def test_a_server_that_proves_who_it_is_may_speak_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certify(tmp_path)
@@ -256,7 +273,7 @@ async def test_a_server_that_proves_who_it_is_may_speak_tls(tmp_path: Path, monk
     tls.load_cert_chain(tmp_path / "server.pem", tmp_path / "server-key.pem")
     seen = Seen()
     async with serving(seen, tls=tls) as port:
-        for trusted, expected in (("ca.pem", 200), ("cert.pem", 503)):
+        for trusted, expected in (("ca.pem", 200), ("other.pem", 503)):
             monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / trusted))
             async with opened(tmp_path, f"https://127.0.0.1:{port}") as both:
                 assert [await both.post("/v1/files", bytes(300_000)) for _ in range(2)] == [expected] * 2
