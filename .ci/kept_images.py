@@ -12,10 +12,10 @@ from contextlib import suppress
 from pathlib import Path
 
 from docker.errors import DockerException
+from offline_base import REPOSITORY
 
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.images import PACKAGES_REPOSITORY
-from sandboxes.images.offline_base import REPOSITORY
 
 KEPT = (REPOSITORY, PACKAGES_REPOSITORY)
 

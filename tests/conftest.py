@@ -1,8 +1,9 @@
 """What all tests share: clients and evaluators run as processes unless a test asks for containers by name.
 
 So a test does the same on a machine with a Docker Engine as on one without. A test that takes the fixture `engine` is
-skipped where none answers, with the reason; AJET_TEST_DOCKER=required makes that a failure. The packages of
-`benchmarks/` (`rig`, `simlab`, `source`, `performance`) are imported by their own names, as its scripts import them.
+skipped where none answers, with the reason; AJET_TEST_DOCKER=required makes that a failure. AJET_TEST_BASE names the
+base of the client image where that is not the usual one. The packages of `benchmarks/` (`rig`, `simlab`, `source`,
+`performance`) are imported by their own names, as its scripts import them.
 """
 
 from __future__ import annotations
@@ -175,7 +176,8 @@ def image(engine: ContainerEngine, pytestconfig: pytest.Config) -> Image:
     """Return the client image of the sources as they are, made once by whichever worker comes first."""
     folder = Path(pytestconfig.cache.mkdir("ajet-images"))  # type: ignore[union-attr]  # the plugin is always there
     with FileLock(folder / "lock"):
-        return ensure_client_image(engine, Home(folder, ""), lambda line: None)
+        base = os.environ.get("AJET_TEST_BASE")
+        return ensure_client_image(engine, Home(folder, ""), lambda line: None, base=base)
 
 
 @pytest.fixture

@@ -1,10 +1,11 @@
-"""What a run of the tests says, leaves to its parts, and ends; and the images that CI keeps between runs."""
+"""What a run of the tests says, leaves to its parts, and ends; and the images that CI makes and keeps."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+import tarfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -135,8 +136,9 @@ def test_all_workers_share_one_prefect_server_that_ends_with_the_run(
 
 @pytest.mark.parametrize("end", ["whole", "broken off", "folder gone", "too late to load"])
 def test_ci_keeps_whole_images_and_goes_on_without_the_others(
-    end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    end: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.syspath_prepend(ROOT / ".ci")
     kept = run_path(str(ROOT / ".ci" / "kept_images.py"))
 
     def content(named: str) -> Iterator[bytes]:
@@ -159,3 +161,33 @@ def test_ci_keeps_whole_images_and_goes_on_without_the_others(
     assert [path.read_bytes() for path in tmp_path.iterdir()] == [b"first half, second half"] * (end == "whole")
     error = capsys.readouterr().err
     assert {"whole": "", "folder gone": "No such file"}.get(end, "timed out") in error
+
+
+DEBOOTSTRAP = """#!/bin/sh
+mkdir "$4"
+cd "$4"
+mkdir -p usr/share/doc/x var/cache/apt usr/bin
+touch usr/share/doc/x/copyright usr/share/doc/x/changelog.gz var/cache/apt/x usr/bin/su
+chmod 4755 usr/bin/su
+echo "$3 of $5" >from
+"""
+
+
+def test_ci_makes_a_base_of_this_machines_suite_in_which_nothing_gives_a_right_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in (("debootstrap", DEBOOTSTRAP), ("apt-get", "#!/bin/sh\necho cdrom:disc\necho file:/mirror\n")):
+        (tmp_path / name).write_text(text)
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    imported: dict[str, int] = {}
+
+    def take(path: str, repository: str, tag: str) -> None:
+        assert (repository, tag) == ("ajet-base", "trixie")
+        with tarfile.open(path) as tar:
+            assert tar.extractfile("./from").read() == b"trixie of file:/mirror\n"  # type: ignore[union-attr]
+            imported.update({entry.name: entry.mode for entry in tar if entry.isfile()})
+
+    api = SimpleNamespace(import_image_from_file=take)
+    run_path(str(ROOT / ".ci" / "offline_base.py"))["make"](SimpleNamespace(client=SimpleNamespace(api=api)), "trixie")
+    assert imported == {"./from": 0o644, "./usr/share/doc/x/copyright": 0o644, "./usr/bin/su": 0o755}

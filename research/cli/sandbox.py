@@ -47,9 +47,6 @@ def build(
     base: Annotated[
         str | None, typer.Option(help="Image with Python 3.11 or newer to build on; the last one when left out.")
     ] = None,
-    offline_base: Annotated[
-        bool, typer.Option("--offline-base", help="Make the base of this machine's Debian: needs root, no registry.")
-    ] = False,
     requirements: Annotated[
         Path | None,
         typer.Option(help="A requirements.txt of an agent: its packages are added in an image of their own."),
@@ -62,17 +59,13 @@ def build(
 
         ajet sandbox build
 
-        ajet sandbox build --offline-base
-
         ajet sandbox build --base python:3.12-slim --requirements agent/requirements.txt
     """
-    if base is not None and offline_base:
-        raise SandboxError("expected --base or --offline-base; found both; give one")
     text = _text(requirements) if requirements is not None else None
     home, engine = Home.locate().prepare(), connect(os.environ)
     began = time.monotonic()
     with _progress(json) as note:
-        image = _built(engine, home, note, base=base, offline=offline_base, requirements=text)
+        image = _built(engine, home, note, base=base, requirements=text)
     size = int(engine.client.images.get(image.id).attrs["Size"])
     below = int(engine.client.images.get(image.base).attrs["Size"])
     if json:
@@ -189,14 +182,9 @@ def prune(
         console().print(f"{len(waste)} removed{of_images}")
 
 
-def _built(
-    engine: ContainerEngine, home: Home, note: Note, *, base: str | None, offline: bool, requirements: str | None
-) -> Image:
+def _built(engine: ContainerEngine, home: Home, note: Note, *, base: str | None, requirements: str | None) -> Image:
     from research.isolation.client_image import ensure_client_image, ensure_derived_image
-    from sandboxes.images.offline_base import offline_base
 
-    if offline:
-        base = offline_base(engine, note)
     if requirements is None:
         return ensure_client_image(engine, home, note, base=base)
     return ensure_derived_image(engine, home, requirements, note, base=base)

@@ -1,9 +1,9 @@
 """The image that clients of this installation run in: which base it is made on, and what of us lies in it.
 
-The base is the one named; else that of the last build here; else `python:3.11-slim` when the engine has it; else a base
-made here of Debian (`ajet-base:*`); else `python:3.11-slim` from its registry. What lies in it is found by following
-imports from the client and the environments, so that nothing else of `swarm` enters. Of several that need one at a
-time one makes it, and the others find it.
+The base is the one named; else that of the last build here when the engine has it; else `python:3.11-slim` when the
+engine has that; else the first of both that there was, from its registry. What lies in it is found by following imports
+from the client and the environments, so that nothing else of `swarm` enters. Of several that need one at a time one
+makes it, and the others find it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ from sandboxes import SandboxError
 from sandboxes.docker.asking import EngineRefused, asking
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import ClientContext, Image, Note, client_image, derived_image, identity
-from sandboxes.images.offline_base import REPOSITORY
 
 ROOTS = ("swarm.client", "swarm.environments")
 PACKAGES = ("aiohttp", "pydantic", "openai[aiohttp]")
@@ -147,11 +146,8 @@ def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
 
 def _base(engine: ContainerEngine, home: Home) -> str:
     """Return the base that the engine has and that comes first, else the one to pull."""
-    last = _recorded(home).get("base")
-    with asking(engine, "listing base images"):
-        own = sorted(tag for image in engine.client.images.list(name=REPOSITORY) for tag in image.tags)
-    present = (name for name in (last, USUAL_BASE, *reversed(own)) if name and identity(engine, name) is not None)
-    return next(present, last or USUAL_BASE)
+    names = [name for name in (_recorded(home).get("base"), USUAL_BASE) if name]
+    return next((name for name in names if identity(engine, name) is not None), names[0])
 
 
 def _present(engine: ContainerEngine, home: Home, note: Note, base: str | None) -> str:
@@ -178,5 +174,5 @@ def _pull(engine: ContainerEngine, name: str, note: Note) -> None:
 def _no_base(name: str, reason: str) -> str:
     return (
         f"expected base image {name}; the engine has none and could not pull it ({reason[:200]}); name one that it has "
-        "(ajet sandbox build --base IMAGE), or make one of this machine's Debian (ajet sandbox build --offline-base)"
+        "(ajet sandbox build --base IMAGE)"
     )

@@ -104,7 +104,7 @@ def reward(task, messages, outcome):
 
 
 @pytest.fixture
-def contained(environment: dict[str, str], image: Image) -> dict[str, str]:
+def contained(environment: dict[str, str], contained_home: Home) -> dict[str, str]:
     """The environment of an installation whose studies use containers."""
     return {**environment, "AJET_SANDBOX": "docker"}
 

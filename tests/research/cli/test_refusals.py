@@ -130,7 +130,7 @@ OTHERS = (
     "client run --episodes 5", "client run --evaluations --episodes 5", "client run --reload",
     "client run agent.py --eval --reload", "client run agent.py --eval --restart",
     "PREFECT_API_URL=nonsense up", "sandbox build", "DOCKER_HOST=ssh://you:hunter2@lab sandbox build", "sandbox prune",
-    "sandbox build --base a --offline-base", "sandbox build --requirements none.txt",
+    "sandbox build --requirements none.txt",
     "env check .", "env check chess-gym:mate-in-two", "env show shop@123456789abc",
     "env check guess --set max_tokens=9", "env check guess --tiny --model-path .", "env check guess --tiny --job .",
     "env check guess --job none.json", "env check guess --tiny --set max_tocens=9",

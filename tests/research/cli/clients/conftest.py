@@ -16,6 +16,10 @@ from typing import Any
 
 import pytest
 
+from research.installation.home import Home
+from research.isolation.client_image import ensure_client_image
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.images import Image
 from swarm.client import SwarmClient
 from tests.research.cli.conftest import client_of, own_server, server_of, small_job
 
@@ -35,6 +39,12 @@ def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def home(home: Path, installation: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("AJET_HOME", str(installation))
     return installation
+
+
+@pytest.fixture
+def contained(home: Path, engine: ContainerEngine, image: Image) -> None:
+    """Have the containers of the installation made on the base of the tests'."""
+    ensure_client_image(engine, Home.locate(), lambda line: None, base=image.base)
 
 
 @pytest.fixture

@@ -55,7 +55,7 @@ def test_an_agent_with_openais_sdk_trains_to_the_last_step(
     """And it sees nothing of the server's token in a container, and no address but its own loopback."""
     text = OPENAI_AGENT
     if kind == "docker":
-        request.getfixturevalue("engine")
+        request.getfixturevalue("contained")
         inside = "assert os.environ['AJET_TOKEN'] == 'sandbox' and episode.base_url == 'http://127.0.0.1:8000/v1'"
         text = text.replace("    with", f"    {inside}\n    with")
     load()

@@ -38,7 +38,7 @@ PLAYED = ("consumed", "in_step", "ended")
 def kind(request: pytest.FixtureRequest) -> str:
     """Both kinds of sandbox; containers where an engine answers."""
     if request.param == "docker":
-        request.getfixturevalue("engine")
+        request.getfixturevalue("contained")
     return str(request.param)
 
 
@@ -323,7 +323,7 @@ async def agent(episode):
 """
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("contained")
 def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
     ajet: Ajet, tmp_path: Path, load: Load, host: int
 ) -> None:
@@ -338,7 +338,7 @@ def test_a_container_reaches_what_was_allowed_and_has_what_was_required(
     assert "169.254.169.254" in Path(found["egress_log"]).read_text()
 
 
-@pytest.mark.usefixtures("engine")
+@pytest.mark.usefixtures("contained")
 def test_what_a_container_cannot_be_or_be_given_is_one_line_and_leaves_no_record(
     ajet: Ajet, home: Path, tmp_path: Path, load: Load
 ) -> None:
