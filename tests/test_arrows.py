@@ -50,7 +50,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "servers",
         "proposals installation durations",
         "base_fields metrics",
-        "decisions screening errors files spelling validation once_for_a_state",
+        "screening errors files spelling validation once_for_a_state",
     ),
     "studies": (
         "proof",

@@ -15,7 +15,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from research.base_fields import require_agreement
-from research.decisions import DEFAULT_TABLE, KEPT_NAMES
 from research.design.comparison import (
     PREDICTION_LEVEL,
     UnsizedDesign,
@@ -47,6 +46,7 @@ from research.proposals.actions import (
     ProposedHypothesis,
 )
 from research.proposals.arms import common_controls, variable_value
+from research.proposals.decisions import DEFAULT_TABLE, KEPT_NAMES
 from research.proposals.models import NO_MODELS, ComparedModels
 from research.proposals.reward_code import check_reward
 from research.results.alarms import watchdog_of
@@ -318,8 +318,7 @@ def seed_source(study: str, secret: bytes) -> Callable[[], int]:
 def decision_table(proposal: ProposeDesign) -> tuple[Rule, ...]:
     """Return the decision table: the planner's, or the default for a design with or without a replication.
 
-    Raises DesignRefused for rules that share a name, or replicate where no replication is asked for. That each
-    predicate is one, the action itself holds.
+    Raises DesignRefused for rules that share a name, or replicate where no replication is asked for.
     """
     own = tuple(Rule(name=rule.name, when=rule.when, then=rule.then) for rule in proposal.decision_table)
     names = [*KEPT_NAMES, *(rule.name for rule in own)]

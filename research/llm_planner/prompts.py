@@ -9,7 +9,6 @@ import json
 from collections.abc import Iterable
 from typing import Any, Final
 
-from research.decisions.language import FIELDS
 from research.llm_planner.strict_actions import due_schema, schema
 from research.planner.digest import Digest, Stage
 from research.planner.looks import NO_LOOKS, Looks
@@ -110,11 +109,10 @@ _KINDS_TASK = (
     "them, in order. Either stands alone. An ablation is a hypothesis for each part of a recipe: the recipe's values "
     "are the controls, and each treatment sets one of them back to its default."
 )
-_LANGUAGE = (
-    f"`kill_if` and the decision table's `when` are predicates over the verdict at a look, with the names "
-    f"{', '.join(FIELDS)} (numbers) and verdict ('supported', 'refuted', 'equivalent', 'inconclusive' or 'invalid'), "
-    "comparisons, `in`, and, or, not, + and -, such as: verdict == 'inconclusive' and hi < 0.02. Nothing else parses. "
-    "Of a table the first rule that holds decides; where none holds, the hypothesis gets no more runs."
+_CONDITIONS = (
+    "`kill_if` and the decision table's `when` are conditions on the verdict at a look, taken from the schema as they "
+    "are; `p` is of the test of a difference, `looks_left` how many looks are to come. Of a table the first rule that "
+    "holds decides; where none holds, the hypothesis gets no more runs."
 )
 _REWARD_TASK = (
     "Only if the topic asks for it, a hypothesis may vary the training reward instead of a job field: its `variable` "
@@ -145,7 +143,7 @@ def messages(digest: Digest, looks: Looks = NO_LOOKS, *, by_tools: bool = False)
     parts = (
         (_TASKS if digest.inquiry is None else _LATER_TASKS)[digest.stage],
         *([_KINDS_TASK] if digest.stage == "propose" else []),
-        *([_LANGUAGE] if digest.stage != "conclude" else []),
+        *([_CONDITIONS] if digest.stage != "conclude" else []),
         *([_REWARD_TASK] if digest.stage == "propose" and digest.code_allowed else []),
         *([_MODEL_TASK] if digest.stage != "conclude" and digest.wanted.models.by_name else []),
         *([_FIXED_TASK] if digest.stage != "conclude" and digest.fixed else []),

@@ -84,7 +84,7 @@ def _proposed(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypothesis:
         probability=claim.prediction.probability,
         smallest_effect=claim.smallest_effect,
         falsifier=claim.falsifier,
-        kill_if=claim.kill_if,
+        kill_if=claim.kill_if,  # type: ignore[arg-type]  # a record's text, which is checked here
         confounds=claim.confounds,
         matched=claim.matched,
         sought=claim.sought,

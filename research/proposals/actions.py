@@ -25,7 +25,7 @@ from pydantic import (
     model_validator,
 )
 
-from research.decisions import RuleError, parse
+from research.proposals.decisions import Condition
 from research.proposals.reward_code import MOST_BYTES
 from studies.records.base import JsonValue
 from studies.records.design import CONFIGURATION, LEAST_RUNGS
@@ -103,8 +103,8 @@ class ProposedHypothesis(_ActionModel):
     """The smallest difference of the metric that would matter; at most the study's `smallest_effect`."""
     falsifier: str = Field(default="", max_length=500)
     """The cheapest observation that would show the claim to be false."""
-    kill_if: str = Field(default="", max_length=300)
-    """When to give the hypothesis up early, as a predicate over its verdict at a look; empty for never."""
+    kill_if: Literal["", Condition] = ""
+    """When to give the hypothesis up early, by its verdict at a look; empty for never."""
     confounds: tuple[Phrase, ...] = Field(default=(), max_length=8)
     """What else could bring the effect about, each in a clause."""
     matched: Literal["steps", "episodes"] = "steps"
@@ -163,15 +163,6 @@ class ProposedHypothesis(_ActionModel):
                             != (self.control, self.treatment)):  # fmt: skip
             raise ValueError(f"ladder: expected {LEAST_RUNGS} values or {MOST_RUNGS} from control to treatment; found "
                              f"{', '.join(map(str, self.ladder))}")  # fmt: skip
-        return self
-
-    @model_validator(mode="after")
-    def _can_be_given_up(self) -> Self:
-        try:
-            if self.kill_if:
-                parse(self.kill_if)
-        except RuleError as error:
-            raise ValueError(f"kill_if: {error}") from error
         return self
 
 
@@ -257,18 +248,10 @@ class ProposedRule(_ActionModel):
 
     name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
     """A short name of lower-case words with hyphens."""
-    when: str = Field(min_length=1, max_length=300)
-    """A predicate over the verdict at a look."""
+    when: Condition
+    """What the verdict at a look is."""
     then: Literal["continue", "settle", "replicate"]
     """More seeds, no more runs, or the same comparison in the replication's environment."""
-
-    @model_validator(mode="after")
-    def _is_a_predicate(self) -> Self:
-        try:
-            parse(self.when)
-        except RuleError as error:
-            raise ValueError(f"the rule {self.name}: {error}") from error
-        return self
 
 
 class ProposedReplication(_ActionModel):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from research.decisions import decide, fields_of, rules_for
+from research.proposals.decisions import decide, rules_for
 from research.results.failure_codes import EVIDENCE_CODES
 from research.scheduling.required_runs import (
     budget_decision,
@@ -28,13 +28,13 @@ from studies.records.design import Design, Hypothesis
 from studies.records.verdict import Verdict
 
 
-def judgements(state: StudyState, design: Design, seconds_left: float) -> Iterator[Step]:
+def judgements(state: StudyState, design: Design) -> Iterator[Step]:
     """Yield the verdicts and decisions that are due: of the confirmation, then of the replication."""
     yield from _due_verdicts(state, design)
     for hypothesis in design.hypotheses:
         verdict = state.verdict_on(hypothesis.id)
         if verdict is not None and not state.may_go_on(verdict) and _undecided(state, design, hypothesis):
-            yield _decision(state, design, hypothesis, verdict, seconds_left)
+            yield _decision(state, design, hypothesis, verdict)
     if not confirmation_runs(state, design):
         yield from _due_replications(state, design)
 
@@ -113,12 +113,9 @@ def _undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> boo
     return ruled and hypothesis.id not in state.decided and hypothesis.id not in state.vetoed
 
 
-def _decision(
-    state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict, seconds_left: float
-) -> Decide:
+def _decision(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> Decide:
     looks = max(1, len(design.looks))
-    fields = fields_of(verdict, looks=looks, budget_left=max(0.0, seconds_left))
-    rule = decide(rules_for(hypothesis, design.decision_table), fields)
+    rule = decide(rules_for(hypothesis, design.decision_table), verdict, looks)
     action, why = rule.then, f"{rule.when}: {hypothesis.id} is {verdict.verdict} at look {verdict.look} of {looks}"
     if action == "continue" and (verdict.final or verdict.look >= looks):
         action, why = "settle", f"{why}, which is final"

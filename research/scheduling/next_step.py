@@ -122,7 +122,7 @@ def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
         if not required and not any(attempts_running(state)):
             yield from _end(state, design, limits)
     else:
-        yield from judgements(state, design, limits.seconds)
+        yield from judgements(state, design)
         yield from _make(state, required, limits)
         if not required and not any(attempts_running(state)):
             yield from _end(state, design, limits)

@@ -95,7 +95,7 @@ class Hypothesis(EvolvingRecord):
     falsifier: str = Field(default="", max_length=500)
     """The cheapest observation that would show the claim to be false, in words."""
     kill_if: str = Field(default="", max_length=300)
-    """When to give the hypothesis up early, in the decision table's language; empty for never."""
+    """When to give the hypothesis up early: a condition of the decision table; empty for never."""
     confounds: tuple[str, ...] = Field(default=(), max_length=8)
     """What else could bring the effect about, as the planner fears."""
     matched: Literal["steps", "episodes"] = "steps"

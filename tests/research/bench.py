@@ -13,12 +13,12 @@ from typing import Any
 
 from hypothesis import settings
 
-from research.decisions import DEFAULT_TABLE as SETTLING_TABLE
 from research.design.power import planned_looks
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
 from research.noise.bank import NoiseBank
+from research.proposals.decisions import DEFAULT_TABLE as SETTLING_TABLE
 from research.results.collect import ReadTracking
 from research.scheduling.steps import FAILURES
 from research.study.completion import BuildsReport

@@ -88,16 +88,16 @@ def _looks(*alphas: float) -> tuple[Any, ...]:
 
 
 def test_a_kill_condition_settles_before_the_table_is_asked(fast_path: Path) -> None:
-    doubtful = claim(kill_if="est > 0.1 and look == 1")
+    doubtful = claim(kill_if="verdict in ('inconclusive', 'invalid') and looks_left > 0")
     state = finished(Bench(fast_path, design=design(16, hypotheses=(doubtful,))))
     assert verdicts(state) == [("h1", 1, "inconclusive")]
     assert [(d.rule, d.action) for d in state.decisions if d.hypothesis] == [("kill-condition", "settle")]
     assert counts(state) == {"confirm": 4}
 
 
-def test_what_no_rule_covers_settles_whatever_the_budget_and_the_decision_says_so(fast_path: Path) -> None:
-    poor = Rule(name="poor", when="budget_left <= 1000000", then="continue")
-    state = finished(Bench(fast_path, design=design(16, decision_table=(poor,)), budget_s=3e7))
+def test_what_no_rule_covers_settles_and_the_decision_says_so(fast_path: Path) -> None:
+    sure = Rule(name="sure", when="verdict == 'supported'", then="continue")
+    state = finished(Bench(fast_path, design=design(16, decision_table=(sure,))))
     (decision,) = [d for d in state.decisions if d.hypothesis]
     assert (decision.rule, decision.action) == ("no-rule", "settle")
     assert decision.reason.startswith("no rule of")

@@ -16,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from research.decisions import decide, fields_of, rules_for
 from research.design.power import planned_looks
 from research.design.screen_defaults import CONFIRMED, default_screen, default_seeds
+from research.proposals.decisions import decide, rules_for
 from research.screening import control_values, cut_short, due, next_candidate, select
 from simlab.searches.run_budget import RunBudget, SearchClaim, SearchOutcome
 from simlab.worlds.world import Configuration, World, grid
@@ -162,8 +162,7 @@ def _data(name: str, runs: Mapping[int, float], seeds: Sequence[int]) -> ArmData
 
 def _settles(design: Design, verdict: Verdict) -> bool:
     claim = next(claim for claim in design.hypotheses if claim.id == verdict.hypothesis)
-    fields = fields_of(verdict, looks=len(design.looks), budget_left=1.0)
-    return decide(rules_for(claim, design.decision_table), fields).then != "continue"
+    return decide(rules_for(claim, design.decision_table), verdict, len(design.looks)).then != "continue"
 
 
 def _treated(design: Design, claim: str) -> str:

@@ -330,11 +330,11 @@ def test_everything_that_decides_a_verdict_is_in_the_lock() -> None:
         {"price": Pricing(lambda job: 19.0, 2, 20.0, "other")}, {"budget_s": 601.0}, {"base": Job(max_tokens=12)},
         {"proposal": wish(seeds_per_arm=3)}, {"proposal": wish(replication=ProposedReplication(environment="arith"))},
         {"proposal": wish(decision_table=(
-            ProposedRule(name="go", when="verdict == 'inconclusive' and looks_left > 0", then="continue"),
-            ProposedRule(name="end", when="not (verdict == 'inconclusive' and looks_left > 0)", then="settle"),
+            ProposedRule(name="futile", when="verdict == 'inconclusive' and p > 0.5", then="settle"),
+            ProposedRule(name="go", when="verdict in ('inconclusive', 'invalid') and looks_left > 0", then="continue"),
         ))},
         {"hypotheses": accepted(proposed().model_copy(update={"smallest_effect": 0.09}))},
-        {"hypotheses": accepted(proposed().model_copy(update={"kill_if": "hi < 0.05"}))},
+        {"hypotheses": accepted(proposed().model_copy(update={"kill_if": "verdict == 'inconclusive' and p > 0.5"}))},
         {"hypotheses": accepted(proposed().model_copy(update={"confounds": ("luck",)}))},
         {"hypotheses": accepted(proposed().model_copy(update={"falsifier": "no difference"}))},
         {"hypotheses": accepted(proposed("group_size", 4, 8))},
@@ -381,8 +381,8 @@ def test_a_screen_is_priced_with_the_confirmation_and_takes_what_is_left() -> No
 
 THIRDS = proposed("group_size", 3, 6)
 LEFT_TO_NO_RULE = (
-    ProposedRule(name="futile", when="verdict == 'inconclusive' and hi < 0.02", then="settle"),
-    ProposedRule(name="never", when="lo > hi", then="continue"),
+    ProposedRule(name="futile", when="verdict == 'inconclusive' and p > 0.5", then="settle"),
+    ProposedRule(name="go", when="verdict in ('inconclusive', 'invalid') and looks_left > 0", then="continue"),
 )
 
 
@@ -401,7 +401,7 @@ def test_what_can_be_had_is_not_refused(action: Any, hypotheses: tuple[Hypothesi
 
 def test_a_table_is_locked_as_it_is_proposed() -> None:
     found = compiled(2000.0, proposal=wish(decision_table=LEFT_TO_NO_RULE))
-    assert [rule.name for rule in found.decision_table] == ["futile", "never"]
+    assert [rule.name for rule in found.decision_table] == ["futile", "go"]
 
 
 def test_a_check_draws_no_seeds_and_agrees_with_the_compiler() -> None:

@@ -72,7 +72,7 @@ def failure(replies: list[Reply], digest: Digest, budget_s: float = 600.0, **set
 
 
 def test_a_good_answer_is_taken_at_once_and_no_key_comes_into_the_study(digest: MakeDigest) -> None:
-    kill_if = "hi < 0.02 and look >= 2"
+    kill_if = "verdict == 'inconclusive' and p > 0.5"
     turn, endpoint = ask([says(changed(kill_if=kill_if, statement=f"It is {KEY}."))], digest(TOPIC))
     assert turn.action == Propose.model_validate(changed(kill_if=kill_if, statement="It is ***."))
     assert turn.payload() == {
@@ -159,9 +159,7 @@ TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "propose", "arg
         (says(changed(seed=7)), "seed"),
         (says(changed(smallest_effect=LEFT_OUT)), "smallest_effect: missing"),
         (says(changed(falsifier=LEFT_OUT)), "falsifier: missing"),
-        (says(changed(kill_if="os.system('true')")), "kill_if"),
-        (says(changed(kill_if="verdict == 'maybe'")), "maybe"),
-        (says(changed(kill_if="__import__('os')")), ""),
+        (says(changed(kill_if="verdict == 'maybe'")), "kill_if: expected '', "),
         (says({"action": "propose", "hypotheses": []}), "found neither"),
         (says({**PROPOSAL, "search": True}), "found both"),
         (says({"action": "conclude", "reason": "done"}), "action"),

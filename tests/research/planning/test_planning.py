@@ -237,11 +237,12 @@ def test_who_saw_plays_of_hidden_tasks_proposes_no_reward_function(home: Home, l
 
 
 def test_what_a_planner_states_is_locked_word_for_word(home: Home, log: EventLog) -> None:
-    claim = make_claim(control=8, smallest_effect=0.05, falsifier="It does not.", kill_if="hi < 0.05",
+    kill_if = "verdict == 'inconclusive' and p > 0.5"
+    claim = make_claim(control=8, smallest_effect=0.05, falsifier="It does not.", kill_if=kill_if,
                        confounds=("the weather",))  # fmt: skip
     design = plan(home, log, ScriptedPlanner(3, "guess", claim), Knows()).design
     (claim,) = design.hypotheses
-    assert (claim.smallest_effect, claim.falsifier, claim.kill_if) == (0.05, "It does not.", "hi < 0.05")
+    assert (claim.smallest_effect, claim.falsifier, claim.kill_if) == (0.05, "It does not.", kill_if)
     assert "the weather" in claim.confounds
     assert design.promise.effect == 0.05
 
