@@ -99,14 +99,6 @@ def parse(lines: Iterable[str]) -> TrackedRun:
     return run
 
 
-def take_row(run: TrackedRun, row: Mapping[str, Any]) -> None:
-    """Add a history row to a run, whoever told of it."""
-    step = int(row["_step"])
-    run.history.setdefault(step, {}).update(_metrics(row))
-    if names := [key for key, entry in row.items() if not key.startswith("_") and _not_finite(entry)]:
-        run.not_finite.setdefault(step, []).extend(names)
-
-
 def _take(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
     if kind == "run":
         run.project, run.id, run.group = value["project"], value["run_id"], value.get("run_group", "")
@@ -114,9 +106,16 @@ def _take(run: TrackedRun, kind: str, value: Mapping[str, Any]) -> None:
     elif kind == "config":
         run.config.update(_without_private(value.get("update", {})))
     elif kind == "history":
-        take_row(run, value["item"])
+        _take_row(run, value["item"])
     elif kind == "exit":
         run.ended = True
+
+
+def _take_row(run: TrackedRun, row: Mapping[str, Any]) -> None:
+    step = int(row["_step"])
+    run.history.setdefault(step, {}).update(_metrics(row))
+    if names := [key for key, entry in row.items() if not key.startswith("_") and _not_finite(entry)]:
+        run.not_finite.setdefault(step, []).extend(names)
 
 
 def _without_private(update: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,11 +18,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-from research.tracking.comparison import OnlineRun, online_run
 from research.tracking.login import OnlineLogging
 
 ANSWER_S = 60.0
-"""For W&B to answer a question: importing its client takes seconds on a busy machine, a long history some more."""
+"""For W&B to answer a question: importing its client takes seconds on a busy machine."""
 _KEPT = ("WANDB_API_KEY", "WANDB_CONFIG_DIR", "WANDB_IDENTITY_TOKEN_FILE", "WANDB_CREDENTIALS_FILE")
 _QUIET = {
     "WANDB_MODE": "online", "WANDB_SILENT": "true", "WANDB_ERROR_REPORTING": "false", "WANDB_CONSOLE": "off",
@@ -96,13 +95,13 @@ class WandbCalls:
         found = self._answer("viewer", {})
         return WandbViewer(self._online.entity or str(found["entity"]), str(found["pages"]).rstrip("/"))
 
-    def history(self, entity: str, run_id: str) -> OnlineRun | None:
-        """Return what W&B holds of a run, None where it knows none; raises WandbUnavailable."""
-        found = self._answer("history", {"path": f"{entity}/{self._online.project}/{run_id}"})["run"]
-        try:
-            return None if found is None else online_run(found)
-        except (KeyError, TypeError, ValueError) as error:
-            raise WandbUnavailable(f"expected rows of a history from W&B; found something else ({error!r})") from error
+    def last_step(self, entity: str, run_id: str) -> int | None:
+        """Return the last step that W&B shows of a run, 0 before its first, None where it knows no such run.
+
+        Raises WandbUnavailable.
+        """
+        found = self._answer("last_step", {"path": f"{entity}/{self._online.project}/{run_id}"})["step"]
+        return None if found is None else max(0, int(found))
 
     def send(self, log: Path, entity: str, said: Path, *, live: bool) -> WandbProcess:
         """Begin to send an offline log; with `live` what is added to it too, until it is closed."""

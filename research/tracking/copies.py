@@ -1,10 +1,10 @@
-"""The copy of one attempt's log at W&B: sent while it grows, and compared once it is whole.
+"""The copy of one attempt's log at W&B: sent while it grows, and asked for its last step once the log is whole.
 
 W&B's client sends a log from its first row, after whatever the run at W&B holds, so a log is sent once. Where that was
 cut short (the controller was killed, the server was gone), the rows that are not there are added once the log is whole,
 by going on with the run. W&B's client notes beside the log that a sending began, and that it ended well.
 
-A step of it waits for a server when the copy is read, for a bounded time; what else is under way is looked at again
+A step of it waits for a server when that is asked, for a bounded time; what else is under way is looked at again
 later. A copy that does not come is tried again with exponential backoff, for `LATEST_S` at most; a later controller
 begins anew.
 """
@@ -14,13 +14,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from research.attempts.backoff import FIRST_S, LONGEST_S
 from research.results.attempt_files import AttemptFolder
-from research.results.wandb_reader import TrackedRun, TrackingUnreadable, find_log, read_log
+from research.results.wandb_reader import TrackingUnreadable, find_log, read_log
 from research.tracking.calls import WandbCalls, WandbProcess, WandbUnavailable
-from research.tracking.comparison import OnlineRun, Standing, compare
+
+Standing = Literal["sending", "sent", "failed"]
+"""How W&B's copy of a log stands: on its way, there to its last step, or not there in time."""
 
 LATEST_S = 600.0
 """How long a copy may be behind once its log is whole."""
@@ -73,7 +75,8 @@ class AttemptCopy:
         """The last step that was seen at W&B, and since when."""
         self._completed = False
         """Whether rows that were not there were added, as far as W&B's client knows."""
-        self._whole: TrackedRun | None = None
+        self._logged: int | None = None
+        """The last step of its log, once that is closed."""
         self._over_at: float | None = None
         self._again_at = 0.0
         self._pause_s = FIRST_S
@@ -101,12 +104,12 @@ class AttemptCopy:
             return None
         if not _was_begun(log):
             return self._send(log, entity, may_send)
-        whole = self._whole_log(log)
-        if whole is None:
+        logged = self._last_logged(log)
+        if logged is None:
             self.settled = over
             self._wait()
             return None
-        return self._compare(log, whole, entity)
+        return self._ask(log, logged, entity)
 
     @property
     def _said(self) -> Path:
@@ -120,12 +123,12 @@ class AttemptCopy:
 
     def _send(self, log: Path, entity: str, may_send: bool) -> Standing | None:
         over = self._over_at is not None
-        if over and self._whole_log(log) is None:
+        if over and self._last_logged(log) is None:
             self.settled = True  # an attempt that left no whole log gave no result either
             return None
         if self._is_too_late():
             self.settled = True
-            return "lacking"
+            return "failed"
         if not may_send:
             return None
         self._sending = self._calls.send(log, entity, self._said, live=not over)
@@ -146,31 +149,33 @@ class AttemptCopy:
         if self._over_at is None:
             return True
         log = self._log()
-        return log is not None and self._whole_log(log) is not None and self._now() - self._over_at < ENDING_S
+        return log is not None and self._last_logged(log) is not None and self._now() - self._over_at < ENDING_S
 
-    def _compare(self, log: Path, whole: TrackedRun, entity: str) -> Standing | None:
+    def _ask(self, log: Path, logged: int, entity: str) -> Standing | None:
         try:
-            online = self._calls.history(entity, self.tracking_id)
+            shown = self._calls.last_step(entity, self.tracking_id)
         except WandbUnavailable as error:
             self.reason = str(error)
             self._wait()
             raise
-        standing, self.reason = compare(whole, online)
-        if standing == "lacking" and not self._is_too_late():
-            self._wait()
-            self._mend(log, entity, online)
-            return None
-        self.settled = True
-        self._whole = None  # a study of days has hundreds of them
-        return standing
+        if shown is not None and shown >= logged:
+            self.settled, self.reason = True, ""
+            return "sent"
+        self.reason = "W&B knows no such run" if shown is None else f"W&B shows {shown} of {logged} steps"
+        if self._is_too_late():
+            self.settled = True
+            return "failed"
+        self._wait()
+        self._mend(log, entity, shown)
+        return None
 
-    def _mend(self, log: Path, entity: str, online: OnlineRun | None) -> None:
+    def _mend(self, log: Path, entity: str, shown: int | None) -> None:
         """Have sent what is not there, unless it may only be late."""
-        last = max(online.run.history, default=0) if online is not None else 0
+        last = shown or 0
         if self._last_at is None or last != self._last:
             self._last, self._last_at = last, self._now()
         went_well = _ended_well(log) or self._completed
-        if online is not None and self._now() - self._last_at < (SHOWN_S if went_well else CUT_S):
+        if shown is not None and self._now() - self._last_at < (SHOWN_S if went_well else CUT_S):
             return
         if last == 0:
             self._sending = self._calls.send(log, entity, self._said, live=False)
@@ -193,15 +198,15 @@ class AttemptCopy:
             return None
         return path if path.stat().st_size >= BEGUN_BYTES else None
 
-    def _whole_log(self, path: Path) -> TrackedRun | None:
-        """Return what a log holds that was closed, None while it is open."""
-        if self._whole is None:
+    def _last_logged(self, path: Path) -> int | None:
+        """Return the last step of a log that was closed, 0 where it has none, None while it is open."""
+        if self._logged is None:
             try:
                 found = read_log(path)
             except TrackingUnreadable:  # half of a record is there
                 return None
-            self._whole = found if found.ended else None
-        return self._whole
+            self._logged = max(found.history, default=0) if found.ended else None
+        return self._logged
 
 
 def _was_begun(log: Path) -> bool:

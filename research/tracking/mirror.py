@@ -183,7 +183,7 @@ class WandbMirror:
         key = run.run_id, attempt.number
         if key not in self._copies:
             self._copies[key] = AttemptCopy(run.run_id, attempt.number, self._folder(run, attempt), calls, self._now)
-            self._copies[key].settled = attempt.standing in ("same", "differs")
+            self._copies[key].settled = attempt.standing == "sent"
         return self._copies[key]
 
     def _go_on(self, viewer: WandbViewer, copy: AttemptCopy, run: RunState, attempt: AttemptState) -> None:
@@ -193,7 +193,7 @@ class WandbMirror:
             return
         url = page_of(viewer.pages, viewer.entity, self._online.project, copy.tracking_id)
         self._found.append(CopyFinding(run.run_id, attempt.number, url, standing, copy.reason))
-        if standing == "same":
+        if standing == "sent":
             self._files.add_checkpoint(run, attempt.number)
 
     def _finish(self, calls: WandbCalls, state: StudyState) -> None:

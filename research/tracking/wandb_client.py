@@ -3,12 +3,12 @@
     viewer {}                          who is logged in, and where W&B's pages are
     send {log, entity, project, live}  send an offline log, with `live` until it is closed
     complete {log, run, after}         go on with a run that holds the steps up to `after`: log the rest
-    history {path}                     what W&B holds of the run ENTITY/PROJECT/ID, by its public API
+    last_step {path}                   the last step that W&B shows of the run ENTITY/PROJECT/ID
     keep {run, artifact, files}        log files as an artifact of a run
 
 It prints its answer as one line of JSON, or ends with 1 and W&B's words on stderr. W&B's client may wait for a server
-for ever (`scan_history` has no time limit), so whoever starts this ends it, and it ends itself once its stdin does:
-then the controller is gone, and nobody sends one log twice at a time.
+for ever, so whoever starts this ends it, and it ends itself once its stdin does: then the controller is gone, and
+nobody sends one log twice at a time.
 """
 
 from __future__ import annotations
@@ -68,17 +68,15 @@ def _send(given: Given) -> Given:
     return {}
 
 
-def _history(given: Given) -> Given:
+def _last_step(given: Given) -> Given:
     import wandb
 
     try:
-        run = wandb.Api().run(given["path"])
+        return {"step": wandb.Api().run(given["path"]).lastHistoryStep}
     except (wandb.errors.CommError, ValueError) as error:
         if "Could not find" not in str(error):
             raise
-        return {"run": None}
-    rows = list(run.scan_history(use_cache=False))  # a cached history would hide an edited one
-    return {"run": {"id": run.id, "group": run.group or "", "config": dict(run.config), "rows": rows}}
+        return {"step": None}
 
 
 def _complete(given: Given) -> Given:
@@ -114,7 +112,7 @@ _COMMANDS: Mapping[str, Callable[[Given], Given]] = {
     "viewer": _viewer,
     "send": _send,
     "complete": _complete,
-    "history": _history,
+    "last_step": _last_step,
     "keep": _keep,
 }
 

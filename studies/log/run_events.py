@@ -24,7 +24,10 @@ from studies.records.run_specs import (
 )
 
 ENDINGS: Final = ("finished", "failed", "timeout", "stopped", "lost")
-STANDINGS: Final = ("sending", "same", "lacking", "differs")
+STANDINGS: Final = {
+    "sending": "sending", "sent": "sent", "failed": "failed", "same": "sent", "differs": "sent", "lacking": "failed",
+}  # fmt: skip
+"""How a copy stands, by the word for it in the log: the last three are of logs whose copies were compared."""
 
 
 def planned(builder: StateBuilder, event: Event, payload: Payload) -> None:
@@ -199,8 +202,11 @@ def copied(builder: StateBuilder, event: Event, payload: Payload) -> None:
         raise ImpossibleEvent(f"expected a standing of {', '.join(STANDINGS)}; found {standing!r}")
     if number not in [attempt.number for attempt in run.attempts]:
         raise ImpossibleEvent(f"there is no attempt {number} of run {run.run_id}; nothing to copy")
-    said = {"url": str(payload["url"]), "standing": standing, "standing_reason": str(payload.get("reason", ""))}
-    attempts = (replace(each, **said) if each.number == number else each for each in run.attempts)
+    stands, why = STANDINGS[standing], str(payload.get("reason", ""))
+    attempts = (
+        replace(each, url=str(payload["url"]), standing=stands, standing_reason=why) if each.number == number else each
+        for each in run.attempts
+    )
     builder.put_in_its_round(replace(run, attempts=tuple(attempts)))
 
 

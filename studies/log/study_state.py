@@ -69,9 +69,9 @@ class AttemptState:
     url: str = ""
     """Its page at W&B; empty where its log was not sent there."""
     standing: str = ""
-    """How W&B's copy of its log stands: `sending`, `same`, `lacking` or `differs`; empty where there is none."""
+    """How W&B's copy of its log stands: `sending`, `sent` or `failed`; empty where there is none."""
     standing_reason: str = ""
-    """What of the copy lacks, or differs first."""
+    """What of the copy is not there."""
 
 
 @dataclass(frozen=True, slots=True)

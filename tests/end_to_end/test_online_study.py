@@ -118,7 +118,7 @@ def test_a_study_is_copied_whole_though_wandb_is_down_and_its_controller_killed(
     check_results(home, state)
     for run in state.runs.values():
         (attempt,) = run.attempts
-        assert (attempt.standing, attempt.standing_reason) == ("same", "")
+        assert (attempt.standing, attempt.standing_reason) == ("sent", "")
         assert attempt.url == f"{standin.url}/standin/ajet/runs/{run.run_id}-a1"
         found = standin.run(f"{run.run_id}-a1")
         assert (found.group, found.state) == (STUDY, "finished")

@@ -1,4 +1,4 @@
-"""A stand-in for W&B's server on loopback, which the real `wandb` client logs to, syncs to and reads from.
+"""A stand-in for W&B's server on loopback, which the real `wandb` client logs to and syncs to.
 
 It answers what the client of the pinned version was seen to ask, keeps everything in memory, and fails where a test
 tells it to. It picks one plain rule where W&B's own server has rules that nobody here knows (a run that is started

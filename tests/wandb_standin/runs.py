@@ -75,12 +75,6 @@ class StoredRun:
         """Its id in answers."""
         return node_id("Run", self.name, self.project, self.entity)
 
-    def edit(self, at: int, **metrics: float) -> None:
-        """Change a row, as somebody with a key might."""
-        lines = self.streams[HISTORY]
-        offset = sorted(lines)[at]
-        lines[offset] = json.dumps({**json.loads(lines[offset]), **metrics})
-
     def gql(self) -> dict[str, Any]:
         """Return it as answers have it."""
         history = self.history

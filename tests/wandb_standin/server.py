@@ -94,8 +94,7 @@ class StandIn:
             "UpsertBucket": lambda: self.runs.upsert(given),
             "RunResumeStatus": lambda: {"model": _resumed(run, given)},
             "CreateRunFiles": lambda: {"createRunFiles": _run_files(run, given, base)},
-            "RunParquetHistory": lambda: _of(run, parquetHistory={"parquetUrls": [], "liveData": self._rows(run)[:1]}),
-            "HistoryPage": lambda: _of(run, history=[json.dumps(row) for row in _page(self._rows(run), given)]),
+            "RunHistoryKeys": lambda: {"project": {"run": run and {"historyKeys": self._keys(run)}}},
             "CreateArtifact": lambda: artifacts.create(given["input"]),
             "CreateArtifactManifest": lambda: artifacts.create_manifest(given, base),
             "CreateArtifactFiles": lambda: artifacts.create_files(given, base),
@@ -108,9 +107,9 @@ class StandIn:
             raise UnknownOperation(operation)
         return taught[operation]()
 
-    def _rows(self, run: StoredRun | None) -> list[dict[str, Any]]:
-        rows = [] if run is None else run.history
-        return rows[: len(rows) - self.withheld]
+    def _keys(self, run: StoredRun) -> dict[str, Any] | None:
+        shown = run.steps[: len(run.steps) - self.withheld]
+        return {"keys": {}, "lastStep": shown[-1], "sets": []} if shown else None
 
 
 _NOBODY: Mapping[str, Any] = {"edges": [], "pageInfo": {"endCursor": None, "hasNextPage": False}}
@@ -128,16 +127,7 @@ _FIXED: Mapping[str, Mapping[str, Any]] = {
     "ServerFeaturesQuery": {"serverInfo": {"features": []}},
     "OrganizationCoreWeaveOrganizationID": {"entity": {"organization": None}},
 }
-_ABOUT_A_RUN = ("Run", "RunState", "QueryRunInfo", "RunStoppedStatus", "RunHistoryKeys")
-
-
-def _of(run: StoredRun | None, **fields: Any) -> dict[str, Any]:
-    return {"project": {"run": None if run is None else fields}}
-
-
-def _page(rows: list[dict[str, Any]], given: Given) -> list[dict[str, Any]]:
-    found = [row for row in rows if given["minStep"] <= row.get("_step", 0) < given["maxStep"]]
-    return found[: given["pageSize"]]
+_ABOUT_A_RUN = ("Run", "RunState", "QueryRunInfo", "RunStoppedStatus")
 
 
 def _resumed(run: StoredRun | None, given: Given) -> dict[str, Any]:

@@ -199,7 +199,7 @@ def run_phase_s(state: StudyState) -> float | None:
 
 
 _TOKENS = ("prompt", "completion")
-_STANDINGS = {"same": "as logged", "sending": "not looked at yet", "lacking": "not whole", "differs": "not as logged"}
+_STANDINGS = {"sending": "not whole yet", "sent": "sent", "failed": "not whole"}
 
 
 def _price_facts(state: StudyState) -> list[Fact]:

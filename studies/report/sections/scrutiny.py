@@ -129,15 +129,14 @@ def _alarmed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
 
 
 def _copied(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
-    """W&B's copies: nothing rests on them, but whoever looks there sees other numbers than the report's."""
+    """W&B's copies: nothing rests on them, but whoever looks there may not see everything."""
     for run in state.runs.values():
         for attempt in run.attempts:
-            said = f"W&B's copy of run {run.run_id}, attempt {attempt.number}"
-            if attempt.standing == "differs":
-                why = "somebody changed it there, or it was sent twice; results are read from the log itself"
-                yield Remark("threat", f"{said} differs from its log ({one_line(attempt.standing_reason)}): {why}.")
-            elif attempt.standing == "lacking":
-                yield Remark("note", f"{said} was not whole when last looked at: {one_line(attempt.standing_reason)}.")
+            if attempt.standing == "failed":
+                yield Remark(
+                    "note", f"W&B's copy of run {run.run_id}, attempt {attempt.number} was not whole when last looked "
+                    f"at: {one_line(attempt.standing_reason)}.",
+                )  # fmt: skip
 
 
 def _touched(state: StudyState, evidence: Evidence) -> Iterator[Remark]:

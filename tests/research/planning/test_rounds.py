@@ -307,9 +307,9 @@ def test_a_planner_that_ends_a_later_round_after_its_aa_runs_has_not_declined_th
 def test_a_late_copy_of_an_earlier_round_s_run_is_kept_with_it() -> None:
     begun = events()[: begun_at()]
     name, run = next(iter(fold(begun).every_run.items()))
-    payload = {"run_id": name, "attempt": run.attempts[-1].number, "url": "http://here/1", "standing": "same"}
+    payload = {"run_id": name, "attempt": run.attempts[-1].number, "url": "http://here/1", "standing": "sent"}
     state = followed(begun, EventType.ATTEMPT_COPIED, payload)
-    assert state.every_run[name].attempts[-1].standing == "same"
+    assert state.every_run[name].attempts[-1].standing == "sent"
     assert state.rounds_before[0].runs[name].attempts[-1].url == "http://here/1"
 
 

@@ -69,10 +69,10 @@ def test_how_copies_stand_is_recorded_as_it_is_found_and_before_the_report(bench
     mirror.news = [CopyFinding(first, 1, page, "sending")]
     assert loop.tick().state.runs[first].attempts[0].standing == "sending"
     assert mirror.waits == 0, "no run waits for it"
-    mirror.last = [CopyFinding(first, 1, page, "differs", "step 3 was never logged")]
+    mirror.last = [CopyFinding(first, 1, page, "failed", "W&B shows 2 of 3 steps")]
     state = bench.drive(loop).state
     (attempt,) = state.runs[first].attempts
-    assert (attempt.url, attempt.standing, attempt.standing_reason) == (page, "differs", "step 3 was never logged")
+    assert (attempt.url, attempt.standing, attempt.standing_reason) == (page, "failed", "W&B shows 2 of 3 steps")
     assert state.status == "concluded"
     assert state.report is not None
     types = [event.type for event in bench.events()]
@@ -84,7 +84,7 @@ def test_how_a_copy_stands_is_not_lost_with_a_write_that_fails(bench: Bench, mon
     mirror = bench.mirror = WandbMirror(bench.home, STUDY, OnlineLogging(), print, print)
     loop = bench.loop()
     run, other = list(loop.tick().state.runs)[:2]
-    mirror._found += [CopyFinding(each, 1, "https://wandb.example/r", "same") for each in (run, other)]
+    mirror._found += [CopyFinding(each, 1, "https://wandb.example/r", "sent") for each in (run, other)]
     append, fails = EventLog.append, iter([True])
 
     def away_at_first(log: EventLog, event: Event) -> None:
@@ -96,7 +96,7 @@ def test_how_a_copy_stands_is_not_lost_with_a_write_that_fails(bench: Bench, mon
     with pytest.raises(StoreError):
         loop.tick()
     state = loop.tick().state
-    assert [state.runs[each].attempts[0].standing for each in (run, other)] == ["same", "same"]
+    assert [state.runs[each].attempts[0].standing for each in (run, other)] == ["sent", "sent"]
 
 
 def test_a_tick_says_what_began_and_ended(bench: Bench) -> None:

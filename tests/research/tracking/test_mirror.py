@@ -84,13 +84,13 @@ def mirror(home: Home, standin: StandIn, said: list[str]) -> WandbMirror:
 
 
 @pytest.mark.slow
-def test_a_finished_run_is_sent_compared_and_kept_with_its_checkpoint(home: Home, standin: StandIn) -> None:
+def test_a_finished_run_is_sent_and_kept_with_its_checkpoint(home: Home, standin: StandIn) -> None:
     run_id = Study(home).trained()
     said: list[str] = []
     with mirror(home, standin, said) as shown:
         shown.settle()
         url = f"{standin.url}/standin/ajet/runs/{run_id}-a1"
-        expected = [CopyFinding(run_id, 1, url, "sending"), CopyFinding(run_id, 1, url, "same")]
+        expected = [CopyFinding(run_id, 1, url, "sending"), CopyFinding(run_id, 1, url, "sent")]
         assert list(shown.found()) == expected
         waited(lambda: any(each.committed for each in standin.artifacts.by_id.values()))
     assert said == [f"W&B         {standin.url}/standin/ajet/groups/s1"]
@@ -114,10 +114,10 @@ def test_a_checkpoint_that_is_too_large_stays_and_is_said(
 
 
 @pytest.mark.slow
-def test_a_copy_that_was_found_to_be_the_same_is_left_alone(home: Home, standin: StandIn) -> None:
+def test_a_copy_that_was_sent_is_left_alone(home: Home, standin: StandIn) -> None:
     study = Study(home)
     run_id = study.trained()
-    study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing="same")
+    study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing="sent")
     with mirror(home, standin, []) as shown:
         waited(lambda: "GetDefaultEntity" in standin.seen)
         shown.settle()
@@ -133,16 +133,16 @@ def test_the_last_copies_of_an_earlier_round_are_still_sent_and_told(home: Home,
     study.answer()
     late, *others = study.state().runs
     for run_id in others:
-        study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing="same")
+        study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing="sent")
     write(home.attempt("s1", late, 1), f"{late}-a1", steps=3)
     study.begin_next()
     with mirror(home, standin, []) as shown:
         shown.settle()
         found = list(shown.found())
-    assert [(each.run_id, each.standing) for each in found] == [(late, "sending"), (late, "same")]
-    study.append(EventType.ATTEMPT_COPIED, run_id=late, attempt=1, url=found[-1].url, standing="same")
+    assert [(each.run_id, each.standing) for each in found] == [(late, "sending"), (late, "sent")]
+    study.append(EventType.ATTEMPT_COPIED, run_id=late, attempt=1, url=found[-1].url, standing="sent")
     (over,) = study.state().rounds_before
-    assert over.runs[late].attempts[0].standing == "same"
+    assert over.runs[late].attempts[0].standing == "sent"
 
 
 @pytest.mark.slow

@@ -226,17 +226,26 @@ def test_how_a_copy_at_wandb_stands_is_told_of_an_attempt_also_after_the_conclus
     before = state.runs[run_id].attempts[0]
     assert (before.url, before.standing, before.standing_reason) == ("", "", "")
     study.append(EventType.ATTEMPT_COPIED, **about, standing="sending")
-    study.append(EventType.ATTEMPT_COPIED, **about, standing="lacking", reason="step 4 is not there")
+    study.append(EventType.ATTEMPT_COPIED, **about, standing="failed", reason="W&B shows 3 of 4 steps")
     found = study.state()
-    said = {"url": about["url"], "standing": "lacking", "standing_reason": "step 4 is not there"}
+    said = {"url": about["url"], "standing": "failed", "standing_reason": "W&B shows 3 of 4 steps"}
     assert found.runs[run_id].attempts == (replace(before, **said),)
     assert found.verdicts == state.verdicts, "nothing follows from a copy"
+
+
+@pytest.mark.parametrize(("word", "standing"), [("same", "sent"), ("differs", "sent"), ("lacking", "failed")])
+def test_what_was_said_of_copies_when_they_were_compared_is_still_read(
+    study: Synthetic, word: str, standing: str
+) -> None:
+    run_id = next(iter(study.whole().runs))
+    study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url="https://wandb.example/r", standing=word)
+    assert study.state().runs[run_id].attempts[0].standing == standing
 
 
 @pytest.mark.parametrize("wrong", [{"attempt": 2}, {"standing": "fine"}, {"run_id": "nobody"}])
 def test_a_copy_of_nothing_is_refused(study: Synthetic, wrong: dict[str, Any]) -> None:
     run_id = next(iter(study.whole().runs))
-    about = {"run_id": run_id, "attempt": 1, "url": "https://wandb.example/r", "standing": "same"}
+    about = {"run_id": run_id, "attempt": 1, "url": "https://wandb.example/r", "standing": "sent"}
     study.append(EventType.ATTEMPT_COPIED, **{**about, **wrong})
     with pytest.raises(LogCorrupt, match=r"attempt\.copied"):
         study.state()

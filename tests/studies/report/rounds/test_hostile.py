@@ -107,7 +107,7 @@ def test_the_rule_by_which_nothing_more_is_asked_is_the_loops() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("standing", ["differs", "same"])
+@pytest.mark.parametrize("standing", ["failed", "sent"])
 def test_a_copy_of_an_earlier_rounds_log_that_is_looked_at_later_is_told_in_its_round(
     inquiry: Inquiry, tmp_path: Path, standing: str
 ) -> None:
@@ -115,6 +115,6 @@ def test_a_copy_of_an_earlier_rounds_log_that_is_looked_at_later_is_told_in_its_
     about = {"run_id": first.run_id, "attempt": 1, "url": "https://wandb.example/x", "standing": standing}
     page = built(inquiry.then(EventType.ATTEMPT_COPIED, **about, reason="step 3"), tmp_path / "s")
     assert f"| {first.run_id} | 1 | https://wandb.example/x |" in page
-    threat = f"W&amp;B's copy of run {first.run_id}, attempt 1 differs"
+    note = f"W&amp;B's copy of run {first.run_id}, attempt 1 was not whole"
     first_round = page[page.index("## Round 1 of") : page.index("## Round 2 of")]
-    assert (threat in first_round) == (standing == "differs")
+    assert (note in first_round) == (standing == "failed")

@@ -145,19 +145,19 @@ def test_a_large_study_at_the_ceiling_says_so_and_not_that_it_is_small(study: Sy
 
 
 @pytest.mark.slow
-def test_pages_at_wandb_are_linked_and_a_copy_that_differs_is_a_threat(study: Synthetic) -> None:
+def test_pages_at_wandb_are_linked_and_a_copy_that_is_not_whole_is_noted(study: Synthetic) -> None:
     first, second, third = list(study.whole().runs)[:3]
     assert "Weights" not in pages(study)[1].text
     url = "https://wandb.example/lab/ajet/runs/"
     for run_id, at, more in (
-        (first, f"{url}{first}-a1", {"standing": "same"}),
-        (second, f"{url}{second}-a1", {"standing": "differs", "reason": "step 3: loss is 1 at W&B, 2 in the log"}),
-        (third, "javascript:alert(1)", {"standing": "lacking", "reason": "W&B has 2 of 3 steps"}),
+        (first, f"{url}{first}-a1", {"standing": "sent"}),
+        (second, f"{url}{second}-a1", {"standing": "failed", "reason": "W&B shows 2 of 3 steps"}),
+        (third, "javascript:alert(1)", {"standing": "sending"}),
     ):
         study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url=at, **more)
     assert_golden("\n".join(line for line in said_of(study).split("\n") if "W&B" in line))
     markdown, page = pages(study)
-    assert "as logged" in markdown
+    assert "not whole: W&B shows 2 of 3 steps" in markdown.replace("&amp;", "&")
     assert f"{url}{first}-a1" in page.links
     assert not any(link.startswith("javascript") for link in page.links)
 
