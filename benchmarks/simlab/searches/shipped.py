@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Literal
 
 from research.design.power import planned_looks
 from research.design.screen_defaults import CONFIRMED, default_screen, default_seeds
@@ -47,6 +48,8 @@ class Shipped:
     """Seeds of each arm confirmed; None for the usual share of the budget."""
     telling: int | None = None
     """Steps after which runs are known to rank as at the end; None where nobody knows."""
+    sampler: Literal["surface", "tpe"] = "surface"
+    """What chooses and ranks a screen's candidates; as shipped, the response surface."""
 
     def search(self, world: World, control: Configuration, budget: float, seed: int) -> SearchOutcome:
         """Search a world for at most `budget` machine hours."""
@@ -71,6 +74,8 @@ class Shipped:
         screen = default_screen(
             knobs, runs, steps=world.steps, seeds=seeds, confirmed=self.confirmed, seed=seed, telling=self.telling
         )
+        if screen is not None and self.sampler != "surface":
+            screen = screen.model_copy(update={"sampler": self.sampler, "bound": None})
         first = seed + CONFIRMING
         return design_of(control, screen, range(first, first + seeds)) if screen else None
 
