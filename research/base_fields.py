@@ -21,12 +21,7 @@ _OWN: Final = {"seed", "tracking"}
 def fixed_fields(base: Job) -> dict[str, Any]:
     """Return the fields of a base job that were said, or are not as in every other job, as JSON values."""
     held, usual = base.model_dump(mode="json", exclude=_OWN), Job.usual(base.model, base.lora_rank)
-    first = Job.recorded({}).model_dump(mode="json")  # of a study that an earlier version began
-    return {
-        name: value
-        for name, value in held.items()
-        if name in base.model_fields_set or value not in (usual[name], first[name])
-    }
+    return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual[name]}
 
 
 def fixed_text(base: Job) -> str:

@@ -2,8 +2,8 @@
 
 Two jobs with equal fields describe the same training; nothing else (environment variables, client flags)
 changes what is learned. A field that a study may vary carries a `Tunable`: the words it is known by in the
-field and the values worth trying. `ajet job explain` prints this file's descriptions. How a later release adds a field
-or changes a default is in `swarm.job_schema`.
+field and the values worth trying. `ajet job explain` prints this file's descriptions. How a field is added is in
+`swarm.canonical`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
-from swarm.job_schema import Versioned, is_record
+from swarm.canonical import Canonical, is_record
 from swarm.verl_fields import VerlFields, taught
 
 
@@ -60,10 +60,10 @@ def _named(name: str) -> str:
 AgentName = Annotated[str, AfterValidator(_named)]
 
 
-class TinyModel(Versioned):
+class TinyModel(Canonical):
     """A tiny causal LM made on the spot from a seed: nothing is downloaded, and it is cached by its hash."""
 
-    first_fields: ClassVar[frozenset[str]] = frozenset({"kind", "seed", "hidden_size", "layers", "warm_start_steps"})
+    added_fields: ClassVar = frozenset({"head_size"})
 
     kind: Literal["tiny"] = "tiny"
     """Always `tiny`."""
@@ -80,10 +80,10 @@ class TinyModel(Versioned):
     verl: vLLM on a CPU takes no fewer."""
 
 
-class PathModel(Versioned):
+class PathModel(Canonical):
     """A Hugging Face causal LM in a local folder (config, safetensors, tokenizer with a chat template)."""
 
-    first_fields: ClassVar[frozenset[str]] = frozenset({"kind", "path"})
+    added_fields: ClassVar = frozenset({"warm_start_steps", "sha256"})
 
     kind: Literal["path"] = "path"
     """Always `path`."""
@@ -100,12 +100,10 @@ class PathModel(Versioned):
 ModelSpec = Annotated[TinyModel | PathModel, Field(discriminator="kind")]
 
 
-class Tracking(Versioned):
+class Tracking(Canonical):
     """Where the server logs its metrics: a Weights & Biases run, written offline unless told otherwise."""
 
-    first_fields: ClassVar[frozenset[str]] = frozenset(
-        {"project", "group", "name", "run_id", "directory", "mode", "config"}
-    )
+    added_fields: ClassVar = frozenset({"tags"})
 
     project: str = "ajet"
     """W&B project. Default `ajet`."""
@@ -125,19 +123,6 @@ class Tracking(Versioned):
     """Tags of the run, of 64 characters at most; a study gives its id, the arm and the phase. Default: none."""
 
 
-_FIRST_FIELDS = frozenset(
-    {
-        "environment", "model", "backend", "algorithm", "seed", "steps", "episodes_per_step", "group_size",
-        "learning_rate", "lr_schedule", "lr_warmup_steps", "lr_final_fraction", "temperature", "epochs", "minibatches",
-        "clip_ratio", "clip_ratio_high", "dual_clip", "kl_coef", "kl_estimator", "entropy_coef", "normalize_advantage",
-        "weight_decay", "max_grad_norm", "batch_rule", "surplus_groups", "pool_bytes", "streams", "loss_weighting",
-        "merging", "micro_batch_tokens", "gradient_checkpointing", "lora_rank", "lora_alpha", "max_staleness",
-        "rollout_correction", "correction_cap", "mismatch_limit", "foreign_sampling", "max_tokens", "max_context",
-        "max_concurrency", "kv_cache_bytes", "engine", "device", "dtype", "lease_ttl_s", "drain_timeout_s",
-        "checkpoint_every", "checkpoints_kept", "tracking",
-    }
-)  # fmt: skip
-"""The fields of the first release. A new one is not added here (`swarm.job_schema`)."""
 _APART = {"tracking"}
 """Fields that train nothing: jobs that differ in them are the same."""
 _MAY_CHANGE = {
@@ -155,11 +140,13 @@ def usual_rate(model: ModelSpec, lora_rank: int) -> float:
     return 5e-4 if lora_rank else 2e-5
 
 
-class Job(Versioned):
+class Job(Canonical):
     """What a swarm server trains: model, environment, algorithm, batch, optimiser and limits."""
 
-    first_fields: ClassVar[frozenset[str]] = _FIRST_FIELDS
-    earlier_defaults: ClassVar[tuple[Mapping[str, Any], ...]] = ({"max_context": 256, "learning_rate": 1e-3},)
+    added_fields: ClassVar = frozenset({
+        "start_from", "missing_stream", "missing_stream_s", "mask_truncated", "evaluate_after", "eval_every",
+        "evaluation_episodes", "verl", "train_agents",
+    })  # fmt: skip
 
     environment: str = "guess"
     """Name of the environment the model is warm-started on and the built-in agents play. Default `guess`."""
@@ -581,11 +568,11 @@ class Job(Versioned):
         return json.dumps(self._without(_APART), sort_keys=True, separators=(",", ":"))
 
     def digest(self) -> str:
-        """Return the sha256 of `canonical()`, in hex. No later release changes it (`swarm.job_schema`)."""
+        """Return the sha256 of `canonical()`, in hex: a field that is added later does not change it."""
         return hashlib.sha256(self.canonical().encode()).hexdigest()
 
     def same(self, other: Job) -> bool:
-        """Return whether both mean the same, whichever releases wrote them."""
+        """Return whether both mean the same training."""
         return self._without(_APART) == other._without(_APART)
 
     def continues(self, other: Job) -> bool:

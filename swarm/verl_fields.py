@@ -9,15 +9,17 @@ from typing import Any, ClassVar, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from swarm.job_schema import Versioned
+from swarm.canonical import Canonical
 from swarm.verl_names import Named, require_known
 
 _SPREAD = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated"}
 """Fields that say where a training is computed, with any of which it may go on: no step depends on them."""
 
 
-class CriticFields(Versioned):
+class CriticFields(Canonical):
     """How the critic of the estimator `gae` learns, and how its values become advantages."""
+
+    added_fields: ClassVar = frozenset({"learning_rate", "clip_range", "discount", "gae_lambda"})
 
     learning_rate: float = Field(default=1e-5, ge=0, le=1)
     """The critic's step size, the same at each update: the job's schedule is the policy's. Default 1e-5."""
@@ -31,10 +33,13 @@ class CriticFields(Versioned):
     alone, 1 the reward alone. Default 1."""
 
 
-class VerlFields(Versioned):
+class VerlFields(Canonical):
     """The fields of the backend `verl`."""
 
-    first_fields: ClassVar[frozenset[str]] = frozenset({"address", "trainers", "replicas", "tensor_parallel"})
+    added_fields: ClassVar = frozenset({
+        "inference_engine", "gpu_memory", "colocated", "advantage_estimator", "policy_loss", "critic",
+        "rollout_correction",
+    })  # fmt: skip
 
     address: str | None = Field(default=None, min_length=1, max_length=256)
     """Address of a Ray cluster that runs, `HOST:PORT`. Default None: Ray is started on the server's machine, for this

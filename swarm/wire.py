@@ -7,7 +7,7 @@
     GET  /status                                      -> Status        (any role)
     POST /episodes                     BeginRequest   -> Lease         (client, admin)
     POST /episodes/{id}/heartbeat                     -> Ack           (lease token)
-    POST /episodes/{id}/end            EndRequest     -> Ack           (lease token; with ?tokens=true EndAck)
+    POST /episodes/{id}/end            EndRequest     -> EndAck        (lease token)
     POST /episodes/{id}/abort          AbortRequest   -> Ack           (lease token)
     POST /episodes/{id}/prepare        PrepareRequest -> Ack           (lease token; a team's first phase)
     POST /episodes/{id}/commit                        -> Ack           (lease token; its second)
@@ -121,7 +121,7 @@ class Status(_Wire):
     loaded."""
     job_digest: str | None = None
     """Digest of the loaded job, None before one is loaded. A client that finds another one than its own job's asks for
-    the job: two may mean the same (`swarm.job_schema`)."""
+    the job: two may mean the same (`swarm.canonical`)."""
     group_size: int | None = None
     """Episodes a client plays per task in the loaded job."""
     step: int = 0
@@ -144,13 +144,11 @@ class Status(_Wire):
     """Evaluation episodes of `policy_version` that training waits for (a job's `evaluate_after` or `eval_every`): those
     that have not ended in the evaluation, of one client, that is the furthest."""
     evaluation_episodes: int = 0
-    """How many a whole evaluation has while training waits for one; 0 from servers of before."""
+    """How many a whole evaluation has while training waits for one."""
     evaluation: EvaluationSummary | None = None
     """The last evaluation of a job's `eval_every`; None before there is one."""
     best: EvaluationSummary | None = None
     """The best of these, whose checkpoint is kept. It was chosen for its score, so the score is optimistic."""
-    code_labels: bool = False
-    """It takes a `code` with the beginning of an episode and a `reason` with a release; older servers refuse them."""
     metrics: Mapping[str, float] = Field(default_factory=dict)
     """Metrics of the last finished step, by verl's names (`critic/rewards/mean`, ...)."""
     stillness: Stillness | None = None
@@ -191,7 +189,7 @@ class BeginRequest(_Wire):
     """Seconds the episode may take. A full batch that waits for it does so for as long at most, and only while its
     client is heard of. None (default): heartbeats alone keep it for 600 s after its last model call."""
     code: Digest | None = None
-    """sha256 of the files of the agent that plays it; sent to a server alone that says `code_labels`."""
+    """sha256 of the files of the agent that plays it."""
 
     @field_validator("task_id")
     @classmethod
@@ -277,7 +275,7 @@ class Ack(_Wire):
 
 
 class EndAck(Ack):
-    """The answer to the end of an episode; its tokens are told to clients that ask for them.
+    """The answer to the end of an episode.
 
     `dropped`, with its reason: it ended, and nothing of it can be trained (it made no calls, the job is finished).
     """
@@ -325,7 +323,7 @@ class ReleaseRequest(_Wire):
 
     secret: str = Field(min_length=32, max_length=128)
     reason: ReleaseReason = "owner_died"
-    """Why they are given up; sent to a server alone that says `code_labels`, where it is not the default."""
+    """Why they are given up."""
 
 
 class Released(_Wire):
@@ -413,8 +411,7 @@ class CheckpointList(_Wire):
     """Whose they are: the loaded job's, else the newest training's; None where nothing was trained yet."""
     checkpoints: tuple[CheckpointSummary, ...]
     best: EvaluationSummary | None = None
-    """The evaluation (`eval_every`) for which the checkpoint of its step is kept. Sent with `?labels=true` alone:
-    clients of before refuse it."""
+    """The evaluation (`eval_every`) for which the checkpoint of its step is kept."""
 
 
 EpisodeState = Literal["open", "prepared", "ended", "in_step", "consumed", "aborted", "fenced", "dropped"]
@@ -503,8 +500,7 @@ class CallRecord(_Wire):
     truncated: bool | None = None
     """The answer was cut short (a token limit, a stop string); None where no renderer was at hand to tell."""
     reward: float | None = Field(default=None, exclude_if=lambda value: value is None)
-    """What the call is worth; absent where no call of its episode has a reward of its own, and, as `agent`, without
-    `?labels=true`: clients of before refuse it."""
+    """What the call is worth; absent where no call of its episode has a reward of its own."""
     agent: str | None = Field(default=None, exclude_if=lambda value: value is None)
     """The agent that made it, as it said; absent where it did not."""
 

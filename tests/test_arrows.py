@@ -17,7 +17,7 @@ BENCHMARKS = ("simlab", "rig", "source", "performance")
 """Packages beside the rooms, in `benchmarks/`: they import of the rooms, and no room of them."""
 LIGHT = tuple(
     f"swarm.{name}" for name in (
-        "client", "environments", "job", "job_schema", "verl_fields", "verl_names", "arguments", "wire", "snapshot",
+        "client", "environments", "job", "canonical", "verl_fields", "verl_names", "arguments", "wire", "snapshot",
         "errors", "models", "entry_points",
     )
 )  # fmt: skip
@@ -108,7 +108,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "snapshot",
         "job wire connections",
         "verl_fields",
-        "errors job_schema entry_points",
+        "errors canonical entry_points",
         "verl_names",
         "arguments",
     ),

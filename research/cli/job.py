@@ -20,8 +20,7 @@ app = typer.Typer(help="Jobs: what a swarm server trains.", no_args_is_help=True
 
 HOW_TO_WRITE_ONE = (
     'A job file is a JSON object of such fields: {"steps": 80, "model": {"kind": "tiny", "layers": 4}}. What it leaves '
-    f'out has its default; "schema_version": {1 + len(Job.earlier_defaults)} keeps the defaults of today in releases '
-    "to come."
+    "out has its default."
 )
 
 

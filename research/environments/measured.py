@@ -45,11 +45,7 @@ class MeasuredEnvironment(BaseModel):
     measured_at: str
     """UTC, in ISO 8601."""
     job: Mapping[str, Any] = {}
-    """Job fields that were not at their defaults, but for environment and model, and what `conditions_of` names.
-
-    Earlier versions left out all that was at its default, and could not be asked for a warm start of a folder's model:
-    what is missing was so.
-    """
+    """Job fields that were not at their defaults, but for environment and model, and what `conditions_of` names."""
     faults: tuple[str, ...] | None = None
     """What its check without a model found; None with a model, and where a version that kept none wrote it."""
     calls_per_episode: float | None = None
@@ -154,13 +150,13 @@ def _same(one: MeasuredEnvironment, other: MeasuredEnvironment) -> bool:
 
 
 def _conditions(known: MeasuredEnvironment) -> dict[str, Any]:
-    """Return the conditions of a measurement; what its file does not say was at the first release's default."""
-    return {name: known.job.get(name, value) for name, value in _first().items()}
+    """Return the conditions of a measurement; one that its file does not say is None, and no job's."""
+    return {**{name: known.job.get(name) for name in _names()}, _WARM_START: known.job.get(_WARM_START, 0)}
 
 
 @cache
-def _first() -> Mapping[str, Any]:
-    return {**conditions_of(Job.recorded({})), _WARM_START: 0}
+def _names() -> frozenset[str]:
+    return frozenset(conditions_of(Job()))
 
 
 def _name(found: MeasuredEnvironment) -> str:

@@ -26,8 +26,6 @@ from studies.records.sentences import setting
 from studies.report.rounds.recipe import BetterValue, SettingRecipe, apart, holds, in_words, recipes
 from swarm.job import Job
 
-_VERSION: Final = "schema_version"
-"""What a job file says beside its fields: whose defaults those have that it leaves out."""
 _NO_PART: Final = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
 """Fields of a job that are a run's or a metric's own."""
 
@@ -56,7 +54,7 @@ class Recipe:
     """A job, what of it was confirmed, and what a reader must know of it."""
 
     job: Mapping[str, JsonValue]
-    """As a job file has it: what it leaves out has the default of its schema version."""
+    """As a job file has it: what it leaves out has its default."""
     confirmed: tuple[ConfirmedValue, ...]
     apart: tuple[str, ...]
     """Values that were never confirmed together, each pair a sentence."""
@@ -159,12 +157,11 @@ def _valid(job: Mapping[str, JsonValue]) -> dict[str, Any] | None:
 
 
 def _file(job: Mapping[str, JsonValue], said: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return a job as a file has it: its schema version, its environment, what was confirmed, what is not usual."""
+    """Return a job as a file has it: its environment, what was confirmed, what is not usual."""
     known = Job.recorded(job)
     usual = Job.usual(known.model, known.lora_rank)
-    own = {
+    return {
         name: value
         for name, value in job.items()
         if name not in _NO_PART and (name == "environment" or name in said or value != usual.get(name))
     }
-    return {_VERSION: 1 + len(Job.earlier_defaults), **own}

@@ -28,8 +28,6 @@ from studies.records.planner_words import PlannerWords
 from studies.records.verdict import Verdict
 
 Payload = Mapping[str, Any]
-UNRELEASED: Final = "An ajet from before version 0.1.0 wrote it; this one reads studies of 0.1.0 and later"
-"""What is said of an event in a form that no release wrote."""
 
 
 OF_A_ROUND: Final = (
@@ -82,7 +80,7 @@ class StateBuilder:
     decided: dict[str, Decision] = field(default_factory=dict)
     judged_short: dict[tuple[str, Phase], int] = field(default_factory=dict)
     stands: set[str] = field(default_factory=set)
-    """Hypotheses whose verdict stands though a run of its look began later: earlier versions judged them again."""
+    """Hypotheses whose verdict stands though a run of its look began later."""
     contexts: dict[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
     questions: list[AskedApproval] = field(default_factory=list)
     open_question: AskedApproval | None = None
@@ -203,8 +201,7 @@ class StateBuilder:
     def reopen_by(self, spec: RunSpec) -> None:
         """A run begins after its look was judged without it: the claims that it is of are open again.
 
-        Where a test was made, its level is spent. What others came to stands, though a log of an earlier version may
-        form it once more.
+        Where a test was made, its level is spent. What others came to stands.
         """
         if spec.phase == "replicate":
             found = [name for name, verdict in self.replications.items() if self._is_of(verdict, spec)]

@@ -7,7 +7,7 @@ the log holds them and nothing changes.
 from __future__ import annotations
 
 from studies.inquiry.ledger import Ledgers, OverdrawnLedger
-from studies.log.builder import UNRELEASED, ImpossibleEvent, Payload, StateBuilder
+from studies.log.builder import ImpossibleEvent, Payload, StateBuilder
 from studies.log.event import Event
 from studies.log.study_state import Amended, Decision, Stamp, VerdictContext, Veto
 from studies.records.design import Arm, Design, Hypothesis
@@ -53,7 +53,7 @@ def locked(builder: StateBuilder, event: Event, payload: Payload) -> None:
     _require_place(builder, design)
     builder.design = builder.locked_design = design
     builder.design_hash = found
-    builder.lock_file = _lock_file(payload)
+    builder.lock_file = str(payload["file"])
     builder.locked = Stamp(event.seq, event.ts)
 
 
@@ -72,12 +72,6 @@ def _require_place(builder: StateBuilder, design: Design) -> None:
         ledgers.stake(design)
     except OverdrawnLedger as error:
         raise ImpossibleEvent(f"the lock of round {builder.round} is not what the ledgers give it: {error}") from error
-
-
-def _lock_file(payload: Payload) -> str:
-    if not isinstance(name := payload.get("file"), str):
-        raise ImpossibleEvent(f"it does not name the lock's file. {UNRELEASED}")
-    return name
 
 
 def amended(builder: StateBuilder, event: Event, payload: Payload) -> None:
@@ -177,10 +171,9 @@ def _settled_before(builder: StateBuilder, verdict: Verdict) -> dict[str, Verdic
 def _judge_look(builder: StateBuilder, verdict: Verdict) -> None:
     name = verdict.hypothesis
     if (before := builder.verdicts.get(name)) is not None:
-        again = name in builder.stands
-        if (before.final or builder.settling(name)) and not again:
+        if before.final or builder.settling(name):
             raise ImpossibleEvent(f"the final verdict on {name} stands; expected no other")
-        if verdict.look <= before.look and not again:
+        if verdict.look <= before.look:
             raise ImpossibleEvent(f"{name} was judged at look {before.look} before; expected a later one")
         builder.interim.append(builder.verdicts.pop(name))
         builder.decided.pop(name, None)

@@ -68,8 +68,6 @@ log = logging.getLogger(__name__)
 _SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
 _POLL_S = 0.2
 EPISODE_TIMEOUT_S = 600.0
-_LABELS = "?labels=true"
-"""Asks for fields that clients of earlier versions refuse; where nothing needs it, servers of before heed no query."""
 ExportFormat = Literal["openenv", "parquet"]
 
 
@@ -89,14 +87,13 @@ class AsyncSwarmClient:
 
     `token` is a role token of the server (admin for jobs, client for episodes); `owner` is shown in its logs, with a
     mark by which a client that is started again takes over from one that was killed (`swarm.client.succession`).
-    `code`, the sha256 of the agent's files, labels the episodes it begins, where the server can take that.
+    `code`, the sha256 of the agent's files, labels the episodes it begins.
     """
 
     def __init__(self, url: str, token: str, *, owner: str | None = None, code: str | None = None) -> None:
         self._transport = Transport(url)
         self._token = token
         self._code = code
-        self._labels: bool | None = None
         self._succession = Succession(url, owner or f"{socket.gethostname()}:{os.getpid()}")
 
     @classmethod
@@ -139,11 +136,9 @@ class AsyncSwarmClient:
         """Return what the server is doing; Unreachable where it does not say so `within_s`, if that is given."""
         try:
             async with asyncio.timeout(within_s):
-                found = await self._transport.ask(Status.model_validate, "GET", "/status", self._token)
+                return await self._transport.ask(Status.model_validate, "GET", "/status", self._token)
         except TimeoutError:
             raise self._silent(within_s) from None
-        self._labels = found.code_labels
-        return found
 
     async def job(self) -> Job | None:
         """Return the loaded job, or None."""
@@ -190,7 +185,7 @@ class AsyncSwarmClient:
             )
         except ValidationError as error:
             raise wrong_value(error) from None
-        return Episode(self._transport, await self._begin(asked), task, tells_tokens=bool(self._labels))
+        return Episode(self._transport, await self._begin(asked), task)
 
     async def begin_next(
         self, tasks: StreamTasks[TaskT], *, wait_s: float = 0.0, timeout_s: float | None = None
@@ -203,7 +198,7 @@ class AsyncSwarmClient:
         lease = await self._begin(
             BeginRequest(tasks=tasks.digest, stream=tasks.stream, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s)
         )
-        return Episode(self._transport, lease, tasks[lease.task_id], tells_tokens=bool(self._labels))
+        return Episode(self._transport, lease, tasks[lease.task_id])
 
     async def name_tasks(self, tasks: Iterable[TaskT], stream: str = "default") -> StreamTasks[TaskT]:
         """Name the tasks of a stream, in the order in which they are to be played; any number of clients share them.
@@ -233,20 +228,17 @@ class AsyncSwarmClient:
     async def give_up_open(self, reason: ReleaseReason) -> int:
         """Have the server fence what is open under this client's name, also by others that bear it within theirs.
 
-        Returns how many episodes that were. A server of an earlier version is not told the reason.
+        Returns how many episodes that were.
         """
         return (await self._release(self._succession.secret, reason)).episodes
 
     async def episodes(self, limit: int = 100) -> EpisodeList:
         """Return the newest episodes."""
-        labels = "&labels=true" if await self._takes_labels() else ""
-        path = f"/episodes?limit={limit}{labels}"
-        return await self._transport.ask(EpisodeList.model_validate, "GET", path, self._token)
+        return await self._transport.ask(EpisodeList.model_validate, "GET", f"/episodes?limit={limit}", self._token)
 
     async def episode(self, episode: str) -> EpisodeRecord:
         """Return one episode with every token; raises NotFound if there is none of this id."""
-        labels = "?labels=true" if await self._takes_labels() else ""
-        path = f"/episodes/{quote(episode, safe='')}{labels}"
+        path = f"/episodes/{quote(episode, safe='')}"
         return await self._transport.ask(EpisodeRecord.model_validate, "GET", path, self._token)
 
     async def export(self, to: Path, format: ExportFormat = "openenv", episode: str | None = None) -> int:
@@ -268,7 +260,7 @@ class AsyncSwarmClient:
 
     async def checkpoints(self) -> CheckpointList:
         """Return the checkpoints that are kept, the newest first."""
-        return await self._transport.ask(CheckpointList.model_validate, "GET", f"/checkpoints{_LABELS}", self._token)
+        return await self._transport.ask(CheckpointList.model_validate, "GET", "/checkpoints", self._token)
 
     async def snapshot(self, *, within_s: float | None = None) -> Snapshot:
         """Return what the server does at a glance; NotFound from a server of an earlier release, else as `status`."""
@@ -364,8 +356,7 @@ class AsyncSwarmClient:
 
     async def _begin(self, asked: BeginRequest) -> Lease:
         await self.take_over()
-        if self._code is not None and await self._takes_labels():
-            asked = asked.model_copy(update={"code": self._code})
+        asked = asked.model_copy(update={"code": self._code})
         body = asked.model_dump_json(exclude_none=True).encode()
         return await self._transport.ask(Lease.model_validate, "POST", "/episodes", self._token, body)
 
@@ -373,17 +364,8 @@ class AsyncSwarmClient:
         body = asked.model_dump_json(exclude_none=True).encode()
         return await self._transport.ask(TaskListKnown.model_validate, "POST", "/streams/tasks", self._token, body)
 
-    async def _takes_labels(self) -> bool:
-        """Return whether the server takes what says `code_labels`."""
-        if self._labels is None:
-            await self.status()
-        return bool(self._labels)
-
     async def _release(self, secret: str, reason: ReleaseReason = "owner_died") -> Released:
-        told = ReleaseRequest(secret=secret)
-        if reason != told.reason and await self._takes_labels():
-            told = ReleaseRequest(secret=secret, reason=reason)
-        body = told.model_dump_json(exclude_defaults=True).encode()
+        body = ReleaseRequest(secret=secret, reason=reason).model_dump_json().encode()
         found = await self._transport.ask(Released.model_validate, "POST", "/owners/release", self._token, body)
         log.info("event=took_over episodes=%d", found.episodes)
         return found

@@ -50,10 +50,9 @@ class Episode(Generic[TaskT]):
     one that is not. Neither can set a reward: `end` does, with the lease's own token.
     """
 
-    def __init__(self, transport: Transport, lease: Lease, task: TaskT, *, tells_tokens: bool = False) -> None:
+    def __init__(self, transport: Transport, lease: Lease, task: TaskT) -> None:
         self._transport = transport
         self._lease = lease
-        self._tells_tokens = tells_tokens or lease.kind == "eval"
         self.task = task
         self.last_call = time.monotonic()
         """When the server last heard of the episode (monotonic seconds)."""
@@ -153,11 +152,10 @@ class Episode(Generic[TaskT]):
         counts in the loss, beside others that count 1. Raises InvalidRequest, and leaves the episode open, for a reward
         that cannot be trained on (NaN, None, ...) or is for a call or agent that is not there; StoreUnavailable, with
         the episode still open to be ended again, where the server could not write it down. The answer tells the sampled
-        tokens of an evaluation, and of a training episode where the server is known to tell them.
+        tokens.
         """
-        counted = "?tokens=true" if self._tells_tokens else ""
         body = _said(end_request(reward, success, weight, by_call, by_agent)).encode()
-        return await self._post(EndAck, f"end{counted}", body)
+        return await self._post(EndAck, "end", body)
 
     async def prepare(
         self,

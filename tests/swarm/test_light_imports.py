@@ -9,7 +9,7 @@ from importlib import metadata
 import pytest
 from packaging.requirements import Requirement
 
-LIGHT = "swarm.errors swarm.wire swarm.job swarm.job_schema swarm.client swarm.environments swarm.models"
+LIGHT = "swarm.errors swarm.wire swarm.job swarm.canonical swarm.client swarm.environments swarm.models"
 
 IMPORTING = """
 import importlib

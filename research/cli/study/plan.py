@@ -22,7 +22,6 @@ from research.cli.study.request import (
     LookCount,
     MaxRuns,
     ModelPath,
-    OldModel,
     PlannerModel,
     PlannerName,
     Power,
@@ -72,7 +71,6 @@ def plan(
     backend: Backend = None,
     planner: PlannerName = "rules",
     planner_model: PlannerModel = None,
-    model: OldModel = None,
     budget: WallClock = DEFAULT_BUDGET,
     max_runs: MaxRuns = None,
     metric: Judged = [],  # noqa: B006

@@ -9,7 +9,6 @@ from typing import Annotated
 import typer
 
 from research.cli.output import warn
-from research.errors import PlannerUnready
 from research.planners.factory import BUILT_IN, planner_names
 from research.servers.names import BadServer
 from research.servers.running import SERVER
@@ -28,14 +27,6 @@ def refuse_server(server: str | None) -> None:
         )
     if elsewhere := os.environ.get(SERVER):
         warn(f"{SERVER} is set ({elsewhere[:80]}), and is not asked: a study has servers of its own, on this machine")
-
-
-def refuse_model(name: str | None) -> None:
-    """Refuse `--model`, which named the planner's model before the name was needed for the model that is trained."""
-    if name is not None:
-        raise PlannerUnready(
-            f"expected --planner-model, which names the model that plans; found --model {name}; rename it"
-        )
 
 
 OtherServer = Annotated[str | None, typer.Option("--server", hidden=True, callback=refuse_server, expose_value=False)]
@@ -86,8 +77,6 @@ PlannerName = Annotated[
     str, typer.Option(help=f"Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint){_BROUGHT}.")
 ]
 PlannerModel = Annotated[str | None, typer.Option(help="Name of the language model that plans, for `--planner llm`.")]
-OldModel = Annotated[str | None, typer.Option("--model", hidden=True, callback=refuse_model, expose_value=False)]
-"""An option of old commands."""
 WallClock = Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")]
 MaxRuns = Annotated[int | None, typer.Option(min=4, help="Most training runs.")]
 Effect = Annotated[

@@ -22,7 +22,6 @@ from research.cli.study.request import (
     LookCount,
     MaxRuns,
     ModelPath,
-    OldModel,
     OtherServer,
     PlannerModel,
     PlannerName,
@@ -65,7 +64,6 @@ def research(
     backend: Backend = None,
     planner: PlannerName = "rules",
     planner_model: PlannerModel = None,
-    model: OldModel = None,
     budget: WallClock = DEFAULT_BUDGET,
     max_runs: MaxRuns = None,
     metric: Judged = [],  # noqa: B006

@@ -47,8 +47,8 @@ async def awaited(client: AsyncSwarmClient, episodes: int | None) -> AsyncIterat
         if episodes is not None and status.policy_version != played:  # else it forgot what was played
             _require(status, episodes)
         between = time.monotonic() - since
-        begun = status.policy_version == played
-        yield AwaitedEvaluation(status.policy_version, status.awaited_evaluations if begun else _whole(status))
+        left = status.awaited_evaluations if status.policy_version == played else status.evaluation_episodes
+        yield AwaitedEvaluation(status.policy_version, left)
         since, played = time.monotonic(), status.policy_version
         await asyncio.sleep(UNSEEN * between)
 
@@ -79,16 +79,11 @@ async def _statuses(client: AsyncSwarmClient) -> AsyncIterator[Status]:
         heard = time.monotonic()  # what was done with it took its time
 
 
-def _whole(status: Status) -> int:
-    """Return how many episodes the evaluation has that is waited for; servers of before do not tell."""
-    return status.evaluation_episodes or status.awaited_evaluations
-
-
 def _require(status: Status, episodes: int) -> None:
-    if _whole(status) != episodes:
+    if status.evaluation_episodes != episodes:
         raise InvalidRequest(
             f"expected a server that waits for {episodes} evaluation episodes of version {status.policy_version}; "
-            f"found one that waits for {_whole(status)}: play as many as its job's evaluation_episodes"
+            f"found one that waits for {status.evaluation_episodes}: play as many as its job's evaluation_episodes"
         )
 
 

@@ -65,12 +65,6 @@ def control_handlers(server: SwarmServer) -> Mapping[str, Handler]:
     }
 
 
-class _EndQuery(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    tokens: bool = False
-
-
 class _AbortQuery(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -116,9 +110,8 @@ class _Handlers:
         return self._server.training.rollout.heartbeat(asked.holder)
 
     async def end(self, asked: Authorised) -> Response:
-        left_out: set[str] = set() if asked.query(_EndQuery).tokens else {"tokens", "refused", "refusal"}
         ended = await self._server.training.rollout.end(asked.holder, await asked.body(EndRequest))
-        return json_response(ended.model_dump_json(exclude=left_out, exclude_none=True).encode())
+        return json_response(ended.model_dump_json(exclude_none=True).encode())
 
     async def abort(self, asked: Authorised) -> Ack:
         aborted = await asked.body(AbortRequest)
@@ -135,7 +128,7 @@ class _Handlers:
     async def outcome(self, asked: Authorised) -> Ack:
         return await self._server.training.rollout.teams.outcome(asked.holder)
 
-    async def streams(self, asked: Authorised) -> StreamList:
+    async def streams(self, _: Authorised) -> StreamList:
         return self._server.training.rollout.streams()
 
     async def share(self, asked: Authorised) -> StreamList:

@@ -161,11 +161,6 @@ _MODELS: JsonSchema = {
 }
 _HEALTH: JsonSchema = {"type": "object", "required": ["status"], "properties": {"status": {"const": "ok"}}}
 _LIMIT: JsonSchema = {"type": "integer", "minimum": 1, "maximum": 10_000, "default": 100}
-_LABELS: JsonSchema = {
-    "type": "boolean",
-    "default": False,
-    "description": "with the fields that clients of earlier versions do not know and refuse",
-}
 _SAMPLES: Mapping[str, JsonSchema] = {
     "format": {"type": "string", "enum": ["openenv", "parquet"], "default": "openenv"},
     "episode": {"type": "string", "description": "one episode; all that are known when left out"},
@@ -238,7 +233,6 @@ OPERATIONS: tuple[Operation, ...] = (
         uses=_LEASE,
         body=EndRequest,
         answer=EndAck,
-        query={"tokens": {"type": "boolean", "default": False}},
         fails=(409, 410),
     ),
     Operation(
@@ -287,7 +281,7 @@ OPERATIONS: tuple[Operation, ...] = (
         "List the newest episodes.",
         ANYONE,
         answer=EpisodeList,
-        query={"limit": _LIMIT, "labels": _LABELS},
+        query={"limit": _LIMIT},
     ),
     Operation(
         "episode",
@@ -296,7 +290,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "Return one episode with every token.",
         ANYONE,
         answer=EpisodeRecord,
-        query={"labels": _LABELS},
     ),
     Operation(
         "samples",
@@ -314,7 +307,6 @@ OPERATIONS: tuple[Operation, ...] = (
         "List the kept checkpoints with their sizes.",
         ANYONE,
         answer=CheckpointList,
-        query={"labels": _LABELS},
     ),
     Operation(
         "events",

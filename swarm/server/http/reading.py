@@ -9,14 +9,13 @@ from collections.abc import Mapping
 from functools import cache
 
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.main import IncEx
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Message, Receive, Scope, Send
 
 from swarm.server.http.http import Presence, json_response
 from swarm.server.http.prometheus import MEDIA as PROMETHEUS
 from swarm.server.http.prometheus import exposition
-from swarm.server.http.routes import Authorised, Handler, LabelsQuery
+from swarm.server.http.routes import Authorised, Handler
 from swarm.server.http.schema import openapi
 from swarm.server.service.core import SwarmServer
 from swarm.server.service.export import MEDIA, Export, ExportFormat, Exports
@@ -25,7 +24,7 @@ from swarm.server.shared.event_stream import EVENT_ID
 from swarm.server.watching.history import HistoryQuery, history
 from swarm.server.watching.snapshots import snapshot_of
 from swarm.snapshot import HistoryPage, Snapshot
-from swarm.wire import EXPORT_HEADER
+from swarm.wire import EXPORT_HEADER, CheckpointList, EpisodeList, EpisodeRecord
 
 log = logging.getLogger(__name__)
 
@@ -37,7 +36,7 @@ class _Query(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class _ListQuery(LabelsQuery):
+class _ListQuery(_Query):
     limit: int = Field(default=LISTED, ge=1, le=MOST_LISTED)
 
 
@@ -49,13 +48,6 @@ class _SamplesQuery(_Query):
 class _EventsQuery(_Query):
     after: str | None = Field(default=None, pattern=EVENT_ID)
     wait_s: float | None = Field(default=None, ge=0, le=86_400, allow_inf_nan=False)
-
-
-_LATER_LISTED = {"episodes": {"__all__": {"code", "refusals", "refusal"}}}
-_LATER_OF_CALLS: IncEx = {"__all__": {"reward", "agent"}}
-_LATER_RECORDED: Mapping[str, IncEx | bool] = {
-    "code": True, "refusals": True, "refusal": True, "record": _LATER_OF_CALLS,
-}  # fmt: skip
 
 
 def reading_handlers(server: SwarmServer, keep_alive_s: float) -> Mapping[str, Handler]:
@@ -81,14 +73,11 @@ class _Readers:
         self._inspection = Inspection(server)
         self._exports = Exports(self._inspection)
 
-    async def episodes(self, asked: Authorised) -> BaseModel | Response:
-        query = asked.query(_ListQuery)
-        return query.told(await self._inspection.episodes(query.limit), _LATER_LISTED)
+    async def episodes(self, asked: Authorised) -> EpisodeList:
+        return await self._inspection.episodes(asked.query(_ListQuery).limit)
 
-    async def episode(self, asked: Authorised) -> BaseModel | Response:
-        query = asked.query(LabelsQuery)
-        found = await self._inspection.episode(asked.request.path_params["episode_id"])
-        return query.told(found, _LATER_RECORDED)
+    async def episode(self, asked: Authorised) -> EpisodeRecord:
+        return await self._inspection.episode(asked.request.path_params["episode_id"])
 
     async def samples(self, asked: Authorised) -> Response:
         wanted = asked.query(_SamplesQuery)
@@ -102,9 +91,8 @@ class _Readers:
             return Response(status_code=499)  # nobody reads it
         return _ExportResponse(export, MEDIA[wanted.format])
 
-    async def checkpoints(self, asked: Authorised) -> BaseModel | Response:
-        query = asked.query(LabelsQuery)
-        return query.told(await self._server.checkpoints(), {"best"})
+    async def checkpoints(self, _: Authorised) -> CheckpointList:
+        return await self._server.checkpoints()
 
     async def events(self, asked: Authorised) -> Response:
         request, wanted = asked.request, asked.query(_EventsQuery)

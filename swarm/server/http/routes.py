@@ -9,8 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.main import IncEx
+from pydantic import BaseModel
 from pydantic_core import to_json
 from starlette.requests import Request
 from starlette.responses import Response
@@ -45,19 +44,6 @@ class Authorised:
         """What the lease token says."""
         assert self.claims is not None  # the table asks for a lease token
         return self.claims
-
-
-class LabelsQuery(BaseModel):
-    """The query of an operation that learned to tell more than clients of earlier versions take."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    labels: bool = False
-    """Asks for the fields that such clients refuse."""
-
-    def told(self, found: BaseModel, later: IncEx) -> BaseModel | Response:
-        """Return the answer, without its `later` fields unless they are asked for."""
-        return found if self.labels else json_response(found.model_dump_json(exclude=later).encode())
 
 
 Handler = Callable[[Authorised], Awaitable[BaseModel | Response]]

@@ -210,7 +210,7 @@ class SwarmServer:
 
     def status(self) -> Status:
         """Return what the server does now."""
-        found = Status(state=self.machine.state, reason=self.machine.reason, code_labels=True)
+        found = Status(state=self.machine.state, reason=self.machine.reason)
         if self._job is None:
             return found
         job, training = self._job, self._training

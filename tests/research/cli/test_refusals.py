@@ -69,7 +69,6 @@ ASKED = (
     "'grop_size 4 vs 8'", "'lerning rate 0.001 vs 0.003 on guess'", "'the meaning of life'",
     "'group size 4 vs 16 with Qwen2.5-0.5B'", "'group size 4 vs 8' --planner rule",
     "'group size 4 vs 8' --planner oracle", "'group size 4 vs 8' --planner llm --planner-model m",
-    "'group size 4 vs 8' --planner llm --model m",
     "'group size 4 vs 8' --planner-model m", "'group size 4 vs 8' --budget soon", "'group size 4 vs 8' --budget=-5m",
     "'group size 4 vs 8' --budget 10", "'group size 4 vs 8' --budget 0s", "'group size 4 vs 8' --budget 5x",
     "'group size 4 vs 8' --effect 0", "'group size 4 vs 8' --effect 1", "'group size 4 vs 8' --effect nan",
@@ -105,7 +104,7 @@ ASKED = (
 
 
 PLANNED = (
-    "", "--vary group_size", "'group size 4 vs 8' --planner llm --model m", "'group size 4 vs 8' --budget soon",
+    "", "--vary group_size", "'group size 4 vs 8' --budget soon",
     "--vary group_size=2,4,8,16,32", "'group size 8 vs 8 on guess'",
     f"{GUESS} episodes:0.7 --effect 6000", f"{GUESS} episodes:0.7 --effect 0.1", f"{GUESS} episodes:0.7 --set steps=2",
     "--vary group_size=4,8 --env guess --metric episodes:0.7 --set episodes_per_step=8 --set steps=12",

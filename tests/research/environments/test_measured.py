@@ -11,12 +11,11 @@ from research.environments.measured import (
     MeasuredEnvironment,
     all_measured,
     conditions_of,
+    differences,
     keep,
     model_key,
-    unusual_conditions,
 )
 from research.environments.record import client_files, records_of, requirements_of
-from research.files import write_json
 from research.installation.home import Home
 from research.results.attempt_files import AttemptSpec
 from studies.records.base import digest
@@ -54,19 +53,11 @@ def test_a_measurement_takes_the_place_of_one_under_the_same_conditions_alone(ho
     assert {each.base_success for each in all_measured(home, "shop@1")} == {0.3, 0.4}
 
 
-def test_a_file_of_an_earlier_version_is_read_and_replaced_by_what_is_measured_alike(home: Home) -> None:
-    model = model_key(TinyModel())
-    earlier = measured(model=model, base_success=0.1, job={"max_tokens": 64})
-    write_json(home.measured / "shop@1" / f"{model}.json", earlier.model_dump(mode="json", exclude={"runs_at_once"}))
-    assert all_measured(home, "shop@1") == (earlier,)
-    assert unusual_conditions(earlier) == {"max_tokens": 64, "max_context": 256}, "the default of its version"
-    alike = Job(max_tokens=64, max_context=256)
-    again = earlier.model_copy(update={"job": conditions_of(alike), "base_success": 0.2})
-    keep(home, again)
-    assert all_measured(home, "shop@1") == (again,)
-    other = again.model_copy(update={"job": conditions_of(Job())})
-    keep(home, other)
-    assert len(all_measured(home, "shop@1")) == 2
+def test_a_file_that_lacks_a_condition_is_read_and_holds_for_no_job(home: Home) -> None:
+    lacking = measured(model=model_key(TinyModel()), base_success=0.1, job={"max_tokens": Job().max_tokens})
+    keep(home, lacking)
+    assert all_measured(home, "shop@1") == (lacking,)
+    assert "max_context None, not 2048" in differences(lacking, Job())
 
 
 def test_a_later_release_may_say_more_and_a_broken_file_says_nothing(home: Home) -> None:

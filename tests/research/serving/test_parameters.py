@@ -9,8 +9,8 @@ from pydantic import ValidationError
 from research.cli.study.research import research
 from research.serving.parameters import ResearchParameters, ResumeParameters, form_of
 
-ELSEWHERE = {"record", "replay", "prefect", "detach", "json", "model", "server"}
-"""Options of the command that are of a terminal, of files beside it, of old commands, or refused."""
+ELSEWHERE = {"record", "replay", "prefect", "detach", "json", "server"}
+"""Options of the command that are of a terminal, of files beside it, or refused."""
 
 
 def options() -> dict[str, str]:

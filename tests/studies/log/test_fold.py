@@ -162,7 +162,7 @@ UNFIT: dict[str, tuple[Step, str]] = {
     "a hypothesis after the lock": (lambda s: (ready(s), propose(s, "h9")), "after the design was locked"),
     "a second lock": (lambda s: (ready(s), lock(s)), "one lock per study"),
     "a lock that names no file": (
-        lambda s: (s.create(), lock(s)), "does not name the lock's file. An ajet from before version 0.1.0 wrote it"),
+        lambda s: (s.create(), lock(s)), "lacks what it must hold \\(KeyError: 'file'\\)"),
     "a lock whose hash is another's": (lambda s: (s.create(), lock(s, hash="f" * 64)), "the lock says ffffffffffff"),
     "a design that is none": (lambda s: (s.create(), lock(s, design={"arms": []}, hash="")), "not a valid record"),
     "a run before the lock": (lambda s: (s.create(), s.plan()), "a run under the locked design"),

@@ -1,16 +1,13 @@
-"""Episodes are labelled by the code that played them, and servers and clients of earlier versions see nothing of it."""
+"""Episodes are labelled by the code that played them."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
-import pytest
-
 from swarm.client import AsyncSwarmClient, NamedTask
-from swarm.wire import EpisodeSummary
 from tests.swarm.factories import good
-from tests.swarm.server.support import Served, eventually, job, serving
+from tests.swarm.server.support import Served, job, serving
 
 OLD, NEW = "0" * 64, "f" * 64
 
@@ -46,29 +43,6 @@ async def test_a_label_outlives_the_server(tmp_path: Path) -> None:
         assert (await client.episode(episode.id)).code == OLD
         (pooled,) = [sample for group in served.server.training.rollout.groups for sample in group.ended]
         assert pooled.code == OLD, "so that the step which trains it counts it"
-
-
-async def test_no_label_is_sent_to_a_server_that_does_not_take_one(
-    served: Served, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    as_before = served.server.status
-    monkeypatch.setattr(served.server, "status", lambda: as_before().model_copy(update={"code_labels": False}))
-    async with AsyncSwarmClient(served.url, served.admin, code=OLD) as client:
-        await client.begin(NamedTask("a"))
-        assert await client.give_up_open("code_changed") == 1, "without its reason"
-        (one,) = (await eventually(client.episodes, lambda found: bool(found.episodes))).episodes
-        assert one.code is None
-    assert served.server.training.rollout.counts["drop_owner_died"] == 1
-
-
-async def test_a_client_of_an_earlier_version_is_told_of_no_label(served: Served) -> None:
-    """It refuses answers with fields that it does not know."""
-    async with AsyncSwarmClient(served.url, served.admin, code=OLD) as client:
-        episode = await client.begin(NamedTask("a"))
-    before = set(EpisodeSummary.model_fields) - {"code", "refusals", "refusal"}
-    (listed,) = (await served.call("GET", "/episodes?limit=5", served.admin)).body["episodes"]
-    assert set(listed) == before
-    assert set((await served.call("GET", f"/episodes/{episode.id}", served.admin)).body) == before | {"record"}
 
 
 async def test_code_that_is_replaced_has_what_it_left_fenced_and_can_end_nothing(served: Served) -> None:

@@ -48,11 +48,11 @@ async def test_they_are_shown_survive_a_restart_and_reach_the_learner(tmp_path: 
         ended = await served.end(lease, 0.25, by_call={"2": 2.0}, by_agent={"solver": -1.0, "critic": 5.0})
         assert ended.status == 200
         name = lease["episode_id"]
-        record = (await served.get(f"/episodes/{name}?labels=true"))["record"]
+        record = (await served.get(f"/episodes/{name}"))["record"]
         assert [(c.get("agent"), c["reward"]) for c in record] == [("solver", -1.0), ("critic", 5.0), (None, 2.0)]
         plain = await served.play("t")
-        (call,) = (await served.get(f"/episodes/{plain}?labels=true"))["record"]
-        assert not {"reward", "agent"} & set(call)  # clients of before know no such fields
+        (call,) = (await served.get(f"/episodes/{plain}"))["record"]
+        assert not {"reward", "agent"} & set(call)
     store, recovered = await asyncio.to_thread(
         open_store, f"sqlite:///{tmp_path / 'store.sqlite3'}", wanted, (tmp_path / "installation").read_text()
     )
@@ -73,5 +73,5 @@ async def test_of_a_team_they_are_prepared_and_committed(served: Served) -> None
     prepared = await served.verb(lease, "prepare", {"reward": 1.0, "by_agent": {"solver": 0.5}})
     assert prepared.body["state"] == "prepared"
     assert (await served.verb(lease, "commit")).body["state"] == "ended"
-    record = (await served.get(f"/episodes/{lease['episode_id']}?labels=true"))["record"]
+    record = (await served.get(f"/episodes/{lease['episode_id']}"))["record"]
     assert [call["reward"] for call in record] == [0.5, 1.0, 1.0]

@@ -59,7 +59,7 @@ async def test_only_the_named_agents_calls_are_trained_however_it_is_named(serve
             assert (await ask(served, lease, agent, way))[0] == 200
         assert (await served.end(lease, 1.0)).status == 200
     status = await served.until(step=1)
-    record = (await served.get(f"/episodes/{leases[0]['episode_id']}?labels=true"))["record"]
+    record = (await served.get(f"/episodes/{leases[0]['episode_id']}"))["record"]
     assert [(c.get("agent"), c["trained"]) for c in record] == [("solver", True), ("critic", False), (None, False)]
     (batch,) = served.backend.learner.batches
     assert {call for episode in batch.episodes for row in episode.rows for call in row.calls} <= {-1, 0}
@@ -92,7 +92,7 @@ async def played_and_trained(plays: list[Turns], merged: bool) -> None:
                 await converse(served, lease, turns)
                 trained = [agent in ("solver", "judge") for agent, _ in turns]
                 assert (await served.end(lease, 1.0)).status == (200 if any(trained) else 400)
-                record = (await served.get(f"/episodes/{lease['episode_id']}?labels=true"))["record"]
+                record = (await served.get(f"/episodes/{lease['episode_id']}"))["record"]
                 assert [call["trained"] for call in record] == trained
                 if any(trained):
                     taught[lease["episode_id"]] = Counter(

@@ -53,14 +53,14 @@ async def test_refused_calls_are_seen_by_episode_and_code_open_and_over(served: 
     lease = await served.begin("t")
     await served.chat(lease, "x" * 500_000)
     await served.chat(lease, "one", temperature=-1)
-    path = f"/episodes/{lease['episode_id']}?labels=true"
+    path = f"/episodes/{lease['episode_id']}"
     refusals = {"context_length_exceeded": 1, "invalid_request": 1}
     assert (await served.get(path, "viewer"))["refusals"] == refusals
-    ended = await served.verb(lease, "end?tokens=true", {"reward": 1})
+    ended = await served.verb(lease, "end", {"reward": 1})
     assert ended.body["refused"] == 2
     over = EpisodeRecord.model_validate(await served.get(path, "viewer"))
     assert (over.reason, over.calls, over.refusals) == ("no_calls", 0, refusals)
-    listed, snapshot = await served.get("/episodes?labels=true", "viewer"), await served.get("/snapshot", "viewer")
+    listed, snapshot = await served.get("/episodes", "viewer"), await served.get("/snapshot", "viewer")
     assert listed["episodes"][0]["refusal"] == over.refusal == snapshot["refusal"] == ended.body["refusal"]
     assert "temperature" in str(over.refusal)
     assert snapshot["refusals"] == refusals
