@@ -13,23 +13,33 @@ import pytest
 from tests.research.cli.conftest import ajet, home  # noqa: F401 - fixtures
 
 HERE = Path(__file__).parent
+FIRST, SECOND = "2026-11-21", "2026-11-28"
+"""The sets that were recorded, each a folder with the day's name."""
 Unpack = Callable[[str, Path], Path]
 Expected = Mapping[str, Any]
 
 
-@pytest.fixture(scope="session")
-def expected() -> Expected:
-    return json.loads((HERE / "expected.json").read_text())
+@pytest.fixture(scope="session", params=[FIRST, SECOND])
+def recorded_set(request: pytest.FixtureRequest) -> Path:
+    """Return the folder of one set after the other."""
+    return HERE / str(request.param)
 
 
 @pytest.fixture(scope="session")
-def unpack() -> Unpack:
+def expected(recorded_set: Path) -> Expected:
+    return json.loads((recorded_set / "expected.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def unpack(recorded_set: Path) -> Unpack:
     """Return what unpacks a recorded folder to a new path."""
 
     def to(name: str, path: Path) -> Path:
         path.mkdir(parents=True, exist_ok=True)
         # Before Python 3.11.4, which is Debian's, `tarfile` gives what root unpacks to whom it belonged.
-        subprocess.run(["tar", "-xf", str(HERE / f"{name}.tar.xz"), "--no-same-owner", "-C", str(path)], check=True)
+        subprocess.run(
+            ["tar", "-xf", str(recorded_set / f"{name}.tar.xz"), "--no-same-owner", "-C", str(path)], check=True
+        )
         return path
 
     return to

@@ -3,11 +3,13 @@
     finished     a study from the command line, real trainings, to its report
     stopped      the same question, stopped by Ctrl-C while runs were going on
     simulated    a home of three flown studies: one of every stage, one with a veto, one whose controller was killed
+    rounds       a home of two flown studies of several rounds: one concluded, one killed in its second round
     fake         a swarm server with the fake backend, killed between two steps
     local        a swarm server that trains a tiny model, killed between two steps, and what was exported from it before
+    training     the same server, killed while a step was being learned
 
-Each becomes NAME.tar.xz beside this file, and what a reader must find in it a key of expected.json. All is written
-under `SCRATCH`, so that the paths in it are of no machine. README.md says what is left out.
+Each becomes NAME.tar.xz in a folder of the day, and what a reader must find in it a key of expected.json there. All is
+written under `SCRATCH`, so that the paths in it are of no machine. README.md says what is left out.
 """
 
 from __future__ import annotations
@@ -16,12 +18,15 @@ import json
 import os
 import shutil
 import signal
+import string
 import subprocess
 import sys
 import tarfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +43,7 @@ from swarm.client.synchronous import SyncEpisode
 from swarm.job import Job, TinyModel
 from swarm.wire import ServerState
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / date.today().isoformat()
 SCRATCH = Path("/tmp/ajet-recorded")
 TOPIC = "group size 4 vs 8 on arith with 3 training steps"
 ASKED = (
@@ -57,9 +62,15 @@ LOCAL = Job(
     environment="arith", model=TinyModel(hidden_size=16, layers=1, warm_start_steps=0), steps=4, episodes_per_step=4,
     group_size=2, checkpoint_every=2, checkpoints_kept=1, learning_rate=0.01, max_tokens=6, max_context=64,
 )  # fmt: skip
-KILLED_AT = 33
+TRAINING = LOCAL.model_copy(update={"episodes_per_step": 32, "group_size": 8, "max_tokens": 24})
+"""A step of it takes long enough to be killed in."""
+KILLED_AT = 32
 """Event, from 0, right after which the controller of `KILLED` was killed: an attempt goes on, another is to begin."""
+ROUNDS_KILLED_AT = 92
+"""The same of `ROUNDS_KILLED`, in its second round."""
 KNOBS: dict[str, tuple[Scalar, ...]] = {"learning_rate": (3e-4, 1e-3, 3e-3), "group_size": (4, 8, 16)}
+BASE: dict[str, Scalar] = {"learning_rate": 1e-3}
+"""What the simulated trainings' effects are planted around."""
 
 
 def _world(seed: int, *effects: Slope | MainEffect) -> Planted:
@@ -86,16 +97,21 @@ def _veto(desk: Desk) -> None:
 
 STAGED = Flight(
     "staged", "What is the best learning rate and group size on the guessing game?",
-    _world(1, Slope("learning_rate", 0.15, 1e-3)), max_runs=36, budget_s=3600.0, hand=_extend, report=True,
+    _world(1, Slope("learning_rate", 0.15, 1e-3)), max_runs=36, budget_s=3600.0, hand=_extend, report=True, base=BASE,
 )  # fmt: skip
 VETOED = Flight(
     "vetoed", "group size 8 vs 16 vs 4 on the guessing game",
-    _world(2, MainEffect("group_size", {16: 0.15})), max_runs=30, hand=_veto, report=True,
+    _world(2, MainEffect("group_size", {16: 0.15})), max_runs=30, hand=_veto, report=True, base=BASE,
 )  # fmt: skip
 KILLED = Flight(
     "killed", "learning rate 1e-3 vs 3e-3 on the guessing game", _world(3, Slope("learning_rate", 0.1, 1e-3)),
-    max_runs=16, report=True,
+    max_runs=16, report=True, base=BASE,
 )  # fmt: skip
+ROUNDS = Flight(
+    "rounds", "learning rate 1e-3 vs 3e-3 on the guessing game", _world(4, MainEffect("learning_rate", {3e-3: 0.2})),
+    asks={"rounds": 3}, report=True,
+)  # fmt: skip
+ROUNDS_KILLED = replace(ROUNDS, name="rounds-killed", world=_world(5, MainEffect("learning_rate", {3e-3: 0.2})))
 
 
 def ajet(home: Path, *arguments: str) -> Any:
@@ -154,6 +170,17 @@ def simulated() -> Any:
     return _pack_home(home)
 
 
+def rounds() -> Any:
+    """Record two simulated studies of several rounds; the controller of one was killed once its second was locked."""
+    home = SCRATCH / "rounds"
+    landed = fly_in(ROUNDS, home)
+    assert (landed.state.status, landed.state.round) == ("concluded", 3), (landed.refused, landed.state.round)
+    begun = board(ROUNDS_KILLED, home)
+    at = ROUNDS_KILLED_AT
+    assert killed(lambda: resume(ROUNDS_KILLED, begun, lambda url, clock: DeadlyLog(url, clock, at, written=True)))
+    return _pack_home(home)
+
+
 def fake() -> Any:
     """Record a server that was killed after five steps, with a checkpoint of the fourth."""
     with _serving("fake", FAKE) as (server, client):
@@ -186,6 +213,24 @@ def local() -> Any:
     return told
 
 
+def training() -> Any:
+    """Record a server that was killed while it learned its third step, whose batch is in the store."""
+    with _serving("training", TRAINING) as (server, client):
+        for step in range(1, 3):
+            _play_step(client, step, TRAINING)
+        told = _told(client)
+        tasks = [f"c{number}" for number in range(TRAINING.episodes_per_step // TRAINING.group_size)]
+        for task in tasks:
+            for place in range(TRAINING.group_size):
+                _play(client, task, float(place % 2))
+        while not client.status().updating:
+            pass
+        os.kill(server.pid, signal.SIGKILL)
+    shutil.copytree(SCRATCH / "training" / "models", server.folder / "models", ignore=shutil.ignore_patterns("*.lock"))
+    _pack("training", server.folder)
+    return told
+
+
 @contextmanager
 def _serving(name: str, job: Job) -> Iterator[tuple[SwarmProcess, SwarmClient]]:
     """Start a server by `ajet swarm start` and let the block kill it."""
@@ -200,10 +245,11 @@ def _serving(name: str, job: Job) -> Iterator[tuple[SwarmProcess, SwarmClient]]:
     psutil.Process(server.pid).wait()
 
 
-def _play_step(client: SwarmClient, step: int) -> None:
-    for task in (f"a{step}", f"b{step}"):
-        for reward in (0.0, 1.0):
-            _play(client, task, reward)
+def _play_step(client: SwarmClient, step: int, job: Job = LOCAL) -> None:
+    names = string.ascii_lowercase[: job.episodes_per_step // job.group_size]
+    for task in (f"{name}{step}" for name in names):
+        for place in range(job.group_size):
+            _play(client, task, float(place % 2))
     while (status := client.status()).step < step or status.updating or status.state != ServerState.ROLLING:
         time.sleep(0.05)
 
@@ -283,7 +329,8 @@ def _pack(name: str, folder: Path, keep: Callable[[Path], bool] = lambda path: T
 
 
 RECORDED: dict[str, Callable[[], Any]] = {
-    "finished": finished, "stopped": stopped, "simulated": simulated, "fake": fake, "local": local,
+    "finished": finished, "stopped": stopped, "simulated": simulated, "rounds": rounds,
+    "fake": fake, "local": local, "training": training,
 }  # fmt: skip
 
 
@@ -293,6 +340,7 @@ def main(names: list[str]) -> None:
     for name in names or RECORDED:
         shutil.rmtree(SCRATCH / name, ignore_errors=True)
         SCRATCH.mkdir(exist_ok=True)
+        HERE.mkdir(exist_ok=True)
         told = {name: RECORDED[name]()}
         before = json.loads(path.read_text()) if path.exists() else {}
         path.write_text(json.dumps(before | told, indent=1, sort_keys=True) + "\n")

@@ -12,7 +12,9 @@ from research.results.attempt_files import AttemptFolder, AttemptOutcome, Attemp
 from research.results.during import due, lacking, to_keep
 from studies import EventLog, fold
 from swarm.server.shared.directory import ServerDirectory
-from tests.recorded.conftest import Unpack
+from tests.recorded.conftest import FIRST, Unpack
+
+first_set = pytest.mark.parametrize("recorded_set", [FIRST], indirect=True)
 
 
 def attempts(home: Path) -> list[tuple[AttemptFolder, AttemptSpec]]:
@@ -20,6 +22,7 @@ def attempts(home: Path) -> list[tuple[AttemptFolder, AttemptSpec]]:
     return [(folder, AttemptSpec.model_validate(read_json(folder.spec))) for folder in folders]
 
 
+@first_set
 @pytest.mark.parametrize("name", ["finished", "stopped", "simulated"])
 def test_attempts_open_without_evaluations_during_training_and_keep_their_names(
     tmp_path: Path, unpack: Unpack, name: str
@@ -37,12 +40,14 @@ def test_attempts_open_without_evaluations_during_training_and_keep_their_names(
             assert read_progress(folder) is not None
 
 
+@first_set
 def test_runs_fold_to_attempts_that_kept_no_evaluations(tmp_path: Path, unpack: Unpack) -> None:
     with closing(EventLog(f"sqlite:///{unpack('stopped', tmp_path) / 'ajet.db'}")) as log:
         runs = [run for study in log.studies() for run in fold(log.read(study)).runs.values()]
     assert {attempt.during_sha256 for run in runs for attempt in run.attempts} == {""}
 
 
+@first_set
 @pytest.mark.parametrize("name", ["fake", "local"])
 def test_a_servers_job_waits_for_no_evaluation_and_has_the_digest_its_checkpoints_are_named_by(
     tmp_path: Path, unpack: Unpack, name: str

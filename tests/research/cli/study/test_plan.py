@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from research.noise.bank import NoiseBank
+from tests.golden import assert_golden
 from tests.research.banks import bank
 from tests.research.cli.conftest import Ajet
 from tests.research.model_folders import model_at
@@ -52,6 +53,18 @@ def test_a_person_sees_hypotheses_arms_seeds_looks_test_noise_power_and_price(aj
         "confirm    10", "run-hours", "the budget is 12 min", "with a difference of 0.1, as looks may end it",
     ):  # fmt: skip
         assert part in ended.out, part
+
+
+def keys(value: Any, at: str = "") -> set[str]:
+    """Return where values stand in JSON; of a list's items those of all together."""
+    if isinstance(value, dict):
+        return set().union(*(keys(part, f"{at}.{name}") for name, part in value.items()), {at})
+    return set().union(*(keys(part, f"{at}[]") for part in value), {at}) if isinstance(value, list) else {at}
+
+
+@pytest.mark.usefixtures("known_noise")
+def test_a_script_finds_what_it_found_before(ajet: Ajet) -> None:
+    assert_golden("\n".join(sorted(keys(planned(ajet, TOPIC)))))
 
 
 @pytest.mark.slow

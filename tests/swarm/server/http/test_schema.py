@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from typing import Any
@@ -21,6 +22,7 @@ from schemathesis.specs.openapi.checks import (
 
 from swarm.server.http.operations import OPERATIONS, Operation
 from swarm.server.http.schema import openapi
+from tests.golden import assert_golden
 from tests.swarm.server.http.test_control import routes
 from tests.swarm.server.support import job
 from tests.swarm.server.threads import Threaded, threaded
@@ -51,6 +53,10 @@ def test_the_document_is_whole(server: Threaded) -> None:
     assert {"Job", "Lease", "Status", "EpisodeRecord", "Error"} <= known
     answer = requests.get(f"{server.served.url}/openapi.json", headers=key(server.served.admin), timeout=120)
     assert answer.json() == document
+
+
+def test_the_document_is_the_one_that_clients_were_written_for() -> None:
+    assert_golden(json.dumps(openapi(), sort_keys=True))
 
 
 @pytest.mark.slow
