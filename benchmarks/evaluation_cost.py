@@ -26,12 +26,12 @@ from typing import Any
 from noise_bank import attempted_in
 from rig.frame import circumstances, concluded, parser
 
-from research.design.estimates import EVALUATION_EPISODES
+from research.design.pricing import EVALUATION_EPISODES
 from research.installation.tiny_model import prepare_model
-from research.results.attempt_files import AttemptFolder, AttemptOutcome
+from research.runs.files import AttemptFolder, AttemptOutcome
 from studies.metrics import Asked, kind_named
 from studies.records.design import Metric, RunSpec
-from studies.records.run_specs import evaluated
+from studies.records.runs import evaluated
 from swarm.job import Job
 
 MOST = 0.1

@@ -36,8 +36,8 @@ from rig.generation.engines import Continuous, Ours, Padded, Request
 from rig.training.conversations import MEMBERS, Workload, batch_of, conversations, ids_of
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from swarm.backends.local.learning.learner import LocalLearner
-from swarm.backends.local.model.policy import Policy
+from swarm.backends.local.learner import LocalLearner
+from swarm.backends.local.policy import Policy
 from swarm.job import Job
 
 SIZES = {

@@ -2,7 +2,7 @@
 
     python benchmarks/inquiries.py [--cell NAME ...] [--quick] [--json] [--check] [--workers N]
 
-Inquiries of twelve rounds with a planted truth, judged by the shipped `studies.verdicts.verdict.judge` under the
+Inquiries of twelve rounds with a planted truth, judged by the shipped `studies.verdicts.rules.judge` under the
 shipped ledgers: each round is a real design at its place, with its looks, of one to three claims about values of one
 variable or of several. Planners choose on all that came before: something new each time; the largest estimate again;
 the same until something is claimed; what is sure in every second round, to earn level for what is hopeless; a liar that

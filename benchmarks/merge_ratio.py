@@ -24,7 +24,7 @@ from typing import Any
 
 from rig.frame import circumstances, concluded, parser
 
-from swarm.backends.protocols import Message, Tool
+from swarm.rendering.messages import Message, Tool
 from swarm.timelines import CallTree, Drift, Node, token_counts, tree_tokens
 
 END = "."

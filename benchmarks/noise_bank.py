@@ -7,13 +7,13 @@
     python benchmarks/noise_bank.py --metric episodes:0.7 --metric area:0.7 --json
                                                          by these, in research/noise/{guess,arith}-metrics.json
 
-Each run is a whole attempt (`research.attempts.attempt`: server, client, both evaluations of 512 hidden episodes),
+Each run is a whole attempt (`research.runs.attempt`: server, client, both evaluations of 512 hidden episodes),
 collected and hashed as a study's runs are; one at a time, with the default job, which is GRPO on the tiny model. With
 `--metric` they are evaluated during training as the first of them asks, and all of them are read off the same files.
 Before the runs by success comes one with a learning rate of 0, which has to change nothing; `--plumbing --json` writes
 its figures alone anew, beside the observations that are there. What is written joins the measured values with those of
-the gallery's studies, each with its provenance, and is read by `research.noise.bank`. There is no goal: the figures are
-what designs are computed from.
+the gallery's studies, each with its provenance, and is read by `research.design.noise_bank`. There is no goal: the figures
+are what designs are computed from.
 """
 
 from __future__ import annotations
@@ -31,25 +31,30 @@ from typing import Any
 from rig.frame import circumstances, parser
 from rig.training.training import ONE_THREAD
 
-from research.design.estimates import EVALUATION_EPISODES
+from research.design.noise_bank import (
+    RESULTS_VERSION,
+    BankFile,
+    Checked,
+    NoiseBank,
+    Observation,
+    job_key,
+    metric_key,
+    model_key,
+)
+from research.design.pricing import EVALUATION_EPISODES
 from research.files import read_json, write_json
 from research.installation.tiny_model import prepare_model
-from research.metrics.asked import AskedMetric
-from research.metrics.judge import MetricChoice, scheduled
-from research.noise.bank import BankFile, Checked, NoiseBank, job_key, metric_key, model_key
-from research.noise.figures import Observation
-from research.noise.results_version import RESULTS_VERSION
-from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec
-from research.results.collect import CollectedEvidence, collect
+from research.proposals.metric_choice import AskedMetric, MetricChoice, scheduled
+from research.runs.collect import CollectedEvidence, collect
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec
 from studies import fold
-from studies.checks.plumbing import fault_in, unsaid_in
+from studies.checks.training import fault_in, unsaid_in
 from studies.log.event import examine
 from studies.metrics import Results, kind_of
 from studies.proof import exported, is_export
 from studies.records.base import digest
-from studies.records.design import Metric, RunSpec
-from studies.records.noise_plan import NoisePlan
-from studies.records.run_specs import noise_hash, plumbing_spec
+from studies.records.design import Metric, NoisePlan, RunSpec
+from studies.records.runs import noise_hash, plumbing_spec
 from swarm.job import Job
 
 ENVIRONMENTS = ("guess", "arith")
@@ -188,7 +193,7 @@ def attempted_in(spec: RunSpec, scratch: Path) -> tuple[AttemptFolder, AttemptOu
     folder = AttemptFolder(scratch / spec.run_id)
     folder.path.mkdir()
     write_json(folder.spec, order_of(spec, scratch).model_dump(mode="json"))
-    subprocess.run([sys.executable, "-m", "research.attempts.attempt", str(folder.path)], check=True, cwd=ROOT)
+    subprocess.run([sys.executable, "-m", "research.runs.attempt", str(folder.path)], check=True, cwd=ROOT)
     return folder, AttemptOutcome.model_validate(read_json(folder.outcome))
 
 

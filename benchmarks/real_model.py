@@ -182,7 +182,8 @@ class _Watch:
 
 
 async def _episode(backend: Any, task: tuple[str, list[int]], number: int) -> Any:
-    from swarm.backends.protocols import GenerationRequest, Sampling, TrainEpisode, TrainRow
+    from swarm.backends.protocols import GenerationRequest, Sampling, TrainEpisode
+    from swarm.timelines.node import TrainRow
 
     group, prompt = task
     renderer = backend.renderer

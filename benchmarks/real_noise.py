@@ -4,7 +4,7 @@
 
 Residuals of 1,800 real runs (Dopamine's Atari baselines: 6 agents, 60 games, 5 seeds each) are drawn again into studies
 without a difference and studies with the effect that so many seeds promise to see, and judged by the shipped
-`studies.verdicts.verdict.judge` under the designs of before and of today (`rig.verdicts.planted`). `rig.verdicts.real`
+`studies.verdicts.rules.judge` under the designs of before and of today (`rig.verdicts.planted`). `rig.verdicts.real`
 says how.
 
 What it can say: whether the verdicts hold for noise whose spread differs from agent to agent and from game to game as

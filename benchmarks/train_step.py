@@ -123,8 +123,8 @@ def learners_of(layouts: Sequence[str]) -> dict[str, Any]:
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 
-    from swarm.backends.local.learning.learner import LocalLearner
-    from swarm.backends.local.model.policy import Policy
+    from swarm.backends.local.learner import LocalLearner
+    from swarm.backends.local.policy import Policy
     from swarm.job import Job
 
     torch.set_num_threads(1)

@@ -2,7 +2,7 @@
 
     python benchmarks/verdicts.py [--quick] [--json] [--check] [--workers N]
 
-Simulated studies with a planted truth are judged by the shipped `studies.verdicts.verdict.judge`, look by look, as
+Simulated studies with a planted truth are judged by the shipped `studies.verdicts.rules.judge`, look by look, as
 the loop does: a hypothesis that is decided gets no more runs. Each kind of ugliness is a cell, the last one draws a
 mixture for each study. *Before* is what designs locked until the rules changed, and is still judged by the shipped
 code: one variance that the noise bank has a part in, shared seeds, looks from 2 seeds on, no rule of collapse. *After*

@@ -4,9 +4,8 @@ May enter: what runs a command apart from whoever started it; in this folder wha
 studies and agents choose about it is in `research.isolation`.
 """
 
-from sandboxes.docker.containers import DockerSandbox
-from sandboxes.docker.handles import ContainerHandle, Result
-from sandboxes.process.sandbox import ProcessSandbox
+from sandboxes.docker.container import ContainerHandle, DockerSandbox, Result
+from sandboxes.process import ProcessSandbox
 from sandboxes.spec import Exit, ExitReason, Handle, Limits, Sandbox, SandboxError, SandboxSpec
 
 __all__ = [

@@ -1,16 +1,90 @@
-"""The interface of all sandboxes: what is to run, and what can be asked of it afterwards.
+"""SandboxSpec, Sandbox protocol, its folder, safe text.
+
+The interface of all sandboxes: what is to run, and what can be asked of it afterwards.
 
 A sandbox launches by name, exactly once: running a name that exists adopts what was launched before. That
 makes a launch idempotent, so that a controller killed between deciding and launching just launches again.
 What runs outlives the controller; a later one adopts it by name.
+
+The folder of a sandbox: JSON files that any controller reads, some written once, and a lock.
+
+They work on one machine: the folder must not be shared over a network.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, cast
+
+from filelock import FileLock, Timeout
+
+from sandboxes.shim import write_atomic
+
+_STEERING = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e"
+    "\xad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0"
+    "\ufff0-\ufffb\ud800-\udfff\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+)
+"""Control characters but tab and line feed, what turns the direction of text, and what Unicode has drawn as nothing
+(Default_Ignorable_Code_Point, tags among it, which language models read) but the two marks of emoji."""
+_ANCHOR = 256
+_CUT = "\N{REPLACEMENT CHARACTER}"
+_OFTEN: Mapping[str, str] = {
+    "SIGKILL": ": is the machine short of memory?",
+    "SIGSEGV": ": a library of C crashed",
+    "SIGABRT": ": a library of C gave up",
+    "SIGXFSZ": ": it wrote a file larger than it may",
+}
+"""What most often sends a signal that nobody asked for."""
+
+
+def shown(text: str) -> str:
+    """Return `text` with each character that could steer a terminal or a reader's eye written as an escape."""
+    return _STEERING.sub(lambda found: found[0].encode("unicode_escape").decode(), text.replace("\r\n", "\n"))
+
+
+def last_lines(text: str, lines: int, most: int) -> str:
+    """Return the end of `text` on one line of at most `most` characters; empty when there is none."""
+    end = " | ".join(shown(text).strip().splitlines()[-lines:])
+    return end if len(end) <= most else "…" + end[-most + 1 :]
+
+
+def news(before: str, after: str) -> str:
+    """Return what `after` adds to `before`, both being the end of one growing text.
+
+    Where the two overlap by fewer than 256 characters, all of `after` is taken for new.
+    """
+    after = after.lstrip(_CUT)  # of a character that the window cut in two
+    head = after[: min(_ANCHOR, len(before))]
+    start = before.find(head)
+    while start >= 0 and not after.startswith(before[start:]):
+        start = before.find(head, start + 1)
+    return after if start < 0 else after[len(before) - start :]
+
+
+def how_it_ended(code: int) -> str:
+    """Return how code ended its process before its work was done, by the exit code, negative for a signal."""
+    return (
+        f"by {signal_named(-code)}" if code < 0 else f"by itself, with exit code {code} (os._exit, or a library's exit)"
+    )
+
+
+def signal_named(number: int) -> str:
+    """Return a signal by number and name, and what it often means."""
+    try:
+        name = signal.Signals(number).name
+    except ValueError:  # one that Python has no name for
+        return f"signal {number}"
+    return f"signal {number} ({name}{_OFTEN.get(name, '')})"
+
 
 ExitReason = Literal["finished", "error", "timeout", "stopped", "lost", "out_of_memory", "killed"]
 
@@ -140,3 +214,78 @@ class Sandbox(Protocol):
     def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
         """Return handles of all sandboxes whose labels include `labels`, oldest first."""
         ...
+
+
+LOCK_WAIT_S = 120.0
+TICK_S = 0.02
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in `path`, or None when there is no such file."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise SandboxError(f"expected JSON in {path}; {error}. Restore it, or remove the sandbox's folder") from error
+    return cast(dict[str, Any], value)
+
+
+def launched_and_ended(folder: Path, ended: Exit | None) -> tuple[float, float | None]:
+    """Return when the sandbox of a folder was launched and when it ended, if it has, in Unix seconds.
+
+    Raises SandboxError for a folder that was removed meanwhile.
+    """
+    spec, end = read(folder / "spec.json"), read(folder / "exit.json")
+    if spec is None or (ended is not None and end is None):
+        raise SandboxError(f"expected the folder of sandbox {folder.name}; it was removed meanwhile: {folder}")
+    return float(spec["created_at"]), None if ended is None or end is None else float(end["ended_at"])
+
+
+def write_once(path: Path, value: Mapping[str, Any]) -> None:
+    """Write `value` unless `path` exists already; whoever comes first wins, whole, and survives a power cut."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    write_atomic(draft, value)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        return
+    finally:
+        draft.unlink()
+    sync_names(path.parent)
+
+
+def sync_names(folder: Path) -> None:
+    """Have the disk keep which files there are in `folder`."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def until(condition: Callable[[], bool], timeout_s: float, tick_s: float = TICK_S) -> bool:
+    """Wait for the condition; return whether it came true in time."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() >= deadline:
+            return False
+        time.sleep(tick_s)
+    return True
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock; raise SandboxError when somebody else does for minutes."""
+    lock = FileLock(folder / "lock", timeout=LOCK_WAIT_S, poll_interval=TICK_S, mode=0o600, fallback_to_soft=False)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise SandboxError(
+            f"sandbox {folder.name}: another process has held {folder / 'lock'} for {LOCK_WAIT_S:.0f} s; "
+            "see what it does (`fuser` names it), and try again"
+        ) from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -5,11 +5,7 @@ May enter: packages of what is remembered, computed and reported from stored val
 studies that are kept as evidence lie in `gallery`.
 """
 
-from studies.log.event import Event, EventType
-from studies.log.event_log import EventLog
-from studies.log.fold import AttemptState, RunState, StudyState, fold
-from studies.log.study_log import StudyLog, WorkClock
-from studies.records.errors import (
+from studies.errors import (
     ControllerLeaseLost,
     EventRefused,
     ExportError,
@@ -21,6 +17,10 @@ from studies.records.errors import (
     StudiesError,
     UnknownStudy,
 )
+from studies.log.event import Event, EventType
+from studies.log.event_log import EventLog, StudyLog, WorkClock
+from studies.log.fold import fold
+from studies.log.study import AttemptState, RunState, StudyState
 from studies.verdicts.judge import judge_hypothesis
 
 __all__ = [

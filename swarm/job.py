@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, ValidationInfo, model_validator
 
 from swarm.canonical import Canonical, is_record
-from swarm.verl_fields import VerlFields, taught
+from swarm.verl_config import VerlFields, taught
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,7 @@ from tests.cpu_seconds import CpuSeconds
 from tests.shared_prefect import EndsPrefect
 
 if TYPE_CHECKING:
-    from sandboxes.docker.containers import DockerSandbox
+    from sandboxes.docker.container import DockerSandbox
 
 
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
@@ -183,7 +183,7 @@ def image(engine: ContainerEngine, pytestconfig: pytest.Config) -> Image:
 @pytest.fixture
 def docker_sandbox(engine: ContainerEngine, tmp_path: Path) -> Iterator[DockerSandbox]:
     """Return the Docker sandbox of an installation of the test's own; what it started is removed afterwards."""
-    from sandboxes.docker.containers import DockerSandbox
+    from sandboxes.docker.container import DockerSandbox
 
     sandbox = DockerSandbox(tmp_path / "sandboxes", engine)
     yield sandbox

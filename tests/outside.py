@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 CODE = '''
-from research.rule_planner.planner import RulesPlanner
-from swarm.backends.fake.backend import FakeBackend
+from research.planners.rules import RulesPlanner
+from swarm.backends.fake import FakeBackend
 
 
 class Outside(RulesPlanner):

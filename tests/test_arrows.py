@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
-from source.packages import ROOMS, crossings, dotted, modules, package
+from source.packages import ROOMS, circles, crossings, dotted, module_arrows, modules
 
 from swarm.environments.adapters import ADAPTERS
 
@@ -17,135 +17,37 @@ BENCHMARKS = ("simlab", "rig", "source", "performance")
 """Packages beside the rooms, in `benchmarks/`: they import of the rooms, and no room of them."""
 LIGHT = tuple(
     f"swarm.{name}" for name in (
-        "client", "environments", "job", "canonical", "verl_fields", "verl_names", "arguments", "wire", "snapshot",
-        "errors", "models", "entry_points",
+        "client", "environments", "models", "job", "verl_config", "canonical", "wire", "snapshot", "errors", "plugins",
     )
 )  # fmt: skip
 ALLOWED: dict[str, tuple[str, ...]] = {
     "research": (
-        "swarm.client", "swarm.job", "swarm.wire", "swarm.snapshot", "swarm.errors", "swarm.entry_points",
+        "swarm.client", "swarm.job", "swarm.wire", "swarm.snapshot", "swarm.errors", "swarm.plugins",
         "swarm.environments", "swarm.models", "sandboxes", "studies",
     ),
     "swarm": (), "sandboxes": (), "studies": (),
 }  # fmt: skip
-FLOORS: dict[str, tuple[str, ...]] = {
+LAYERS: dict[str, tuple[str, ...]] = {
     "research": (
-        "__main__",
-        "main",
-        "cli.study cli.swarm cli.clients cli.environments cli.metrics",
-        "cli.swarm.episodes cli.swarm.watching",
-        "cli.study.shown",
-        "cli",
-        "serving",
-        "orchestration requests",
-        "orchestration.shown",
-        "study doctor",
-        "tracking planning",
-        "planners scheduling attempts looks",
-        "rule_planner llm_planner design",
-        "topic results agents findings",
-        "planner noise",
-        "environments.checking",
-        "isolation environments models",
-        "servers",
-        "proposals installation durations",
-        "base_fields metrics",
-        "screening errors files spelling validation once_for_a_state",
+        "cli", "orchestration", "controller", "planners runs scheduler", "agents design",
+        "environments isolation models proposals", "installation",
     ),
-    "studies": (
-        "proof",
-        "report",
-        "report.rounds",
-        "report.figures report.headline",
-        "report.sections",
-        "report.measures",
-        "report.parts",
-        "question verdicts",
-        "metrics",
-        "metrics.kinds",
-        "checks",
-        "log statistics",
-        "inquiry",
-        "records",
-    ),
+    "studies": ("proof", "report", "verdicts", "metrics", "checks", "log statistics", "records"),
     "swarm": (
-        "server server.__main__",
-        "server.http",
-        "server.watching",
-        "server.model_export",
-        "server.service",
-        "server.training",
-        "server.calls",
-        "server.episodes",
-        "server.batches server.shared",
-        "server.dialects.chat server.dialects.messages server.dialects.responses",
-        "server.dialects",
-        "store",
-        "store.databases",
-        "store.tables",
-        "exports",
-        "backends.checking backends.exporting",
-        "backends.verl",
-        "backends.verl.critic",
-        "backends.local backends.verl.learning",
-        "backends.verl.saving",
-        "backends.verl.generating",
-        "backends.verl.generating.engines",
-        "backends.local.generating backends.local.learning backends.imitation",
-        "backends.verl.processes",
-        "backends.local.model backends.tiny backends.fake backends.conversion",
-        "backends.local.forwards",
-        "timelines",
-        "backends.rendering backends.algorithms",
-        "backends",
-        "answers",
-        "answers.families",
-        "answers.grammar",
-        "environments.__main__ environments.bringing.__main__",
-        "environments.bringing",
-        "environments.playing environments.adapters client.teams",
-        "environments client models",
-        "snapshot",
-        "job wire connections",
-        "verl_fields",
-        "errors canonical entry_points",
-        "verl_names",
-        "arguments",
+        "server", "training", "backends.verl calls", "backends.local rollout", "algorithms dialects store", "backends",
+        "environments timelines", "client models rendering",
     ),
-    "sandboxes": (
-        "images",
-        "docker process",
-        "gateway folders",
-        "gateway.proxy inside shim shown",
-        "spec",
-    ),
-    "simlab": (
-        "inquiries",
-        "suites",
-        "planners searches haul",
-        "flights",
-        "worlds measurement",
-    ),
+    "sandboxes": ("images", "docker", "gateway inside"),
+    "simlab": ("inquiries", "suites", "haul planners", "flights searches", "measurement worlds"),
     "rig": (
-        "agreement",
-        "pages",
-        "inquiries scale",
-        "cluster",
-        "serving training generation verdicts orchestration",
-        "frame",
+        "agreement", "pages", "cluster inquiries scale", "generation orchestration serving training verdicts",
     ),
-    "source": ("measures packages",),
-    "performance": (
-        "page",
-        "catalogue history",
-        "verdict_sections study_sections server_sections swarm_sections training_sections cluster_sections",
-        "headlines writing",
-        "results",
-    ),
-}
-"""The packages of each room from its top to its ground: each imports of those on lower floors alone. A room's own
-`__init__` is its door, which opens to all of them and which none of them goes through."""
+}  # fmt: skip
+"""The packages of each room: each imports of those on lower layers alone. What lies in a room's own folder is its
+ground, which imports of no package; `main` and each `__main__` is a top, which nothing imports."""
+TOPS = ("main", "__main__")
 HEAVY = {"torch", "transformers", "safetensors", "tokenizers", "llguidance", "peft", "ray", "verl", "vllm"}
+MAY_BE_HEAVY = ("swarm.backends", "swarm.algorithms", "swarm.rendering")
 LIGHT_MAY_USE = {"aiohttp", "pydantic", "pydantic_core", "openai", "swarm"}
 
 
@@ -203,7 +105,7 @@ def test_heavy_packages_are_imported_by_backends_only(room: str) -> None:
         f"{dotted(ROOT, path)} -> {name}"
         for path in modules(ROOT, room)
         for name in imports(path)
-        if name.split(".")[0] in HEAVY and not within(dotted(ROOT, path), ("swarm.backends",))
+        if name.split(".")[0] in HEAVY and not within(dotted(ROOT, path), MAY_BE_HEAVY)
     }
     assert found == set()
 
@@ -213,7 +115,7 @@ def test_the_client_and_the_environments_need_aiohttp_and_pydantic_only() -> Non
     light = [
         path for path in modules(ROOT, "swarm") if within(dotted(ROOT, path), LIGHT) or dotted(ROOT, path) == "swarm"
     ]
-    adapted = {f"swarm.environments.adapters.{own.module}": own.package for own in ADAPTERS.values()}
+    adapted = {f"swarm.environments.{own.module}": own.package for own in ADAPTERS.values()}
     found = {
         f"{dotted(ROOT, path)} -> {name}"
         for path in light
@@ -230,15 +132,39 @@ def test_the_client_and_the_environments_need_aiohttp_and_pydantic_only() -> Non
     assert inward == set()
 
 
-@pytest.mark.parametrize("room", [*ROOMS, *BENCHMARKS])
-def test_packages_of_a_room_import_of_lower_floors_alone(room: str) -> None:
+@pytest.mark.parametrize("room", LAYERS)
+def test_packages_of_a_room_import_of_lower_layers_alone(room: str) -> None:
     root = folder_of(room)
-    floors = {name: number for number, floor in enumerate(FLOORS[room]) for name in floor.split()}
-    there = {package(root, path) for path in modules(root, room)} - {""}
-    assert there == set(floors), "FLOORS names just the packages there are"
+    layers = {name: number for number, layer in enumerate(LAYERS[room]) for name in layer.split()}
+    folders = {dotted(root, path.parent / "__init__.py") for path in modules(root, room)} - {room}
+    assert {name.removeprefix(f"{room}.") for name in folders} == set(layers), (
+        "LAYERS names just the packages there are"
+    )
+    top, ground = -1, len(LAYERS[room])
+
+    def layer_of(name: str) -> int:
+        return top if name.split(".")[-1] in TOPS else layers.get(name, ground)
+
     wrong = {
         f"{module} -> {target}"
         for module, own, target in crossings(root, room)
-        if own != "" and (target == "" or floors[target] <= floors[own])
+        if own != "" and not layer_of(own) < layer_of(target) and not layer_of(own) == layer_of(target) in (top, ground)
     }
     assert wrong == set()
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_no_modules_of_a_room_import_one_another(room: str) -> None:
+    assert circles(module_arrows(ROOT, room)) == []
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_module_lies_at_most_in_a_package_of_a_package(room: str) -> None:
+    deep = [path for path in modules(ROOT, room) if len(path.relative_to(ROOT).parts) > 4]
+    nested = {
+        "/".join(path.relative_to(ROOT).parts[:3])
+        for path in modules(ROOT, room)
+        if len(path.relative_to(ROOT).parts) == 4
+    }
+    assert deep == []
+    assert nested <= {"swarm/backends/local", "swarm/backends/verl"}

@@ -33,14 +33,15 @@ from typing import Any
 from pydantic import JsonValue
 from rig.training.training import BENCHMARKS, BOOT_S, ONE_THREAD
 
-from research.environments.bring import environment_of
+from research.environments.install import environment_of
 from research.installation.home import Home
-from studies.inquiry.ledger import stake_of_one_round
+from studies.records.alpha import stake_of_one_round
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
-from studies.records.design_parts import Look, Prediction
-from studies.verdicts.verdict import ArmData, judge
+from studies.records.procedure import Look, Prediction
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
 from swarm.client import AsyncSwarmClient
-from swarm.environments.playing.play import agent_of
+from swarm.environments.play import agent_of
 from swarm.environments.registry import built_in
 from swarm.job import Job, TinyModel
 
@@ -147,7 +148,7 @@ def _prepared(folder: Path, size: Size) -> tuple[Path, str]:
     spec = TinyModel(warm_start_steps=size.warm_start_steps)
     words = ("--environment", environment, "--environments", str(home.environments), "--models", str(home.models))
     subprocess.run(
-        [sys.executable, "-m", "swarm.backends.tiny.model", *words, "--spec", spec.model_dump_json()],
+        [sys.executable, "-m", "swarm.backends.tiny_model", *words, "--spec", spec.model_dump_json()],
         check=True, cwd=BENCHMARKS, stdout=subprocess.DEVNULL, env={**os.environ, **ONE_THREAD},
     )  # fmt: skip
     return folder, environment

@@ -34,13 +34,11 @@ from typing import Any, Final
 
 import psutil
 
-from research.installation.server_process import SwarmProcess, start_swarm, stop_swarm
-from studies.statistics.comparison import welch
-from studies.statistics.equivalence import equivalent, two_one_sided
-from studies.statistics.samples import constant
+from research.installation.servers import SwarmProcess, start_swarm, stop_swarm
+from studies.statistics.comparison import constant, equivalent, two_one_sided, welch
 from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.environments import get_environment
-from swarm.environments.playing.play import agent_of
+from swarm.environments.play import agent_of
 from swarm.job import Job
 from swarm.wire import EpisodeSummary
 

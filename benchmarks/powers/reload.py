@@ -21,9 +21,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from research.installation.server_process import start_swarm, stop_swarm
+from research.installation.servers import start_swarm, stop_swarm
 from swarm.client import SwarmClient
-from swarm.environments.playing.code_hash import code_hash
+from swarm.environments.user_code import code_hash
 from swarm.job import Job
 
 SAVES: Final = 10

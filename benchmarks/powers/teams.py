@@ -28,8 +28,7 @@ from statistics import fmean, stdev
 from types import ModuleType
 from typing import Any
 
-from studies.statistics.comparison import Runs, compare
-from studies.statistics.samples import t_quantile
+from studies.statistics.comparison import Runs, compare, t_quantile
 from swarm.client import AsyncSwarmClient
 from swarm.client.teams import Team
 

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from research.controller.session import versions
 from research.installation.machine import describe
-from research.study.session import versions
 
 RESULTS = Path(__file__).parents[1] / "results"
 

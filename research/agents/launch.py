@@ -23,18 +23,19 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from research.agents.request import AgentRequest, Confinement, PlayedServer
-from research.environments.record import client_files, hand_out
-from research.installation.own_process import bypass_proxy
+from research.environments.reference import client_files, hand_out
 from research.isolation.access_policy import AccessPolicy
-from research.isolation.engine_thread import EngineThread
+from research.isolation.mode import EngineThread
+from research.own_process import bypass_proxy
 from sandboxes import ContainerHandle, Exit, SandboxSpec
 from sandboxes.docker.archive import pack
-from sandboxes.docker.containers import DockerSandbox
+from sandboxes.docker.container import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.gateway.gateway import EGRESS_PORT, PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
-from sandboxes.shown import news
-from swarm.environments.playing.lifeline import VARIABLE, lifeline
-from swarm.environments.tasks_file import to_json
+from sandboxes.gateway.gateway import EGRESS_PORT, PORTS, SERVER_PORT, Gateway
+from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
+from sandboxes.spec import news
+from swarm.environments.custom import to_json
+from swarm.environments.processes import VARIABLE, lifeline
 from swarm.wire import EVALUATION_STREAM
 
 GRACE_S = 5.0
@@ -106,7 +107,7 @@ class ProcessAgent:
         return json.loads(self._result.read_bytes()) if self._result.exists() else None
 
     async def tell(self, word: str) -> None:
-        """Tell a standby a word (`swarm.environments.playing.standby`); one that has ended hears nothing."""
+        """Tell a standby a word (`swarm.environments.processes`); one that has ended hears nothing."""
         assert self._process.stdin is not None
         with suppress(ConnectionError):
             self._process.stdin.write(f"{word}\n".encode())

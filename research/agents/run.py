@@ -1,8 +1,16 @@
-"""One run of an agent in the foreground: started, its output passed on, and its result returned.
+"""Run, output, restarts.
+
+One run of an agent in the foreground: started, its output passed on, and its result returned.
 
 The agent's output goes to stderr as it comes, and the job's progress beside it, so that stdout is free for the
 result. An interrupt ends the agent first, and its open episodes are given up. One that is started again, or whose code
-is loaded again at each save, is looked after by `research.agents.supervision` and `research.agents.reloading`.
+is loaded again at each save, is looked after by `research.agents.run` and `research.agents.reload`.
+
+A client that is started again where it dies: `ajet client run --restart`.
+
+Each client is a process, or a container, of its own. What a dead one left open is given up at once, so that the next
+one begins with those very places: its stream goes on from where it stands. Bad input ends it, and so does the job's
+end; when to go on, and after which pause, is in `research.agents.run`.
 """
 
 from __future__ import annotations
@@ -17,24 +25,84 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from research.agents.launch import ContainerHost, RunningAgent, in_container, in_process
 from research.agents.request import AgentRequest, BadOption, Confinement, PlayedServer, SandboxOptions, variables_of
-from research.agents.restarts import Restart
-from research.environments.bring import packages_of, path_with
-from research.environments.record import requirements_of
+from research.environments.install import packages_of, path_with
+from research.environments.reference import requirements_of
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.client_image import ensure_client_image, ensure_derived_image
 from research.isolation.mode import choose
 from sandboxes import Exit
 from sandboxes.docker.engine import HOW_TO_GET_DOCKER, connect
-from sandboxes.shown import shown
+from sandboxes.spec import shown
 from swarm.client import AsyncSwarmClient
-from swarm.environments.playing.lifeline import OWNER
+from swarm.environments.processes import OWNER
 from swarm.errors import SwarmError, Unreachable
 from swarm.wire import EpisodeKind, ServerState, Status
+
+FIRST_WAIT_S: Final = 0.5
+MOST_WAIT_S: Final = 30.0
+"""Before a restart, at the least and the most; it doubles with each client that was not healthy."""
+HEALTHY_S: Final = 5.0
+"""A client that lived for so long and finished an episode was healthy: the next pause is the first one again."""
+MOST_IN_VAIN: Final = 8
+"""Clients in a row that finish no episode, after which none is started again: about two minutes of pauses."""
+BAD_INPUT: Final = 2
+_LOST: Final = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Restart:
+    """A client that ended, and was started again after `pause_s`."""
+
+    reason: str
+    lived_s: float
+    finished: int
+    """Episodes it finished, as far as the server could be asked."""
+    pause_s: float
+
+
+class RestartPolicy:
+    """Decides on each end of a client."""
+
+    def __init__(self) -> None:
+        self._unhealthy = 0
+        self._in_vain = 0
+
+    def pause(self, lived_s: float, finished: int) -> float | None:
+        """Return the seconds to wait before the next client, None where no further one is started."""
+        healthy = finished > 0 and lived_s >= HEALTHY_S
+        self._in_vain = 0 if finished else self._in_vain + 1
+        pause = FIRST_WAIT_S if healthy else min(MOST_WAIT_S, FIRST_WAIT_S * 2.0**self._unhealthy)
+        self._unhealthy = 0 if healthy else self._unhealthy + 1
+        return None if self._in_vain >= MOST_IN_VAIN else pause
+
+
+def why_again(ended: Exit) -> str | None:
+    """Return why a client that ended so, with steps left to train, is to be started again; None: it is not."""
+    code = ended.code
+    if ended.reason == "timeout" or (ended.reason == "error" and code == BAD_INPUT):
+        return None
+    if ended.reason == "error":
+        return _of_code(code)
+    return {
+        "finished": "it ended before the job was finished",
+        "out_of_memory": "it used up its memory",
+        "stopped": "it was stopped",
+        "killed": "it was killed",
+        "lost": "its container is gone",
+    }[ended.reason]
+
+
+def _of_code(code: int | None) -> str:
+    if code is not None and code < 0:
+        return f"it was killed by signal {-code}"
+    lost = "the server was lost, the disk was full, or the agent failed again and again"
+    return f"it ended with exit code {code}" + (f": {lost}" if code == _LOST else "")
+
 
 PROGRESS_S = 5.0
 """Seconds between two lines about the job's progress, at least."""
@@ -311,3 +379,56 @@ def job_status(status: Status) -> str:
     said = "" if reward is None else f", reward {reward:.3f}"
     needed = f"{status.collected_episodes} of {status.needed_episodes} episodes collected"
     return f"step {status.step} of {status.steps}, {needed}, {status.open_episodes} open{said}"
+
+
+async def supervise(run: AgentRun) -> AgentResult:
+    """Run clients of an agent one after the other until the job is finished, or none is to be started again."""
+    try:
+        async with ended_by_signals():
+            ended = await _supervised(run)
+    finally:
+        run.clear()
+    return replace(ended, status=await status_of(run))
+
+
+async def _supervised(run: AgentRun) -> AgentResult:
+    limit, policy, restarts = TimeLimit(run.request.time_limit_s), RestartPolicy(), list[Restart]()
+    while True:
+        began = time.monotonic()
+        ended = replace(await play(run.again(len(restarts), limit.left_s())), restarts=tuple(restarts))
+        ended, restart = await after(run, ended, policy, time.monotonic() - began)
+        if restart is None:
+            return ended
+        restarts.append(restart)
+        await asyncio.sleep(restart.pause_s)
+
+
+async def after(
+    run: AgentRun, ended: AgentResult, policy: RestartPolicy, lived_s: float
+) -> tuple[AgentResult, Restart | None]:
+    """Return how a client ended, seen with its job, and its restart, or None where there is none; says each."""
+    status = await status_of(run)
+    if status is not None and status.finished:  # whatever became of this one: others may have played the rest
+        return replace(ended, exit=Exit("finished", 0)), None
+    reason = why_again(ended.exit)
+    if reason is None:
+        return ended, None
+    pause_s = policy.pause(lived_s, ended.finished)
+    if pause_s is None:
+        hear(f"ajet: {reason}; not started again: {MOST_IN_VAIN} clients in a row finished no episode\n")
+        return ended, None
+    restart = Restart(reason, round(lived_s, 3), ended.finished, pause_s)
+    number = len(ended.restarts) + 1
+    hear(f"ajet: restart {number} in {pause_s:g} s: {reason}, after {lived_s:.1f} s and {ended.finished} episodes\n")
+    return ended, restart
+
+
+class TimeLimit:
+    """What is left of the time that all clients together may take; None: there is no limit."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._deadline = None if seconds is None else time.monotonic() + seconds
+
+    def left_s(self) -> float | None:
+        """Return the seconds that are left, at the least a moment."""
+        return None if self._deadline is None else max(0.001, self._deadline - time.monotonic())

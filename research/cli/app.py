@@ -1,4 +1,11 @@
-"""The command `ajet`: its subcommands, and the one place where errors become a line and an exit code.
+"""Typer app, lazy commands, errors -> exit code, output.
+
+Commands whose modules are imported when they are asked for: `ajet --help` waits for none of them.
+
+A group knows its commands by name, place and first line. Listing them, completing a name and suggesting the nearest one
+needs no more; running one, or asking for its own help, imports its module.
+
+The command `ajet`: its subcommands, and the one place where errors become a line and an exit code.
 
 Exit codes: 0 done; 1 the thing asked about is not well (doctor, study verify, env check); 2 bad input or an
 environment that cannot do it, said in one line on stderr; 3 a study stopped by its budget; 130 stopped by a person.
@@ -6,16 +13,66 @@ environment that cannot do it, said in one line on stderr; 3 a study stopped by 
 
 from __future__ import annotations
 
+import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from importlib.metadata import version
-from typing import Annotated, ClassVar, NoReturn
+from textwrap import wrap
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NoReturn
 
 import typer
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_group
 
-from research.cli.lazy import Lazy, LazyGroup
-from research.cli.output import warn
-from research.installation.own_process import begin_process
+from research.errors import BadTopic
+from research.own_process import begin_process
+from research.text import bare, warn
+
+if TYPE_CHECKING:
+    from typer._click import Command, Context
+
+
+@dataclass(frozen=True, slots=True)
+class Lazy:
+    """A command that is not imported yet."""
+
+    module: str
+    name: str
+    """Of the function in the module, or of the typer.Typer that is a group."""
+    help: str
+    """The first line of the command's own help; a test holds that they agree."""
+
+    def load(self, name: str) -> Command:
+        """Import the command and return it under this name."""
+        found, host = getattr(import_module(self.module), self.name), typer.Typer()
+        if isinstance(found, typer.Typer):
+            host.add_typer(found, name=name)
+        else:
+            host.command(name, cls=NamingOnce)(found)
+        return get_group(host).commands[name]
+
+
+class LazyGroup(TyperGroup):
+    """A group of commands that are imported one at a time, each when it is run."""
+
+    lazy: ClassVar[Mapping[str, Lazy]] = {}
+
+    def __init__(self, **settings: Any) -> None:
+        listed = {name: TyperCommand(name, help=lazy.help) for name, lazy in self.lazy.items()}
+        super().__init__(**{**settings, "commands": listed})
+
+    def resolve_command(self, ctx: Context, args: list[str]) -> tuple[str | None, Command | None, list[str]]:
+        """Find the command that the arguments name, and import it."""
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, found if name is None else self.lazy[name].load(name), rest
 
 
 class Ajet(LazyGroup):
@@ -23,48 +80,48 @@ class Ajet(LazyGroup):
 
     lazy: ClassVar[Mapping[str, Lazy]] = {
         "research": Lazy(
-            "research.cli.study.research",
+            "research.cli.research",
             "research",
             "Turn a topic into hypotheses, training runs, verdicts and a report.",
         ),
         "up": Lazy(
-            "research.cli.up",
+            "research.cli.system",
             "up",
             "Start (or find) the local Prefect server and print its address, or stay and work on studies there.",
         ),
-        "doctor": Lazy("research.cli.doctor", "doctor", "Say what is installed, what works and what to do."),
+        "doctor": Lazy("research.cli.system", "doctor", "Say what is installed, what works and what to do."),
         "study": Lazy(
-            "research.cli.study.app",
+            "research.cli.study",
             "app",
             "Studies: plan, list, show, watch, approve, deny, pause, stop, resume, amend, veto, report, "
             "recipe, verify, export.",
         ),
         "findings": Lazy(
-            "research.cli.study.shown.known_findings",
+            "research.cli.findings",
             "findings",
             "List what the studies of this installation found, and what they did not: every verdict, with its "
             "conditions.",
         ),
-        "swarm": Lazy("research.cli.swarm.app", "app", "Swarm servers: host a trainable model for any agent."),
+        "swarm": Lazy("research.cli.swarm", "app", "Swarm servers: host a trainable model for any agent."),
         "env": Lazy(
-            "research.cli.environments.app",
+            "research.cli.environments",
             "app",
             "Environments: what there are, what one is, how to begin one, what it is worth.",
         ),
-        "client": Lazy("research.cli.clients.client", "app", "Clients: agents of your own on a swarm server."),
+        "client": Lazy("research.cli.client", "app", "Clients: agents of your own on a swarm server."),
         "sandbox": Lazy(
             "research.cli.sandbox",
             "app",
             "Sandboxes: where clients and evaluators run. Build the image, list, read logs, stop, prune.",
         ),
-        "job": Lazy("research.cli.job", "app", "Jobs: what a swarm server trains."),
+        "job": Lazy("research.cli.catalogs", "job_app", "Jobs: what a swarm server trains."),
         "model": Lazy(
-            "research.cli.model", "app", "Models: fetch a real one, list those that are here, check a folder."
+            "research.cli.catalogs", "model_app", "Models: fetch a real one, list those that are here, check a folder."
         ),
         "metric": Lazy(
-            "research.cli.metrics.app", "app", "Metrics: what a study can be judged by, and what each of it is."
+            "research.cli.catalogs", "metric_app", "Metrics: what a study can be judged by, and what each of it is."
         ),
-        "planner": Lazy("research.cli.planner", "app", "Planners: how well they predict."),
+        "planner": Lazy("research.cli.findings", "app", "Planners: how well they predict."),
     }
 
 
@@ -134,3 +191,74 @@ def _check_text(arguments: Sequence[str]) -> None:
 def _fail(message: str) -> NoReturn:
     warn(" ".join(message.split()))
     sys.exit(2)
+
+
+_INSTEAD: Final[Mapping[str, str]] = {
+    "model_path": "leave one out, or compare the models with --vary model=DIR1,DIR2",
+    "job": "leave one out, or make one file of both",
+    "env": "leave one out, or begin a study of each",
+    "reward": "leave one out",
+}
+"""Options that are given once, and what to do where there are two."""
+
+
+class NamingOnce(TyperCommand):
+    """A command that refuses two environments, models or jobs where it takes one of each."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Read the arguments; raise BadTopic for what is named twice."""
+        values, _, given = self.make_parser(ctx).parse_args(args=list(args))
+        times: Counter[Any] = Counter(option.name for option in given)
+        for name, instead in _INSTEAD.items():
+            if times[name] > 1:
+                option = f"--{name.replace('_', '-')}"
+                raise BadTopic(f"expected {option} once; found it {times[name]} times, last {values[name]}; {instead}")
+        return super().parse_args(ctx, args)
+
+
+Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
+
+_WIDE = 160
+"""Columns for tables in a pipe or a file."""
+_GAP = "  "
+_LEAST_WRAPPED = 20
+"""Least width of a column that is wrapped, on however narrow a terminal."""
+
+
+class _BareConsole(Console):
+    """A console that writes no control character but its own styles."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(bare(segment.text), segment.style)
+
+
+@cache
+def console() -> Console:
+    """Return the console for people's output (stdout); nothing is wrapped where no terminal asks for it.
+
+    Text is shown as it is: brackets and colons of a package, a path, a topic or a model are no markup. What is to have
+    a style is a `rich.text.Text`.
+    """
+    width = None if sys.stdout.isatty() else _WIDE
+    return _BareConsole(highlight=False, markup=False, emoji=False, soft_wrap=True, width=width)
+
+
+def columns(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Text:
+    """Return rows under a header, aligned; the last column is wrapped. Rich's table renders each cell by itself."""
+    cells = [[bare(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) for column in zip(header, *cells, strict=True)][:-1]
+    before = sum(widths) + len(_GAP) * len(widths)
+    room = max(_LEAST_WRAPPED, console().width - before)
+
+    def lines(row: Sequence[str]) -> str:
+        first = _GAP.join(cell + " " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=False))
+        last = wrap(row[-1], room) or [""]
+        return f"\n{' ' * before}".join([f"{first}{_GAP}{last[0]}".rstrip(), *last[1:]])
+
+    return Text.assemble((lines(header), "dim"), *(f"\n{lines(row)}" for row in cells))
+
+
+def print_json(value: Any) -> None:
+    """Write one JSON document to stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, default=str) + "\n")

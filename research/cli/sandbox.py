@@ -14,17 +14,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.output import console, print_json, warn
-from research.durations import format_seconds
-from research.installation.every_study import readable
+from research.cli.app import Json, console, print_json
 from research.installation.home import Home
-from research.isolation.listing import Listed, find, handle, listed
+from research.installation.studies import readable
+from research.isolation.inventory import Listed, find, handle, listed
 from research.isolation.mode import one_line, sandboxing_of
-from research.scheduling.next_step import is_done
+from research.scheduler.next_step import is_done
+from research.text import format_seconds, warn
 from sandboxes import Exit, Handle, SandboxError
 from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
 from sandboxes.images import Image, Note
-from sandboxes.shown import news, shown
+from sandboxes.spec import news, shown
 from studies import EventLog
 
 FOLLOW_S = 0.5
@@ -34,7 +34,6 @@ WINDOW_BYTES = 1 << 20
 app = typer.Typer(no_args_is_help=True)
 
 Name = Annotated[str, typer.Argument(help="Name of the sandbox, or its beginning.")]
-Json = Annotated[bool, typer.Option("--json", help="Machine-readable output.")]
 
 
 @app.callback()
@@ -160,7 +159,7 @@ def prune(
 
         ajet sandbox prune
     """
-    from research.isolation.pruning import find_waste, image_bytes
+    from research.isolation.inventory import find_waste, image_bytes
 
     home, engine = Home.locate().prepare(), connect(os.environ)
     waste = find_waste(home, engine, _pinned(home))

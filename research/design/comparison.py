@@ -1,4 +1,20 @@
-"""A comparison before it is sized: its arms or its screen, and what its stages cost.
+"""DesignDraft: arms or screen, stages.
+
+What a study is asked to promise: the smallest effect of interest, the power to see it, looks and evaluation size.
+
+They are settings of a study, given by flags and kept in `study.created`; a study of before they existed has the
+defaults. What is asked for as a metric stands beside them: the effect is in its unit.
+
+The usual screen: how a budget is split between finding arms and confirming them, and how candidates are found.
+
+The numbers were chosen by simulation on two families of worlds (`simlab.worlds.families.LEARNED_ON`) and are judged
+on others; `benchmarks/simlab.py` and docs/calibration.md say how they fare. They are counts of whole runs, so that they
+hold for any job. A screening run is half as long as a whole one: so about twice as many candidates are tried, and the
+best go straight to fresh seeds, which are whole runs. Halves are no safe guess of the end, which differs from job to
+job: what learns quickly and ends low is favoured. Where much shorter runs are known to tell (`telling`), they go first:
+many candidates shortly, the best quarter of them whole.
+
+A comparison before it is sized: its arms or its screen, and what its stages cost.
 
 It is sound (every arm is a valid job that differs from the control in what is declared) and has no seeds yet.
 """
@@ -6,26 +22,272 @@ It is sound (every arm is a valid job that differs from the control in what is d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any, Final, Self
 
-from research.base_fields import require_agreement
-from research.design.cost import BudgetCheck, Stage
-from research.design.environment_needs import require_environment
-from research.design.estimates import Estimates
-from research.design.requirements import StatisticalRequirements
-from research.design.screen_defaults import BOUND, LEAST_INITIAL, initial, screening_steps
+from research.design.pricing import EVALUATION_EPISODES, BudgetCheck, Estimates, Stage
 from research.errors import DesignRefused, Unmeasurable
-from research.metrics.judge import MetricChoice, span, with_unit
+from research.installation.base_job import require_agreement
 from research.proposals.actions import ProposeDesign, ProposedScreen
 from research.proposals.arms import ResolvedArms, Scalar, compare, constant_value, feared, field_value, possible
+from research.proposals.metric_choice import AskedMetric, MetricChoice, default_effect, span, with_unit
 from studies.metrics import kind_of
-from studies.metrics.kinds.curve import LEAST_POINTS
+from studies.metrics.base import LEAST_POINTS
+from studies.metrics.builtin import Success
+from studies.records.alpha import MOST_ROUNDS
 from studies.records.design import MODEL, REWARD, Arm, Hypothesis, Kind, Metric
-from studies.records.design_parts import Knob, Prediction, Rung, Screen
-from studies.records.sentences import metric_name
+from studies.records.procedure import Knob, Prediction, Rung, Screen
+from studies.records.statements import metric_name
+from swarm.environments.base import PlainEnvironment
+from swarm.environments.custom import BroughtEnvironment
 from swarm.environments.registry import environments
-from swarm.job import Job
+from swarm.job import Job, TinyModel
+
+
+def require_environment(job: Job, variables: Iterable[str]) -> None:
+    """Raise DesignRefused where a job's environment lacks what its model, or what is varied, needs."""
+    environment = environments()[job.environment]
+    if isinstance(environment, BroughtEnvironment) and isinstance(job.model, TinyModel) and job.backend != "fake":
+        _require_demonstrations(environment)
+    if REWARD in variables and not isinstance(environment, PlainEnvironment):
+        raise DesignRefused(
+            f"expected another variable than the reward in {environment.name}: what generated code trained on is "
+            "played again afterwards, which is known to give the same of the built-in environments alone; write the "
+            "reward into the environment, and compare two environments"
+        )
+
+
+def _require_demonstrations(environment: BroughtEnvironment) -> None:
+    if not environment.manifest.demonstrations:
+        raise DesignRefused(
+            f"expected demonstrations of {environment.name}, which a tiny model imitates before it is trained; found "
+            "none; give the environment `imitate`, or train a model of your own: --model-path DIR",
+            for_planner=f"expected demonstrations of {environment.name} for the tiny model; found none; decline",
+        )
+
+
+DEFAULT_POWER = 0.8
+DEFAULT_LOOKS = 3
+MOST_LOOKS = 5
+LEAST_EPISODES, MOST_EPISODES = 64, 8192
+
+
+_LEAST_OF_RANGE: Final = 1e-3
+"""No effect of a time or a cost is smaller than such a part of its range: who says less means a share of it."""
+_SHARE: Final = Metric(meaning="hidden success", episodes=1)
+
+
+@dataclass(frozen=True, slots=True)
+class StatisticalRequirements:
+    """The promise that a design must keep; raises DesignRefused for one that no design could."""
+
+    effect: float | None = None
+    """Smallest effect of interest, in the metric's own unit, where a hypothesis names none; None for the metric's."""
+    power: float = DEFAULT_POWER
+    """Probability of a claim in the right direction, if the true difference is the effect."""
+    looks: int = DEFAULT_LOOKS
+    """Most times the data are analysed."""
+    episodes: int = EVALUATION_EPISODES
+    """Hidden episodes of each evaluation before and after training."""
+    metric: AskedMetric | None = None
+    """What somebody asks runs to be judged by; None for success, or its gain where models are compared."""
+    rounds: int | None = 1
+    """Most rounds of the inquiry, over which its level is shared; None for as many as the budget leaves time for."""
+
+    def __post_init__(self) -> None:
+        _check_effect(self.effect, self.metric)
+        if not 0.5 <= self.power <= 0.99:
+            raise DesignRefused(f"expected a power from 0.5 to 0.99; found {self.power:g}; 0.8 is usual")
+        if not 1 <= self.looks <= MOST_LOOKS:
+            raise DesignRefused(f"expected 1 to {MOST_LOOKS} looks; found {self.looks}; use --looks {DEFAULT_LOOKS}")
+        if self.rounds is not None and not 1 <= self.rounds <= MOST_ROUNDS:
+            raise DesignRefused(f"expected 1 to {MOST_ROUNDS} rounds; found {self.rounds}; leave --rounds out")
+        if not LEAST_EPISODES <= self.episodes <= MOST_EPISODES:
+            raise DesignRefused(
+                f"expected {LEAST_EPISODES} to {MOST_EPISODES} evaluation episodes; found {self.episodes}; "
+                f"use --episodes {EVALUATION_EPISODES}"
+            )
+
+    @classmethod
+    def asked(
+        cls,
+        effect: float | None,
+        power: float,
+        looks: int,
+        episodes: int,
+        metrics: Sequence[str] = (),
+        rounds: int | None = 1,
+    ) -> Self:
+        """Return the requirements that flags give, None for what was not given; raise DesignRefused or BadMetric."""
+        if len(metrics) > 1:
+            raise DesignRefused(
+                f"expected one metric; found --metric {' and --metric '.join(metrics)}; name the one that decides: a "
+                "report tells others beside it"
+            )
+        return cls(effect, power, looks, episodes, AskedMetric.named(metrics[0]) if metrics else None, rounds)
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Self:
+        """Return the requirements in a study's settings."""
+        effect = settings.get("effect")
+        return cls(
+            effect=None if effect is None else float(effect),
+            power=float(settings.get("power", DEFAULT_POWER)),
+            looks=int(settings.get("looks", DEFAULT_LOOKS)),
+            episodes=int(settings.get("episodes", EVALUATION_EPISODES)),
+            metric=AskedMetric.in_settings(settings),
+            rounds=settings.get("rounds", 1),
+        )
+
+    def settings(self) -> dict[str, Any]:
+        """Return them as a study's settings hold them."""
+        effect = {} if self.effect is None else {"effect": self.effect}
+        asked = {} if self.metric is None else self.metric.settings()
+        rounds = {} if self.rounds == 1 else {"rounds": self.rounds}
+        return {**effect, "power": self.power, "looks": self.looks, "episodes": self.episodes, **asked, **rounds}
+
+    def least(self, metric: Metric) -> float:
+        """Return the smallest effect of interest of a study that is judged by a metric.
+
+        Raises DesignRefused for one that no two runs could differ by.
+        """
+        if self.effect is None:
+            return default_effect(metric)
+        require_within(self.effect, metric)
+        return self.effect
+
+    def wanted(self, effect: float | None, metric: Metric) -> float:
+        """Return the effect that counts where a planner wants `effect` (None: it named none).
+
+        Raises DesignRefused for a larger one than the study's: what matters is the user's to say, and a difference that
+        does would pass for none.
+        """
+        least = self.least(metric)
+        if effect is None:
+            return least
+        if effect > least and self.effect is None and metric.unit:
+            return least  # a part of the range, which was another where it was named
+        if effect > least:
+            raise DesignRefused(
+                f"expected a smallest_effect of at most {with_unit(metric, least)}, which is the study's; found "
+                f"{effect:g}; name {least:g} or a smaller one"
+            )
+        require_within(effect, metric)
+        return effect
+
+
+def require_within(effect: float, metric: Metric) -> None:
+    """Raise DesignRefused for an effect that is none, or that no two runs can differ by."""
+    most = span(metric)
+    least = 0.0 if metric.cut_at is None else _LEAST_OF_RANGE * most
+    if least < effect < most:
+        return
+    ends = f"{metric.worst:g} to {metric.best:g}" if metric.unit else "a share"
+    bounds = f"above {least:g} and below {with_unit(metric, most)}"
+    told = f"expected a smallest effect {bounds}, as the metric is {ends}; found {effect:g}"
+    usual = with_unit(metric, default_effect(metric))
+    raise DesignRefused(f"{told}; use --effect {default_effect(metric):g}, which is {usual}", for_planner=told)
+
+
+def _check_effect(effect: float | None, metric: AskedMetric | None) -> None:
+    """Refuse an effect that is none of any metric of the kind: the range of others is known with their jobs."""
+    if effect is None:
+        return
+    if metric is None or metric.kind == Success.name:
+        require_within(effect, _SHARE)
+    elif not (effect > 0 and math.isfinite(effect)):
+        raise DesignRefused(
+            f"expected a smallest effect above 0, in the unit of --metric {metric.text}; found {effect:g}; leave "
+            "--effect out for the metric's own"
+        )
+
+
+DEFAULT_REQUIREMENTS = StatisticalRequirements()
+"""Ten points of success seen with power 0.8, at three looks or fewer."""
+
+
+SCREEN_SHARE = 0.6
+"""Share of a budget's runs that a screen takes; the rest confirms what it found."""
+CONFIRMED = 2
+"""Candidates that are confirmed."""
+INITIAL_SHARE = 0.3
+"""Share of the candidates that are spread over the space before the surface is asked."""
+BOUND = 2.0
+"""Standard deviations of the surface above its mean that candidates are chosen by (`Screen.bound`)."""
+SCREEN_LENGTH = 0.5
+"""Share of a whole run's steps that a screening run has."""
+LEAST_INITIAL = 4
+"""Of these at the least, or there is nothing to draw a surface through."""
+REDUCTION = 4
+"""One in so many candidates goes on from a short rung that tells."""
+LEAST_SEEDS = 3
+MOST_SEEDS = 12
+"""Seeds an arm of a confirmation whose size no power calculation gives."""
+
+
+def default_seeds(runs_affordable: float, confirmed: int = CONFIRMED) -> int:
+    """Return the seeds of each arm where nothing is known of the noise: what the screen's share leaves."""
+    left = (1 - SCREEN_SHARE) * runs_affordable / (1 + confirmed)
+    return max(LEAST_SEEDS, min(MOST_SEEDS, math.floor(left + 1e-9)))
+
+
+def default_screen(
+    knobs: Sequence[Knob],
+    runs_affordable: float,
+    *,
+    steps: int,
+    seeds: int | None = None,
+    confirmed: int = CONFIRMED,
+    seed: int = 0,
+    points: int | None = None,
+    telling: int | None = None,
+) -> Screen | None:
+    """Return the screen that `runs_affordable` whole runs carry beside its confirmation; None where it carries none.
+
+    `steps` is the length of a whole run, `seeds` the seeds of each arm of the confirmation (default: `default_seeds`),
+    `points` how many combinations are candidates (default: all of the knobs' but one). `telling` is a number of steps
+    after which runs are known to rank as they do at the end; None where nobody measured it. A screen that can try all
+    combinations does, and still ranks them by the surface.
+    """
+    possible = math.prod(len(knob.values) for knob in knobs) - 1 if points is None else points
+    reserved = (1 + confirmed) * (seeds or default_seeds(runs_affordable, confirmed))
+    left = runs_affordable - reserved + 1e-9
+    if telling is None or telling >= steps:
+        short = screening_steps(steps)
+        candidates = min(possible, math.floor(left * steps / short))
+        rungs: tuple[Rung, ...] = (Rung(steps=short, keep=confirmed),)
+    else:
+        candidates = _halved(possible, left, telling / steps, confirmed)
+        rungs = (Rung(steps=telling, keep=_going_on(candidates, confirmed)), Rung(steps=steps, keep=confirmed))
+    if candidates <= confirmed:
+        return None
+    return Screen(
+        knobs=tuple(knobs), sampler="surface", bound=BOUND, candidates=candidates, initial=initial(candidates),
+        rungs=rungs, seed=seed,
+    )  # fmt: skip
+
+
+def _halved(possible: int, left: float, share: float, confirmed: int) -> int:
+    """Return how many candidates `left` whole runs carry, if each first runs a `share` of one."""
+    fitting = (n for n in range(possible, 0, -1) if n * share + _going_on(n, confirmed) <= left)
+    return next(fitting, 0)
+
+
+def _going_on(candidates: int, confirmed: int) -> int:
+    """Return how many candidates of a short rung run whole."""
+    return max(1, min(candidates, max(confirmed, math.ceil(candidates / REDUCTION))))
+
+
+def screening_steps(steps: int) -> int:
+    """Return the steps of a screening run where whole runs have `steps`."""
+    return math.ceil(SCREEN_LENGTH * steps)
+
+
+def initial(candidates: int) -> int:
+    """Return how many of the candidates are spread over the space before the surface is asked."""
+    return min(candidates, max(LEAST_INITIAL, round(INITIAL_SHARE * candidates)))
+
 
 PREDICTION_LEVEL = 0.8
 CONTROL = "control"

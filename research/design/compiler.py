@@ -14,16 +14,16 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from research.base_fields import require_agreement
 from research.design.comparison import (
+    DEFAULT_REQUIREMENTS,
     PREDICTION_LEVEL,
+    StatisticalRequirements,
     UnsizedDesign,
     check_prediction,
     smallest_effect,
     unsized_design,
     with_feared_confounds,
 )
-from research.design.cost import BudgetCheck, Stage
 from research.design.headroom import (
     require_headroom,
     require_replicable,
@@ -32,32 +32,30 @@ from research.design.headroom import (
     require_signal,
     require_told_collapse,
 )
-from research.design.pricing import Pricing, priced_by
-from research.design.requirements import DEFAULT_REQUIREMENTS, StatisticalRequirements
+from research.design.noise_bank import NOISE_SEEDS, NoiseBank, shipped_bank
+from research.design.pricing import BudgetCheck, Pricing, Stage, priced_by
 from research.design.sample_size import SizedDesign, Sizing, Unaffordable
-from research.environments.record import records_of
+from research.environments.reference import records_of
 from research.errors import DesignRefused
-from research.metrics.judge import scheduled
-from research.noise.bank import NOISE_SEEDS, NoiseBank, shipped_bank
+from research.installation.base_job import require_agreement
 from research.proposals.actions import (
     LEAST_SEEDS,
     Propose,
     ProposeDesign,
     ProposedHypothesis,
 )
-from research.proposals.arms import common_controls, variable_value
+from research.proposals.arms import NO_MODELS, ComparedModels, common_controls, variable_value
 from research.proposals.decisions import DEFAULT_TABLE, KEPT_NAMES
-from research.proposals.models import NO_MODELS, ComparedModels
+from research.proposals.metric_choice import scheduled
 from research.proposals.reward_code import check_reward
-from research.results.alarms import watchdog_of
-from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
-from studies.inquiry.ledger import ALPHA, Ledgers
+from studies.checks.alarms import watchdog_of
 from studies.metrics import kind_of
-from studies.metrics.kinds.gain import Gain
-from studies.records.design import REWARD, Budget, Design, Hypothesis, Metric, Price
-from studies.records.design_parts import CollapseRule, Prediction, Promise, Replication, Rule
-from studies.records.noise_plan import NoisePlan
-from studies.records.sentences import statement_of
+from studies.metrics.builtin import Gain
+from studies.records.alpha import ALPHA, Ledgers
+from studies.records.design import REWARD, Budget, Design, Hypothesis, Metric, NoisePlan, Price
+from studies.records.procedure import CollapseRule, Prediction, Promise, Replication, Rule
+from studies.records.runs import EXCLUDED_CODES, WORST_CODES
+from studies.records.statements import statement_of
 from swarm.environments.registry import environments
 from swarm.job import Job
 

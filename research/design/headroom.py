@@ -21,24 +21,21 @@ from functools import partial
 from statistics import fmean
 from typing import Final
 
-from research.design.comparison import UnsizedDesign
-from research.design.estimates import Estimates
-from research.design.requirements import LEAST_EPISODES
-from research.environments.measured import MeasuredEnvironment
+from research.design.comparison import LEAST_EPISODES, UnsizedDesign
+from research.design.noise_bank import NoiseBank
+from research.design.pricing import Estimates
+from research.environments.catalog import MeasuredEnvironment
 from research.errors import DesignRefused, Unmeasurable
-from research.metrics.judge import amount, scheduled, span, with_unit
-from research.noise.bank import NoiseBank
-from studies.checks.collapse import steps_to_tell
+from research.proposals.metric_choice import amount, scheduled, span, with_unit
+from studies.checks.training import steps_to_tell
 from studies.metrics import kind_of
-from studies.metrics.kinds.collapse import Collapse
-from studies.metrics.kinds.curve import LEAST_POINTS
-from studies.metrics.kinds.schedules import LEAST_EPISODES as LEAST_DURING
-from studies.metrics.kinds.schedules import LOOKS, SHARE
-from studies.metrics.kinds.success import Success
+from studies.metrics.base import LEAST_EPISODES as LEAST_DURING
+from studies.metrics.base import LEAST_POINTS, LOOKS, SHARE
+from studies.metrics.builtin import Collapse, Success
 from studies.records.design import Hypothesis, Metric, Schedule
-from studies.records.sentences import metric_name
-from studies.statistics.rates import rate_interval
-from studies.statistics.samples import Interval
+from studies.records.statements import metric_name
+from studies.statistics.comparison import Interval
+from studies.statistics.proportions import rate_interval
 from swarm.environments.registry import environments
 from swarm.job import Job
 

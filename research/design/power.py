@@ -16,8 +16,8 @@ from functools import lru_cache
 from typing import Literal
 
 from research.proposals.actions import LEAST_SEEDS
-from studies.inquiry.ledger import ALPHA
-from studies.records.design_parts import Look, Noise
+from studies.records.alpha import ALPHA
+from studies.records.procedure import Look, Noise
 
 _OfMeans = Literal["welch", "common", "paired", "contrast"]
 Test = _OfMeans | Literal["boschloo"]
@@ -117,15 +117,15 @@ class RatePower(PowerAnalysis):
 
     def power(self, seeds: int, effect: float) -> float:
         """Return the probability of a claim in the right direction at the end, if `effect` is the true difference."""
-        from studies.statistics.exact_rates import power_of_rates
+        from studies.statistics.proportions import power_of_rates
 
         alpha = self._share(self.looks(seeds)[-1].alpha)
         return 0.0 if effect >= 1 else power_of_rates(*self._rates(effect), seeds, alpha=alpha)
 
     def seeds_needed(self, effect: float) -> int | None:
         """Return the fewest seeds that keep the promise; None where the most that are tried do not."""
-        from studies.statistics.exact_rates import MOST_SEEDS as MOST_TRIED
-        from studies.statistics.exact_rates import seeds_for_rates
+        from studies.statistics.proportions import MOST_SEEDS as MOST_TRIED
+        from studies.statistics.proportions import seeds_for_rates
 
         alone = seeds_for_rates(*self._rates(effect), promised=self.promised, alpha=self._share(self.level))
         if alone is None or self.most_looks == 1:
@@ -173,7 +173,7 @@ def planned_looks(seeds: int, most: int, level: float = ALPHA, alike: float | No
     An earlier look has next to nothing to spend, and never decides. `level` is that of all looks together, and `alike`
     that of a claim of no difference, where it has a ledger of its own.
     """
-    from studies.statistics.looks import spend
+    from studies.statistics.sequential import spend
 
     stops = _stops(seeds, most)
     single = len(stops) == 1

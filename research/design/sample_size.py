@@ -12,20 +12,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from research.design.comparison import UnsizedDesign
-from research.design.cost import BudgetCheck, Stage
+from research.design.comparison import MOST_EPISODES, StatisticalRequirements, UnsizedDesign
 from research.design.headroom import require_schedule
+from research.design.noise_bank import NOISE_SEEDS, NoiseBank
 from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, rate_noise
-from research.design.requirements import MOST_EPISODES, StatisticalRequirements
-from research.durations import format_seconds
+from research.design.pricing import BudgetCheck, Stage
 from research.errors import DesignRefused
-from research.metrics.judge import MetricChoice, amount, span, with_unit
-from research.noise.bank import NOISE_SEEDS, NoiseBank
 from research.proposals.actions import LEAST_SEEDS
-from studies.inquiry.ledger import ALPHA
+from research.proposals.metric_choice import MetricChoice, amount, span, with_unit
+from research.text import format_seconds
 from studies.metrics import kind_of
+from studies.records.alpha import ALPHA
 from studies.records.design import Metric
-from studies.records.design_parts import Noise, RoundPlace
+from studies.records.procedure import Noise, RoundPlace
 
 LEAST_RATE = 0.05
 """Of a few runs none or all do not say that no other will."""

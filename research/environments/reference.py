@@ -1,4 +1,6 @@
-"""What people type to name an environment: which kind of reference it is, and where its code lies.
+"""What people type for an environment; EnvironmentRecord.
+
+What people type to name an environment: which kind of reference it is, and where its code lies.
 
 guess                                    one that is built in
 shop@1f2e3d4c5b6a                        one that was brought before
@@ -7,23 +9,79 @@ shop                                     of an installed package, by the entry p
 shops.market:Market                      an object of a module
 my_shop  or  my_shop/shop.py:Market      a folder with environment.py, or a file
 tasks.jsonl (with --reward judge.py)     tasks, and a function that judges answers
+
+The environment that `ajet env init` writes: small, whole and commented, to be changed into one's own.
+
+It is kept as text, as it is no module of ours; `examples/own_environment` has the same.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib import resources
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import Final
 
 from research.errors import BadEnvironment
-from research.spelling import did_you_mean, existing_like
+from research.files import write_bytes
+from research.installation.home import cause_of
+from research.text import did_you_mean, existing_like
+from studies.records.procedure import EnvironmentRecord
 from swarm.environments.adapters import ADAPTERS, scheme_of, slug
-from swarm.environments.brought import CodeSource, is_brought
-from swarm.environments.registry import environments
+from swarm.environments.custom import CODE, MANIFEST, REQUIREMENTS, BroughtEnvironment, CodeSource, is_brought
+from swarm.environments.registry import environments, get_environment
+
+
+def brought_among(names: Iterable[str]) -> tuple[BroughtEnvironment, ...]:
+    """Return the environments among the names that are not built in, each once, in their order.
+
+    Raises InvalidRequest for one that is gone.
+    """
+    known = map(get_environment, dict.fromkeys(names))
+    return tuple(environment for environment in known if isinstance(environment, BroughtEnvironment))
+
+
+def records_of(names: Iterable[str]) -> tuple[EnvironmentRecord, ...]:
+    """Return what the lock says of the environments among the names that are not built in."""
+    return tuple(map(_record, brought_among(names)))
+
+
+def requirements_of(names: Iterable[str]) -> str:
+    """Return the text of a requirements.txt of all of them; empty where their code needs nothing."""
+    texts = (folder / REQUIREMENTS for folder in (environment.folder for environment in brought_among(names)))
+    return "".join(path.read_text(encoding="utf-8").rstrip() + "\n" for path in texts if path.is_file())
+
+
+def client_files(name: str, within: str) -> Mapping[str, bytes]:
+    """Return what a client holds of an environment, by paths in the folder `within`: its words and its code, no task.
+
+    Nothing for one that is built in.
+    """
+    files: dict[str, bytes] = {}
+    for brought in brought_among([name]):
+        files[f"{within}/{name}/{MANIFEST}"] = (brought.folder / MANIFEST).read_bytes()
+        files |= {f"{within}/{name}/{CODE}/{path}": content for path, content in brought.code().items()}
+    return files
+
+
+def hand_out(name: str, folder: Path) -> None:
+    """Write into a folder what a client holds of an environment; nothing for one that is built in. Raises OSError."""
+    for path, content in client_files(name, str(folder)).items():
+        write_bytes(Path(path), content, durable=False)
+
+
+def _record(brought: BroughtEnvironment) -> EnvironmentRecord:
+    known = brought.manifest
+    return EnvironmentRecord(
+        name=known.full_name, title=known.title, reference=known.reference, code=known.hashes["code"],
+        data=known.hashes["data"], requirements=known.hashes["requirements"], drawn_by=known.drawn_by,
+        tasks={str(split): count for split, count in known.splits.items()}, hidden_apart=known.hidden_apart,
+    )  # fmt: skip
+
 
 GROUP: Final = "ajet.environments"
 FILE: Final = "environment.py"
@@ -136,3 +194,22 @@ def _unknown(text: str, place: str, path: Path) -> str:
         f"expected an environment: {', '.join(names)}, a folder, module:Name, tasks.jsonl with --reward, or an address "
         f"such as {next(iter(ADAPTERS.values())).example}; found {text!r:.120}{near or f'; {HOW}'}"
     )
+
+
+def text_of_example() -> str:
+    """Return the example's file."""
+    return resources.files("research.environments").joinpath("own_environment.txt").read_text(encoding="utf-8")
+
+
+def begin_in(folder: Path) -> Path:
+    """Write the example into a folder, making it; return the file. Raises BadEnvironment where there is one already."""
+    path = folder / FILE
+    if path.exists():
+        raise BadEnvironment(
+            f"expected a folder without {FILE}; found {path}, which is left as it is; name another folder"
+        )
+    try:
+        write_bytes(path, text_of_example().encode())
+    except OSError as error:
+        raise BadEnvironment(f"expected a folder to write {FILE} into; found {folder}: {cause_of(error)}") from error
+    return path

@@ -1,28 +1,159 @@
-"""The job under all arms of a study: read from a file, with the model of a folder, and kept in the study's settings."""
+"""Job under all arms (`--job`), what it fixes, whether its backend is installed.
+
+The job that a user gave under all arms: what it fixes, and that nothing else in a study contradicts it.
+
+A field is fixed where the user says it, be it at its default: what the file leaves out is free. A topic or a flag that
+names a fixed field has to name its value too: nobody's word is replaced without a word.
+
+A model folder of somebody's own: whether it is one, and a hash that says whether it is still the same.
+
+What is checked here needs no torch (`swarm.models`): whether the model can be served is known when it is loaded.
+
+Whether a backend is known and what it needs is installed; of ajet's own, nothing heavy is imported to know it.
+
+A swarm server of the backend `verl` runs in an environment of its own, as vLLM and Prefect cannot share one: the
+variable AJET_VERL_PYTHON names that one's Python (docs/cluster.md).
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from functools import partial
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from pydantic import ValidationError
 
-from research.base_fields import fixed_fields
-from research.errors import BadJob
-from research.installation.model_folder import model_folder
-from research.spelling import did_you_mean
+from research.errors import BackendMissing, BadJob, BadModel, DesignRefused
+from research.text import did_you_mean
+from studies import StudyState
 from studies.records.design import MODEL
-from swarm.errors import wrong_value
+from studies.records.statements import setting
+from swarm.errors import InvalidRequest, wrong_value
 from swarm.job import Job, PathModel, TinyModel, usual_rate
+from swarm.models import folder_hash, model_place, require_model_folder
+from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, EntryPointBroken, backend_names, load
+
+_SET_FOR_EACH_RUN: Final = {"seed", "tracking"}
+"""Fields that a study sets for each run."""
+
+
+def fixed_fields(base: Job) -> dict[str, Any]:
+    """Return the fields of a base job that were said, or are not as in every other job, as JSON values."""
+    held, usual = base.model_dump(mode="json", exclude=_SET_FOR_EACH_RUN), Job.usual(base.model, base.lora_rank)
+    return {name: value for name, value in held.items() if name in base.model_fields_set or value != usual[name]}
+
+
+def fixed_text(base: Job) -> str:
+    """Return the fixed fields in words, `steps = 80, max_tokens = 64`; empty for a job that is like any other."""
+    return ", ".join(setting(name, value) for name, value in fixed_fields(base).items())
+
+
+def require_agreement(base: Job | None, named: Mapping[str, Iterable[Any]]) -> None:
+    """Raise DesignRefused where fields are named with values among which is not what the base job fixes them at."""
+    fixed = {} if base is None else fixed_fields(base)
+    for name, values in named.items():
+        if name not in fixed or fixed[name] in (given := list(values)):
+            continue
+        said = " and ".join(setting(name, value) for value in given)
+        told = f"expected {setting(name, fixed[name])}, which the job of the study fixes; found {said}"
+        place = "--job or --model-path" if name == MODEL else "the job file"
+        raise DesignRefused(
+            f"{told}; name that value too, or leave the field out of {place}", for_planner=f"{told}; keep to it"
+        )
+
+
+def hashed(folder: Path, kept: Path | None = None) -> str:
+    """Return the hash of a model folder; with `kept`, a folder, hashes of files are remembered there.
+
+    Raises BadModel for a folder that cannot be read.
+    """
+    try:
+        return folder_hash(folder, kept)
+    except OSError as error:
+        raise BadModel(
+            f"expected a model folder that can be read at {folder}; {error.strerror}; bring it back"
+        ) from error
+
+
+def model_folder(text: str, kept: Path | None = None) -> PathModel:
+    """Return the model in the folder that `text` names, with its hash; raise BadModel for what is no such folder.
+
+    One that lies in `kept`, the installation's models, is called by its name alone: what a study logs of it then
+    holds on any machine. Of any other the absolute path is kept.
+    """
+    named = Path(text).expanduser()
+    folder = (named if kept is None or named.exists() else model_place(text, kept)).absolute()
+    try:
+        require_model_folder(text if not folder.exists() else folder)
+    except InvalidRequest as error:
+        raise BadModel(str(error)) from error
+    shelved = kept is not None and folder.parent.resolve() == kept.resolve()
+    return PathModel(path=folder.name if shelved else str(folder), sha256=hashed(folder, kept))
+
+
+def require_unchanged(model: PathModel, kept: Path | None = None) -> None:
+    """Raise BadModel unless a model's folder holds what it held when the model was named; a model without hash passes.
+
+    A folder that changed under a study would mix trainings of two models under one name.
+    """
+    if model.sha256 is None:
+        return
+    folder = Path(model.path) if kept is None else model_place(model.path, kept)
+    if not folder.is_dir():
+        raise BadModel(f"expected the model folder {folder}, which is trained; found none there; bring it back")
+    if (found := hashed(folder, kept)) != model.sha256:
+        raise BadModel(
+            f"expected the model folder {folder} as it was named (sha256 {model.sha256[:12]}); found it changed "
+            f"({found[:12]}); restore it, or train the new one in a study of its own"
+        )
+
+
+def wherever(job: Job) -> Job:
+    """Return a job without the place of its model where its hash says which it is: one job on all machines and homes.
+
+    Earlier versions logged the absolute path of a model of the installation, too.
+    """
+    if not isinstance(job.model, PathModel) or job.model.sha256 is None:
+        return job
+    return job.model_copy(update={"model": job.model.model_copy(update={"path": ""})})
+
+
+def parameter_count(folder: Path) -> int | None:
+    """Return how many numbers the weights of a model folder hold, by the headers of its files; None without any."""
+    counts = [_numbers(path) for path in sorted(folder.glob("*.safetensors"))]
+    return sum(counts) or None
+
+
+def _numbers(path: Path) -> int:
+    """Return the numbers in a file of weights: its header says the shape of each."""
+    try:
+        with open(path, "rb") as file:
+            length = int.from_bytes(file.read(8), "little")
+            header: Any = json.loads(file.read(min(length, 1 << 27)))
+    except (OSError, ValueError):
+        return 0
+    shapes = [entry["shape"] for name, entry in header.items() if name != "__metadata__"]
+    return sum(_product(shape) for shape in shapes)
+
+
+def _product(shape: list[int]) -> int:
+    found = 1
+    for size in shape:
+        found *= size
+    return found
+
 
 _FAR: Final = 20
 """A step size that is so many times the usual one, or less than one in so many of it, is told."""
 _KEY: Final = "base_job"
 _FIXED: Final = "base_fixed"
-_OWN: Final[Mapping[str, str]] = {
+_FIELDS_OF_A_RUN: Final[Mapping[str, str]] = {
     "seed": "each run has a seed that is drawn after the lock",
     "tracking": "each run is tracked in its own folder",
     "streams": "each run plays one stream, its environment's",
@@ -134,7 +265,7 @@ def trained_how(job: Job) -> str:
 
 def _of_a_study(file: Path) -> Job:
     job = read_job(file)
-    for name, why in _OWN.items():
+    for name, why in _FIELDS_OF_A_RUN.items():
         if name in job.model_fields_set:
             raise BadJob(f"expected a job without {name} for a study; found it in {file}; leave it out: {why}")
     return job
@@ -154,3 +285,94 @@ def base_job_of(settings: Mapping[str, Any]) -> Job:
     held = Job.recorded(settings[_KEY])
     values = {name: getattr(held, name) for name in Job.model_fields}
     return Job.model_construct(_fields_set=set(settings.get(_FIXED, ())), **values)  # a record says every field
+
+
+LOCAL_PACKAGES: Final = ("torch", "transformers", "safetensors")
+LOCAL_REMEDY: Final = "pip install 'ajet[local]' (torch first: pip install torch==2.13.0)"
+PREFECT_REMEDY: Final = "pip install 'ajet[prefect]'"
+
+VERL_PACKAGES: Final = ("torch", "transformers", "ray", "verl", "vllm", "tensordict", "peft")
+"""What the backend `verl` needs."""
+VERL_PYTHON: Final = "AJET_VERL_PYTHON"
+"""Names the variable with the Python of the environment in which swarm servers of the backend `verl` run."""
+VERL_REMEDY: Final = (
+    "make an environment of its own for ajet[verl] (docs/cluster.md says how) and name its Python: export "
+    f"{VERL_PYTHON}=/path/to/bin/python"
+)
+_VERL_VARIABLES: Final = (VERL_PYTHON, "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
+_LOOK_S = 60.0
+
+
+def require_known(backend: str) -> None:
+    """Raise BackendMissing, which lists the names, unless a backend has this one."""
+    if backend not in (known := backend_names()):
+        raise BackendMissing(
+            f"expected a backend among {', '.join(known)}; found {backend!r}"
+            f"{did_you_mean(backend, known) or '; install the package that brings it'}"
+        )
+
+
+def require_backend(backend: str) -> None:
+    """Raise BackendMissing unless a backend has this name, and what it needs can be found."""
+    require_known(backend)
+    if backend not in BUILT_IN_BACKENDS:
+        _require_loadable(backend)
+    if backend == "verl":
+        _require_verl(python_of(backend))
+    missing = [name for name in LOCAL_PACKAGES if backend == "local" and find_spec(name) is None]
+    if missing:
+        raise BackendMissing(
+            f"expected {', '.join(LOCAL_PACKAGES)} for the backend {backend}; found no {' and no '.join(missing)}; "
+            f"{LOCAL_REMEDY}"
+        )
+
+
+def python_of(backend: str) -> str:
+    """Return the Python that runs a swarm server of a backend; BackendMissing where nobody named it."""
+    if backend != "verl":
+        return sys.executable
+    if named := os.environ.get(VERL_PYTHON):
+        return named
+    if _missing(VERL_PACKAGES):
+        raise BackendMissing(
+            f"expected the packages of the backend verl here or in the environment of {VERL_PYTHON}; found no "
+            f"{' and no '.join(_missing(VERL_PACKAGES))}, and the variable not set; {VERL_REMEDY}"
+        )
+    return sys.executable
+
+
+def variables_of(backend: str) -> dict[str, str]:
+    """Return the variables of this process that whatever starts servers of a backend needs, too: none is a secret."""
+    names = _VERL_VARIABLES if backend == "verl" else ()
+    return {name: os.environ[name] for name in names if name in os.environ}
+
+
+def _missing(packages: Sequence[str]) -> list[str]:
+    return [name for name in packages if find_spec(name) is None]
+
+
+@cache
+def _require_verl(python: str) -> None:
+    """Raise BackendMissing unless a Python finds what the backend `verl` needs, and ajet itself."""
+    needed = ("swarm", *VERL_PACKAGES)
+    look = f"from importlib.util import find_spec as f; print(*[n for n in {needed!r} if not f(n)], sep=', ')"
+    try:
+        ran = subprocess.run([python, "-P", "-c", look], capture_output=True, text=True, timeout=_LOOK_S, check=False)
+        said = ran.stdout.strip() if ran.returncode == 0 else (ran.stderr.strip().splitlines() or ["nothing"])[-1]
+    except (OSError, subprocess.TimeoutExpired) as error:
+        said = str(error)
+    if said:
+        raise BackendMissing(f"expected {', '.join(needed)} where {python} looks; missing: {said}; {VERL_REMEDY}")
+
+
+def _require_loadable(backend: str) -> None:
+    try:
+        load(BACKENDS, backend)
+    except EntryPointBroken as error:
+        raise BackendMissing(str(error)) from error
+
+
+def backend_of(state: StudyState) -> str:
+    """Return the backend of a study's runs: the locked one, or that of its base job before a lock."""
+    job = state.design.base_job if state.design is not None else state.noise_plan.job if state.noise_plan else None
+    return base_job_of(state.settings).backend if job is None else str(job.get("backend", Job().backend))

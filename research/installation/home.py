@@ -1,7 +1,7 @@
 """The installation: one folder that holds the event log, studies, sandboxes, models and Prefect's state.
 
 It is `.ajet/` of the working directory, or AJET_HOME. Any number of controllers work in it, one a study
-(`research.study.one_controller`), and share the machine's slots (`research.installation.slots`). Only its owner can
+(`research.controller.session`), and share the machine's slots (`research.installation.machine`). Only its owner can
 read the folder.
 """
 

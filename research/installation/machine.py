@@ -1,12 +1,34 @@
-"""What this machine carries: how many runs at once, and how it is described in a study."""
+"""Cores, memory, threads, run slots of this machine.
+
+The slots of this machine, as one study's controller takes them, and what other studies run beside it.
+
+A slot is taken before an attempt is launched, and given back when its end is written down. An attempt outlives its
+controller, and so does its slot. What crashes leave behind is found by whoever wants a slot: a row is nobody's any more
+where its study has no controller and its attempt does not run, by the record of its sandbox. One that never was started
+is given `UNDER_WAY_S` first: a launch may outlive the controller that began it. A study's own controller knows more,
+and frees at each look what is not for an attempt that goes on.
+
+A study waits in the line as long as its controller gives signs of life. Attempts of versions that knew no slots hold
+none; those that run are counted, here and as neighbours, by the labels of their sandboxes.
+"""
 
 from __future__ import annotations
 
 import os
 import platform
-from typing import Any
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 import psutil
+
+from research.installation.home import Home
+from sandboxes import Handle, ProcessSandbox, Sandbox
+from studies import EventLog
+from studies.log.locks import ControllerLeases, Holder, LeaseWatch, SlotAsk, SlotRow, Slots, grantable
 
 RUN_BYTES = 3 << 29
 """Memory one run of the tiny model takes: server, client, W&B. 1.5 GiB, generous."""
@@ -39,3 +61,178 @@ def describe() -> dict[str, Any]:
     """Return the machine as `study.created` stores it: cpus, memory_gib, platform."""
     memory = round(psutil.virtual_memory().total / 2**30, 1)
     return {"cpus": cores(), "memory_gib": memory, "platform": platform.platform(terse=True)}
+
+
+Span = tuple[datetime, datetime]
+
+UNDER_WAY_S: Final = 30.0
+"""How long after its controller's death a launch may still start: a sandbox waits 20 s for its own."""
+
+
+class ControllersSeen(Protocol):
+    """Who drives studies now, as far as this process can see."""
+
+    def is_gone(self, study: str) -> bool:
+        """Return whether nobody drives a study."""
+        ...
+
+    def is_silent(self, study: str) -> bool:
+        """Return whether nobody drives it, or gives a sign of it."""
+        ...
+
+
+class MachineSlots:
+    """The slots that one study takes on this machine. The caller holds the study's lease."""
+
+    def __init__(
+        self,
+        log: EventLog,
+        home: Home,
+        study: str,
+        sandbox: Sandbox,
+        controllers: ControllersSeen | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """`sandbox` is that of this installation's attempts; `clock` stands while the machine sleeps."""
+        me = Holder.here(home.path)
+        self._slots = Slots(log, me.host)
+        self._home = home
+        self._study = study
+        self._sandbox = sandbox
+        self._controllers = controllers or LeaseWatch(ControllerLeases(log), me)
+        self._clock = clock
+        self._unstarted: dict[SlotRow, float] = {}
+        self._others: dict[str, _Other] = {}
+        self._before: list[_Other] | None = None
+        self._own: list[SlotRow] = []
+        self._asked = False
+
+    @property
+    def waits(self) -> bool:
+        """Whether the study stood in the line when it was last looked at."""
+        return any(row.slot is None for row in self._own)
+
+    def look(self, attempts: Collection[str]) -> None:
+        """Read what the study holds, and give back what is for none of these attempts, which go on."""
+        self._own = [row for row in self._slots.rows() if row.study == self._study]
+        self._asked = False
+        self._give_back([row for row in self._own if not self._is_for(row, attempts)])
+
+    def take(self, attempt: str, parallel: int) -> bool:
+        """Take a slot for an attempt; False where it has to wait, and stands in the line until `let_by`."""
+        self._asked = True
+        rows = [row for row in self._slots.rows() if row.host == self._slots.host]
+        self._unstarted = {row: since for row, since in self._unstarted.items() if row in rows}
+        left = [row for row in rows if row.study != self._study and self._is_left(row)]
+        silent = {row.study for row in rows if row.slot is None and self._controllers.is_silent(row.study)}
+        ask, beside = SlotAsk(self._study, attempt, str(self._home.path), parallel), len(self._unheld(rows))
+        others = [row for row in rows if row not in left]
+        in_line = any(row.slot is None and (row.study, row.attempt) == (self._study, attempt) for row in rows)
+        if in_line and grantable(others, ask, silent, beside) is None:
+            return False  # nothing is written while nothing changes
+        taken = self._slots.take(ask, left, silent, beside)
+        self._own = [row for row in self._own if row.slot is not None and row.attempt != attempt]
+        self._own.append(taken)
+        return taken.slot is not None
+
+    def is_held(self, attempt: str) -> bool:
+        """Return whether an attempt of the study has a slot, as of the last look."""
+        return any(row.attempt == attempt and row.slot is not None for row in self._own)
+
+    def give_back(self, attempt: str) -> None:
+        """Free the slot of an attempt that has ended, if it has one."""
+        self._give_back([row for row in self._own if row.attempt == attempt])
+
+    def let_by(self) -> None:
+        """Leave the line, unless a slot was asked for since the last look."""
+        if not self._asked:
+            self._give_back([row for row in self._own if row.slot is None])
+
+    def holders(self) -> Mapping[str, int]:
+        """Return how many slots of this machine, or runs without one, each other study has; the largest first."""
+        rows = self._slots.rows()
+        here = [row for row in rows if row.host == self._slots.host and row.study != self._study]
+        held = Counter(row.study for row in here if row.slot is not None)
+        held.update(other.study for other in self._unheld(rows))
+        return dict((held or Counter(row.study for row in here)).most_common())
+
+    def is_driven(self, study: str) -> bool:
+        """Return whether a study has a controller, as far as can be seen."""
+        return not self._controllers.is_gone(study)
+
+    def spans(self, now: datetime) -> list[Span]:
+        """Return from when to when each attempt of another study ran here; one that runs has run until now."""
+        self._others.update({other.name: other for other in self._listed(besides=self._others)})
+        spans = [other.span() for other in self._others.values()]
+        return [(_moment(began), now if ended is None else _moment(ended)) for began, ended in spans]
+
+    def _is_for(self, row: SlotRow, attempts: Collection[str]) -> bool:
+        return row.host == self._slots.host and (row.slot is None or row.attempt in attempts)
+
+    def _give_back(self, rows: list[SlotRow]) -> None:
+        if rows:
+            self._slots.give_back(rows)
+            self._own = [row for row in self._own if row not in rows]
+
+    def _is_left(self, row: SlotRow) -> bool:
+        """Return whether a row of another study on this machine is nobody's any more."""
+        if row.slot is None:
+            return self._controllers.is_gone(row.study)
+        try:
+            handle = self._sandbox_of(row).adopt(row.attempt)
+            runs = handle is not None and handle.poll() is None
+        except OSError:  # of another user, or on a full disk: it may run
+            return False
+        if runs or not self._controllers.is_gone(row.study):
+            self._unstarted.pop(row, None)
+            return False
+        return handle is not None or self._clock() - self._unstarted.setdefault(row, self._clock()) >= UNDER_WAY_S
+
+    def _sandbox_of(self, row: SlotRow) -> Sandbox:
+        if row.home == str(self._home.path):
+            return self._sandbox
+        return ProcessSandbox(Home(Path(row.home), "").sandboxes)
+
+    def _unheld(self, rows: Collection[SlotRow]) -> list[_Other]:
+        """Return the attempts of others that run and hold no slot: of those that ran when this was asked first.
+
+        No later one begins without.
+        """
+        if self._before is None:
+            running = [other for other in self._listed(besides=()) if other.runs]
+            held = {row.attempt for row in self._slots.rows()}  # read after them, as a slot is taken before a start
+            self._before = [other for other in running if other.name not in held]
+        held = {row.attempt for row in rows}
+        return [other for other in self._before if other.name not in held and other.runs]
+
+    def _listed(self, besides: Container[str]) -> Iterator[_Other]:
+        """Yield the attempts of other studies in this installation, but for those of these names."""
+        for handle in self._sandbox.list():
+            if handle.name not in besides and (study := handle.labels.get("study", self._study)) != self._study:
+                yield _Other(self._sandbox, handle, study)
+
+
+class _Other:
+    """One attempt of another study; it is polled until it has ended."""
+
+    def __init__(self, sandbox: Sandbox, handle: Handle, study: str) -> None:
+        self.study = study
+        self.name = handle.name
+        self._sandbox = sandbox
+        self._span = handle.ran()
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended yet."""
+        return self.span()[1] is None
+
+    def span(self) -> tuple[float, float | None]:
+        """Return from when to when it ran, in Unix seconds; None while it runs."""
+        if self._span[1] is None:
+            handle = self._sandbox.adopt(self.name)  # None: it ended, and was pruned
+            self._span = (self._span[0], time.time()) if handle is None else handle.ran()
+        return self._span
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

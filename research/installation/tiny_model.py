@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from research.errors import ModelFailed
-from research.installation.backends import python_of
-from research.installation.model_folder import require_unchanged
-from studies.records.sentences import model_name
+from research.installation.base_job import python_of, require_unchanged
+from studies.records.statements import model_name
 from swarm.job import Job, ModelSpec, PathModel, TinyModel
 
 Note = Callable[[str], None]

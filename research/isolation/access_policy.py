@@ -16,7 +16,7 @@ import time
 from collections.abc import Set
 from typing import Any
 
-from sandboxes.gateway.gateway import Request
+from sandboxes.gateway.reverse_proxy import Request
 from swarm.wire import EpisodeKind, tasks_digest
 
 _MESSAGES = ("/v1/messages", "/v1/messages/count_tokens")

@@ -1,27 +1,38 @@
-"""The image that clients of this installation run in: which base it is made on, and what of us lies in it.
+"""The client image and the `ajet-client` wheel.
+
+The image that clients of this installation run in: which base it is made on, and what of us lies in it.
 
 The base is the one named; else that of the last build here when the engine has it; else `python:3.11-slim` when the
 engine has that; else the first of both that there was, from its registry. What lies in it is found by following imports
 from the client and the environments, so that nothing else of `swarm` enters. Of several that need one at a time one
 makes it, and the others find it.
+
+The light client as a wheel, `ajet-client`: for machines on which agents play and nothing else of ajet is.
+
+It has the modules that lie in client containers, and needs aiohttp and pydantic. It is built of the installed sources,
+so that it is of the same version as the server that it was built beside. As it brings the package `swarm` in part, it
+does not belong into an environment that has ajet itself.
 """
 
 from __future__ import annotations
 
 import ast
+import base64
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, cast
+from zipfile import ZIP_DEFLATED, ZipFile, ZipInfo
 
 from filelock import FileLock
 
 from research.files import read_json, write_json
 from research.installation.home import Home
 from sandboxes import SandboxError
-from sandboxes.docker.asking import EngineRefused, asking
-from sandboxes.docker.engine import ContainerEngine
+from sandboxes.docker.engine import ContainerEngine, EngineRefused, asking
 from sandboxes.images import ClientContext, Image, Note, client_image, derived_image, identity
 
 ROOTS = ("swarm.client", "swarm.environments")
@@ -62,12 +73,12 @@ def _alone(home: Home) -> Iterator[None]:
 
 def current_image(home: Home) -> str | None:
     """Return the id of the client image that was made or found last."""
-    return cast("str | None", _recorded(home).get("id"))
+    return cast("str | None", _read_record(home).get("id"))
 
 
 def made_images(home: Home) -> list[str]:
     """Return the tags of all client and derived images that this installation ever used."""
-    return list(_recorded(home).get("made", ()))
+    return list(_read_record(home).get("made", ()))
 
 
 def client_context(home: Home) -> ClientContext:
@@ -125,20 +136,20 @@ def _record(home: Home) -> Path:
     return home.sandboxes / "image.json"
 
 
-def _recorded(home: Home) -> Mapping[str, Any]:
+def _read_record(home: Home) -> Mapping[str, Any]:
     found = read_json(_record(home))
     return found if isinstance(found, dict) else {}
 
 
 def last_image(home: Home) -> str | None:
     """Return the id of the client image that was made or found last, None when there was none yet."""
-    found = _recorded(home).get("id")
+    found = _read_record(home).get("id")
     return None if found is None else str(found)
 
 
 def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
     """Write down that `tag` was used; the record is only written when it changes."""
-    before = _recorded(home)
+    before = _read_record(home)
     after = {**before, **current, "made": sorted({*before.get("made", ()), tag})}
     if after != before:
         write_json(_record(home), after, durable=False)
@@ -146,7 +157,7 @@ def _remember(home: Home, tag: str, current: Mapping[str, str]) -> None:
 
 def _base(engine: ContainerEngine, home: Home) -> str:
     """Return the base that the engine has and that comes first, else the one to pull."""
-    names = [name for name in (_recorded(home).get("base"), USUAL_BASE) if name]
+    names = [name for name in (_read_record(home).get("base"), USUAL_BASE) if name]
     return next((name for name in names if identity(engine, name) is not None), names[0])
 
 
@@ -176,3 +187,60 @@ def _no_base(name: str, reason: str) -> str:
         f"expected base image {name}; the engine has none and could not pull it ({reason[:200]}); name one that it has "
         "(ajet sandbox build --base IMAGE)"
     )
+
+
+NAME = "ajet-client"
+_NEEDED = tuple(package for package in PACKAGES if "[" not in package)
+_EXTRA = tuple(package for package in PACKAGES if "[" in package)
+_EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Of every file in it, so that the same sources make the same bytes."""
+
+
+def build_wheel(folder: Path) -> Path:
+    """Write the wheel into a folder and return it, whole or not at all."""
+    release = version("ajet")
+    target = folder / f"ajet_client-{release}-py3-none-any.whl"
+    folder.mkdir(parents=True, exist_ok=True)
+    draft = target.with_suffix(".part")
+    info = f"ajet_client-{release}.dist-info"
+    contents = {**client_sources(), **_about(info, release)}
+    record = f"{info}/RECORD"
+    contents[record] = "".join([*_record_lines(contents), f"{record},,\n"]).encode()
+    try:
+        with ZipFile(draft, "w", ZIP_DEFLATED) as wheel:
+            for name, data in contents.items():
+                wheel.writestr(_entry(name), data)
+        draft.replace(target)
+    finally:
+        draft.unlink(missing_ok=True)
+    return target
+
+
+def _about(info: str, release: str) -> dict[str, bytes]:
+    needs = [f"Requires-Dist: {package}" for package in _NEEDED]
+    needs += ["Provides-Extra: openai", *(f'Requires-Dist: {package}; extra == "openai"' for package in _EXTRA)]
+    about = [
+        "Metadata-Version: 2.1", f"Name: {NAME}", f"Version: {release}", "License: Apache-2.0",
+        "Summary: The client of an ajet swarm server: agents play, the server trains.",
+        "Requires-Python: >=3.11,<3.13", *needs,
+    ]  # fmt: skip
+    tags = ["Wheel-Version: 1.0", "Generator: ajet", "Root-Is-Purelib: true", "Tag: py3-none-any"]
+    return {f"{info}/METADATA": _lines(about), f"{info}/WHEEL": _lines(tags)}
+
+
+def _lines(lines: list[str]) -> bytes:
+    return ("\n".join(lines) + "\n").encode()
+
+
+def _record_lines(contents: Mapping[str, bytes]) -> Iterator[str]:
+    """Yield the lines of RECORD (PEP 427): name, hash and size of each file."""
+    for name, data in contents.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+        yield f"{name},sha256={digest},{len(data)}\n"
+
+
+def _entry(name: str) -> ZipInfo:
+    entry = ZipInfo(name, _EPOCH)
+    entry.compress_type = ZIP_DEFLATED
+    entry.external_attr = 0o644 << 16
+    return entry

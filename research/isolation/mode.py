@@ -1,4 +1,10 @@
-"""Where a study's clients and evaluators run: in containers, or as plain processes, which are not isolated.
+"""Container or process: what is wanted, what is there, one engine thread.
+
+Calls to a container engine from an event loop: its SDK blocks, so all calls go through one thread.
+
+One thread, because the calls about a container have an order, and a stop is to come after what it interrupted.
+
+Where a study's clients and evaluators run: in containers, or as plain processes, which are not isolated.
 
 The choice is made once, when the study is created, and is one of its settings: by `--sandbox`, else AJET_SANDBOX,
 else containers wherever an engine answers and has the client image or can make it. Packages of an environment that
@@ -10,19 +16,51 @@ Code that a planner wrote runs in containers only (`require_isolation`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, cast, get_args
+from functools import partial
+from typing import Any, Literal, ParamSpec, Protocol, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from research.errors import BadEnvironment, BadSandbox, NotIsolated
 from research.installation.home import Home
 from research.installation.tiny_model import Note
-from research.validation import describe
+from research.text import describe
 from sandboxes import ContainerHandle, SandboxError
 from sandboxes.docker.engine import HOW_TO_GET_DOCKER, ContainerEngine, connect
 from sandboxes.images import Image, identity
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class EngineThread:
+    """The one thread of calls to an engine; each is made within `errors`, which may translate its errors."""
+
+    def __init__(self, errors: Callable[[], AbstractContextManager[object]] = nullcontext) -> None:
+        self._errors = errors
+        self._thread = ThreadPoolExecutor(1, "engine")
+
+    async def do(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Return what a call returns; it is not made if its caller is cancelled while it waits for its turn."""
+        return await asyncio.wrap_future(self._thread.submit(self._do, partial(call, *args, **kwargs)))
+
+    async def see_through(self, call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Do the same; the call is made even if its caller is cancelled while it waits for its turn."""
+        return await asyncio.shield(asyncio.wrap_future(self._thread.submit(self._do, partial(call, *args, **kwargs))))
+
+    def _do(self, call: Callable[[], T]) -> T:
+        with self._errors():
+            return call()
+
+    def close(self) -> None:
+        """Wait for the last call."""
+        self._thread.shutdown()
+
 
 Kind = Literal["process", "docker"]
 VARIABLE = "AJET_SANDBOX"
@@ -58,7 +96,7 @@ class Sandboxing(BaseModel):
 
 
 class Containers(Protocol):
-    """What the study side asks of a `sandboxes.docker.containers.DockerSandbox`."""
+    """What the study side asks of a `sandboxes.docker.container.DockerSandbox`."""
 
     def reap(self, labels: Mapping[str, str]) -> list[str]:
         """End and remove all containers of this installation with these labels; return their names."""
@@ -205,6 +243,6 @@ def _with_packages(engine: ContainerEngine, home: Home, note: Note, requirements
 
 
 def _containers(engine: ContainerEngine, home: Home) -> Containers:
-    from sandboxes.docker.containers import DockerSandbox
+    from sandboxes.docker.container import DockerSandbox
 
     return DockerSandbox(home.containers, engine)

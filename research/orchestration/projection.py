@@ -1,37 +1,232 @@
-"""What a study's flow run shows: a row for each attempt, artifacts for what was found, and log lines.
+"""Thread: rows, log lines and artifacts told from the log.
+
+A study's question for approval as a form on Prefect's page: a paused flow run of its own, which no process runs.
+
+The form of a question is found again by a key that follows from the question alone, so that whoever comes later (the
+next session, a server whose database was lost) has one form for it and no second. Its fields are filled with `wait`:
+whoever presses Resume without reading has answered nothing, and is asked again. An answer goes to the study's log as
+any other does; where somebody answered elsewhere before, the form is closed and says so. Nothing here times out.
+
+Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
+
+What a study's flow run shows: a row for each attempt, artifacts for what was found, and log lines.
 
 A projection of the state and of the attempts' own files: what changed since the last time is published, and counts as
 such once the server took it. Where nothing happened, only the progress of running attempts is read.
+
+One session of a study's controller as a Prefect flow run: refreshed every few seconds, and ended with the session.
+
+A refresh reads the flow run's state and the study's log, reconciles the two and publishes what is new. A user's action
+is carried out as the command line's own commands are, by an event of the log, which the controller's next step reads.
+Where the server's database is another one than before, everything is published anew.
+
+Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
+
+Prefect beside a study: a thread that starts or finds the server, and then refreshes the flow run every few seconds.
+
+A study never waits for Prefect and never fails with it: whatever its client raises is reported in one line and tried
+again. Only a study that is over waits, for a bounded time, until its end is shown.
 """
 
 from __future__ import annotations
 
+import json
+import math
+import os
+import threading
 import time
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-from uuid import UUID
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from uuid import UUID, uuid4
 
-from research.installation.home import attempt_in
-from research.orchestration.shown.artifacts import DESCRIPTIONS, StudyArtifact, artifacts
-from research.orchestration.shown.curves import LiveCurves
-from research.orchestration.shown.rows import TaskRow, attempt_key, left, not_needed, rows
-from research.orchestration.shown.training import (
+from prefect.client.orchestration import SyncPrefectClient
+from prefect.client.schemas.actions import FlowRunCreate
+from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterIdempotencyKey
+from prefect.client.schemas.objects import State, StateType
+from prefect.exceptions import PrefectHTTPStatusError
+from prefect.states import Paused
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from research.controller.interventions import MOST_NOTE, answer, request_continue, request_pause, request_stop
+from research.controller.progress import StudyProgress, progress_lines, progress_of
+from research.errors import BadApproval
+from research.files import read_json, unless_full, write_json
+from research.installation.home import Home, attempt_in
+from research.orchestration.artifacts import DESCRIPTIONS, LiveCurves, StudyArtifact, artifacts
+from research.orchestration.prefect_api import (
+    BEAT_S,
+    Activity,
+    FlowRun,
+    FlowRunGone,
+    UserAction,
+    activity,
+    close_abandoned,
+    ending,
+    reconcile,
+    said,
+)
+from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment, ensure_server
+from research.orchestration.task_rows import (
+    TaskRow,
     TrainingLine,
+    attempt_key,
     end_told,
+    left,
+    not_needed,
     progress_told,
+    rows,
     states_told,
     tracked_in,
     tracked_told,
 )
-from research.results.attempt_files import AttemptFolder, read_progress
-from research.study.progress import StudyProgress, progress_of
-from research.study.progress_lines import progress_lines
-from studies import RunState, StudyState
-from studies.log.study_state import AttemptState
+from research.runs.files import AttemptFolder, read_progress
+from research.scheduler.approvals import how_to_answer, priced
+from studies import EventLog, RunState, StudyLog, StudyState
+from studies.log.study import ApprovalAnswer, AskedApproval, AttemptState
 
-if TYPE_CHECKING:
-    from research.orchestration.flow_run import FlowRun  # imports Prefect, which reads its settings then
+_FLOW: Final = "ajet approval"
+_KEYS: Final = {"schema": "approval-schema", "response": "approval-response", "description": "approval-description"}
+_LASTS_S: Final = 10 * 365 * 86_400
+"""Seconds that a form may stay open: Prefect fails a flow run whose pause has expired."""
+
+
+class ApprovalForm(BaseModel):
+    """What the form has for fields."""
+
+    model_config = ConfigDict(title="Approval")
+
+    answer: Literal["wait", "approve", "deny"] = Field(
+        default="wait", description="deny stops the study; wait leaves the question open."
+    )
+    note: str = Field(default="", max_length=MOST_NOTE, description="For the report; may stay empty.")
+
+
+class ApprovalForms:
+    """The forms of one study's questions on one server. Every call raises what Prefect's client raises."""
+
+    def __init__(self, client: SyncPrefectClient, record: StudyLog) -> None:
+        self._client = client
+        self._record = record
+        self._closed: set[str] = set()
+
+    def refresh(self, state: StudyState) -> None:
+        """Have the form of the open question up, take the answer that was given in it, and close what is answered."""
+        if (asked := state.open_question) is not None:
+            form = self.ask(state, asked)
+            given = self.answer(form)
+            if given is not None:
+                self._carry_out(asked, given)
+        self.settle(self._record.state())
+
+    def settle(self, state: StudyState) -> None:
+        """Close the form of each question that is not open any more, with how it ended."""
+        still_open = None if state.open_question is None else state.open_question.digest
+        answers = {given.asked.digest: given for given in state.approvals}
+        for asked in state.questions:
+            if asked.digest != still_open and asked.digest not in self._closed:
+                for form in self._forms_of(asked):
+                    self.close(form, answers.get(asked.digest))
+                self._closed.add(asked.digest)
+
+    def ask(self, state: StudyState, asked: AskedApproval) -> UUID:
+        """Return the form of a question, put up if it is not up already."""
+        form, status = self._found_or_made(asked)
+        if status is None:
+            self._store(form, "schema", json.dumps(ApprovalForm.model_json_schema()))
+            self._store(form, "description", json.dumps(_described(state, asked)))
+            self._put_up(form)
+        return form
+
+    def answer(self, form: UUID) -> ApprovalForm | None:
+        """Return what was answered in a form; None while that is nothing, whatever else was done to it."""
+        state = self._client.read_flow_run(form).state
+        if state is not None and state.is_paused():
+            return None
+        given = self._given(form)  # stored together with the state that Resume sets
+        if given is not None and given.answer != "wait":
+            return given
+        with suppress(PrefectHTTPStatusError):
+            self._client.delete_flow_run_input(form, key=_KEYS["response"])
+        self._put_up(form)
+        return None
+
+    def close(self, form: UUID, given: ApprovalAnswer | None) -> None:
+        """Give a form its last state: approved, denied, or not needed any more."""
+        if given is None:
+            last = State[Any](type=StateType.CANCELLED, name="Not needed", message="it is not asked any more")
+        else:
+            note = f" ({given.note})" if given.note else ""
+            kind, name = (StateType.COMPLETED, "Approved") if given.granted else (StateType.CANCELLED, "Denied")
+            last = State[Any](type=kind, name=name, message=f"{given.said()}{note}")
+        self._client.set_flow_run_state(form, last, force=True)
+
+    def _carry_out(self, asked: AskedApproval, given: ApprovalForm) -> None:
+        with suppress(BadApproval):  # somebody was faster elsewhere; the form is closed with that answer
+            answer(self._record, asked.digest, "Prefect", given.note, granted=given.answer == "approve")
+
+    def _found_or_made(self, asked: AskedApproval) -> tuple[UUID, object]:
+        """Return the form's flow run and its state, which is None where it was made just now, or left half made."""
+        flow = self._client.create_flow_from_name(_FLOW)
+        question = asked.question
+        wanted = FlowRunCreate(
+            name=f"{question.study}: approve {question.stage}?", flow_id=flow, tags=["approval", question.study],
+            idempotency_key=_key(asked),
+        )  # fmt: skip
+        made = self._client.request("POST", "/flow_runs/", json=wanted.model_dump(mode="json", exclude_unset=True))
+        found = made.raise_for_status().json()
+        status = found["state"]
+        return UUID(found["id"]), None if status is None or status["type"] == "PENDING" else status
+
+    def _forms_of(self, asked: AskedApproval) -> list[UUID]:
+        """Return the form of a question, if it has one here that is not closed."""
+        by_key = FlowRunFilter(idempotency_key=FlowRunFilterIdempotencyKey(any_=[_key(asked)]))
+        found = self._client.read_flow_runs(flow_run_filter=by_key)
+        return [run.id for run in found if run.state is None or not run.state.is_final()]
+
+    def _put_up(self, form: UUID) -> None:
+        waiting: State[Any] = Paused(timeout_seconds=_LASTS_S, reschedule=False, message="waits for your answer")
+        waiting.state_details.run_input_keyset = _KEYS
+        self._client.set_flow_run_state(form, waiting, force=True)
+
+    def _store(self, form: UUID, what: str, value: str) -> None:
+        try:
+            self._client.create_flow_run_input(form, key=_KEYS[what], value=value)
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code != HTTPStatus.CONFLICT:  # there already
+                raise
+
+    def _given(self, form: UUID) -> ApprovalForm | None:
+        try:
+            raw = self._client.read_flow_run_input(form, key=_KEYS["response"])
+        except PrefectHTTPStatusError as error:
+            if error.response.status_code == HTTPStatus.NOT_FOUND:
+                return None
+            raise
+        try:
+            return ApprovalForm.model_validate_json(raw)
+        except ValidationError:  # whoever writes to the server by other means than the form
+            return None
+
+
+def _key(asked: AskedApproval) -> str:
+    return f"{asked.question.study}/{asked.digest}"
+
+
+def _described(state: StudyState, asked: AskedApproval) -> str:
+    """Return what stands above the form, as Markdown."""
+    topic = " ".join(state.topic.split()).replace("`", "'")
+    return (
+        f"The study `{state.id}` asks to begin **{asked.question.would}**: {priced(asked)}.\n\n"
+        f"Asked: `{topic}`\n\nChoose `approve` or `deny` and press *Resume*. The study's controller takes the answer "
+        f"within seconds; where none works on it, the next one does (`ajet study resume {state.id}`). In a terminal: "
+        f"{how_to_answer(state)}\n"
+    )
+
 
 REDRAW_S: Final = 30.0
 """Least seconds between two drawings of a study that is under way: each takes half a second."""
@@ -185,3 +380,230 @@ def _tries(state: StudyState) -> Iterator[tuple[int, RunState, AttemptState]]:
     """Yield each attempt with the round and the run that it is of."""
     for entry in state.every_round:
         yield from ((entry.round, run, attempt) for run in entry.runs.values() for attempt in run.attempts)
+
+
+@dataclass(slots=True)
+class _Shown:
+    """A flow run, what was published to it, and what it and the study agreed on last."""
+
+    flow_run: FlowRun
+    projection: Projection
+    agreed: Activity = Activity.RUNNING
+
+
+class ControllerSession:
+    """The flow run of the session that began at `since`. Every call raises what Prefect's client raises."""
+
+    def __init__(
+        self, home: Home, log: EventLog, since: StudyState, client: SyncPrefectClient, taken: UUID | None = None
+    ) -> None:
+        """`taken` is the flow run that a worker started this process for; else, or once it is gone, one is made."""
+        self._home = home
+        self._log = log
+        self._since = since
+        self._client = client
+        self._study = StudyLog(log, since.id)
+        self._forms = ApprovalForms(client, self._study)
+        self._note = home.study(since.id) / "prefect.json"
+        self._key = uuid4()
+        self._taken = taken
+        self._beaten = -math.inf
+        self._shown: _Shown | None = None
+
+    def refresh(self, notes: list[str] | None = None) -> None:
+        """Carry out what was clicked since the last refresh, and publish what is new, with lines of the controller.
+
+        Lines that were told are taken out of `notes`, whatever comes after them.
+        """
+        self._with_flow_run(lambda shown: self._refresh(shown, [] if notes is None else notes))
+
+    def close(self, error: BaseException | None) -> None:
+        """Publish how the session ended, or the error that it ended with; clicks are not carried out any more.
+
+        The flow run is ended even where something else cannot be published, which is raised then.
+        """
+
+        def tell(shown: _Shown) -> None:
+            state = self._study.state()
+            shown.flow_run.found()  # one that is gone is noticed before anything is published
+            try:
+                shown.projection.tell(state, over=True)
+                self._forms.settle(state)
+            finally:
+                shown.flow_run.end(ending(state, error))
+
+        self._with_flow_run(tell)
+        if self._shown is not None and _noted(self._note) == str(self._shown.flow_run.id):  # else a later session's
+            self._note.unlink(missing_ok=True)
+
+    def _refresh(self, shown: _Shown, notes: list[str]) -> None:
+        """Set the flow run's state before the study's, so that the least time is left for a click in between.
+
+        What people are asked and answer comes before what is only shown.
+        """
+        state = self._study.state()
+        found = shown.flow_run.found()
+        both = reconcile(shown.agreed, found.action, activity(state))
+        if both.ask is not UserAction.STOP and found.shows is not both.activity:
+            shown.flow_run.show(both.activity, state.paused_reason or said(UserAction.PAUSE))
+        if both.ask is not None:
+            self._ask(both.ask)
+        shown.agreed = both.activity
+        if (now := time.monotonic()) - self._beaten >= BEAT_S:
+            shown.flow_run.beat()
+            self._beaten = now
+        if told := len(notes):  # more may come meanwhile
+            shown.flow_run.log(notes[:told])
+            del notes[:told]
+        self._forms.refresh(self._study.state())
+        shown.projection.tell(self._study.state())
+
+    def _ask(self, action: UserAction) -> None:
+        match action:
+            case UserAction.STOP:
+                request_stop(self._home, self._log, self._since.id, said(action))
+            case UserAction.PAUSE:
+                request_pause(self._log, self._since.id, said(action))
+            case UserAction.CONTINUE:
+                request_continue(self._log, self._since.id)
+
+    def _with_flow_run(self, do: Callable[[_Shown], None]) -> None:
+        """Call `do` with the flow run, which is created if need be, also where the server does not know it any more."""
+        try:
+            self._shown = self._shown or self._begin()
+            do(self._shown)
+        except FlowRunGone:
+            self._taken = None  # one of our own follows
+            self._shown = self._begin()
+            do(self._shown)
+
+    def _begin(self) -> _Shown:
+        study, taken = self._since, self._taken
+        if (earlier := _noted(self._note)) is not None and earlier != str(taken):
+            close_abandoned(self._client, earlier)
+        if taken is not None:
+            flow_run = FlowRun.taken(self._client, taken, study.id, study.topic)
+        else:
+            flow_run = FlowRun.begin(self._client, self._home, study.id, study.topic, str(self._key))
+        write_json(self._note, {"flow_run": str(flow_run.id)})
+        return _Shown(flow_run, Projection(flow_run, study, self._home.study(study.id)))
+
+
+def _noted(path: Path) -> str | None:
+    """Return the flow run that an earlier controller left open; a note cut short names none."""
+    try:
+        note = read_json(path)
+    except ValueError:
+        return None
+    return note.get("flow_run") if isinstance(note, dict) else None
+
+
+if TYPE_CHECKING:
+    pass  # imports Prefect, which reads its settings then
+
+REFRESH_S = 2.0
+"""Seconds between two refreshes: what is clicked is carried out after so many."""
+_AGAIN_S = 10.0
+"""Seconds between two tries of a server that is gone."""
+_RARELY_S = 600.0
+"""The same, at most, of one that was never there."""
+_LEAVING_S = 5.0
+"""Most seconds that a study which is left at once waits until that is shown."""
+_CLOSING_S = 30.0
+"""The same for one that is over."""
+
+Say = Callable[[str], None]
+"""Takes one line for whoever watches."""
+
+
+class PrefectView:
+    """Shows one session of a study, which begins at `since`, from entering to leaving; `url` is where, once known."""
+
+    def __init__(self, home: Home, since: StudyState, say: Say, warn: Say, taken: UUID | None = None) -> None:
+        """`say` takes where it is shown, `warn` that it is not; `taken` is a flow run as in ControllerSession.
+
+        A line that can be written nowhere, as on a full disk, is dropped.
+        """
+        self.url: str | None = None
+        self.own = False
+        """Whether the server is one that `ajet up --stop` ends."""
+        self._home = home
+        self._since = since
+        self._say = unless_full(say)
+        self._warn = unless_full(warn)
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._taken = taken
+        self._lost = False
+        self._notes: list[str] = []
+        self._thread = threading.Thread(target=self._work, name="prefect-view", daemon=True)
+
+    def observe(self, state: StudyState) -> None:
+        """Take the state after a tick; what is shown is read from the log instead."""
+
+    def note(self, line: str) -> None:
+        """Take a line for the flow run's log."""
+        self._notes.append(line)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._error = error
+        self._over.set()
+        leaving = error is not None and not isinstance(error, Exception)
+        with suppress(KeyboardInterrupt):  # whoever waits no longer is not kept
+            self._thread.join(_LEAVING_S)
+            if self._thread.is_alive() and not leaving:
+                self._say("waiting for Prefect to show how the study ended")
+                self._thread.join(_CLOSING_S - _LEAVING_S)
+
+    def _work(self) -> None:
+        try:
+            if (server := self._server()) is not None:
+                self._show(server)
+        except Exception as error:  # noqa: BLE001 - what starts or connects may raise anything, and ends the view only
+            self._warn(f"Prefect's view ended ({type(error).__name__}: {error}); the study goes on without it")
+
+    def _server(self) -> PrefectServer | None:
+        """Return a server as soon as there is one; say once why there is none; None where the study ended before."""
+        again_s = _AGAIN_S
+        while True:
+            try:
+                return ensure_server(self._home.prefect)
+            except (PrefectUnavailable, OSError) as error:  # a full disk, say, has room again
+                if again_s == _AGAIN_S:
+                    self._warn(f"{error}; the study goes on without Prefect's view, which is tried again")
+            if self._over.wait(again_s):
+                return None
+            again_s = min(2 * again_s, _RARELY_S)  # one that does not come up costs two minutes of a core
+
+    def _show(self, server: PrefectServer) -> None:
+        self.url, self.own = server.url, server.password is not None
+        self._say(server.line)
+        os.environ.update(client_environment(self._home.prefect))
+        from research.orchestration.prefect_api import connect  # Prefect reads its settings at import
+
+        with connect(server.api) as client, closing(EventLog(self._home.database)) as log:
+            session = ControllerSession(self._home, log, self._since, client, self._taken)
+            self._try(lambda: session.refresh(self._notes))
+            while not self._over.wait(_AGAIN_S if self._lost else REFRESH_S):
+                self._try(lambda: session.refresh(self._notes))
+            self._try(lambda: session.close(self._error))
+
+    def _try(self, look: Callable[[], None]) -> None:
+        """Publish something; say once that it fails, with the reason, and once that it works again."""
+        try:
+            look()
+        except Exception as error:  # noqa: BLE001 - a client's errors are many; none may end what it only shows
+            if not self._lost:
+                why = " ".join(f"{type(error).__name__}: {error}".split())
+                self._warn(f"Prefect's view is interrupted ({why}); the study goes on without it")
+            self._lost = True
+        else:
+            if self._lost:
+                self._warn("Prefect's view is back")
+            self._lost = False

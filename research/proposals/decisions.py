@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Literal
 
 from studies.records.design import Hypothesis
-from studies.records.design_parts import Rule
+from studies.records.procedure import Rule
 from studies.records.verdict import Verdict
 
 Condition = Literal[

@@ -12,12 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
-from research.base_fields import require_agreement
 from research.errors import BadTopic, DesignRefused
+from research.installation.base_job import require_agreement
 from research.proposals.actions import MOST_TOGETHER
-from research.proposals.arms import Scalar, field_value, value_text
-from research.proposals.models import NO_MODELS, ComparedModels
-from research.spelling import did_you_mean
+from research.proposals.arms import NO_MODELS, ComparedModels, Scalar, field_value, value_text
+from research.text import did_you_mean
 from studies.records.design import MODEL
 from swarm.job import Job, tunables
 

@@ -1,4 +1,6 @@
-"""The container engine that sandboxes run on: found as docker's own client finds it, asked what it can do, or refused.
+"""Find, ask, refuse.
+
+The container engine that sandboxes run on: found as docker's own client finds it, asked what it can do, or refused.
 
 It is in DOCKER_HOST, else in the docker context in use, else at the local socket, so that whoever can use `docker` need
 not configure anything. Docker Engine is what is promised (20.10 or newer, with Linux containers), at a Unix socket of
@@ -14,10 +16,12 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
+from http.client import HTTPException
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from sandboxes.spec import SandboxError
 
@@ -218,3 +222,68 @@ def _sees_our_files(client: docker.DockerClient) -> bool:
                 return False
             raise
     return False
+
+
+class EngineRefused(SandboxError):
+    """The engine answered, and said no."""
+
+
+@contextmanager
+def asking(engine: ContainerEngine, what: str) -> Iterator[None]:
+    """Turn the engine's troubles into SandboxError; nothing may be concluded from one but that it was not answered.
+
+    EngineRefused is an answer. A thing that does not exist (docker's NotFound) goes through to the caller.
+    """
+    from docker.errors import APIError, DockerException, NotFound
+    from requests.exceptions import RequestException
+    from urllib3.exceptions import HTTPError
+
+    try:
+        yield
+    except NotFound:
+        raise
+    except APIError as error:
+        refusal = EngineRefused if error.is_client_error() or error.is_server_error() else SandboxError
+        raise refusal(f"{what}: the engine at {engine.host} refused: {_line(error.explanation or error)}") from error
+    except (DockerException, RequestException, HTTPError, HTTPException, OSError) as error:
+        raise SandboxError(
+            f"{what}: expected an answer of the engine at {engine.host}; found none ({_line(error)}). "
+            "See that it runs (`docker version`), and try again: nothing was concluded"
+        ) from error
+
+
+def inspect(engine: ContainerEngine, container: str) -> Mapping[str, Any] | None:
+    """Return what the engine knows of `container`, or None when it says that there is no such one."""
+    from docker.errors import NotFound
+
+    try:
+        with asking(engine, f"looking at container {container}"):
+            return cast(Mapping[str, Any], engine.client.api.inspect_container(container))
+    except NotFound:
+        return None
+
+
+def remove(engine: ContainerEngine, container: str) -> None:
+    """Remove a container and the volumes it alone has, dead or alive; nothing happens if there is none."""
+    from docker.errors import NotFound
+
+    try:
+        with asking(engine, f"removing container {container}"):
+            engine.client.api.remove_container(container, v=True, force=True)
+    except NotFound:
+        return
+
+
+def remove_volume(engine: ContainerEngine, volume: str) -> None:
+    """Remove a volume; nothing happens if there is none."""
+    from docker.errors import NotFound
+
+    try:
+        with asking(engine, f"removing volume {volume}"):
+            engine.client.api.remove_volume(volume, force=True)
+    except NotFound:
+        return
+
+
+def _line(error: object) -> str:
+    return " ".join(str(error).split())[:500]

@@ -1,10 +1,18 @@
-"""The way to the Internet: a forward proxy with an allow-list, a resolver of our side, and a log.
+"""CONNECT proxy with an allow-list, resolver, log.
+
+Destinations on the Internet: what a user names as reachable, and which addresses no name may stand for.
+
+A name is resolved on our side and may mean anything its owner likes, so an address that is not of the public
+Internet (this machine, its network, a cloud's metadata service, one written within another) is refused, whatever
+name led to it; only an entry that is that very address opens it. Pure functions of values.
+
+The way to the Internet: a forward proxy with an allow-list, a resolver of our side, and a log.
 
 It takes `CONNECT host:port`, for what is encrypted (and stays so), and plain requests in absolute form. It promises
 that
 
 - only what an entry of the list covers is reached; names are resolved here, and an address that is not of the public
-  Internet is left out, unless the entry is that very address (`sandboxes.gateway.destinations`);
+  Internet is left out, unless the entry is that very address (`sandboxes.gateway.egress`);
 - the address that was checked is the address that is connected to: no name is resolved twice;
 - each request is a line of the log, refused or not, with how much went each way, and with nothing of what was said.
 """
@@ -13,30 +21,254 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import json
+import os
 import re
 import socket
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Self
 
-from sandboxes.gateway.destinations import Address, Destination, host_of, not_public, port_of, split
-from sandboxes.gateway.egress_log import EgressLog
-from sandboxes.gateway.proxy import (
-    AgentConnection,
-    BackgroundTasks,
-    Connections,
-    Flow,
-    Head,
-    RequestRejected,
-    ServerConnection,
+from sandboxes.gateway.http_heads import Head, RequestRejected, passed_on, request_head, without_claims
+from sandboxes.gateway.proxy import AgentConnection, BackgroundTasks, Connections, Flow, ServerConnection
+from sandboxes.spec import SandboxError
+
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+_LABEL = r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?"
+_NAME = re.compile(rf"{_LABEL}(?:\.{_LABEL})*")
+_NUMERIC = re.compile(r"(?:.*\.)?(?:[0-9]+|0x[0-9a-f]*)")
+"""What some resolvers take for an address, in one of its older spellings."""
+_MOST_NAME = 253
+
+_WITHIN = tuple(
+    (ipaddress.ip_network(network), what)
+    for network, what in (
+        ("::ffff:0:0/96", "an IPv4 address within an IPv6 one"),
+        ("::ffff:0:0:0/96", "an IPv4 address within an IPv6 one"),
+        ("::/96", "an IPv4 address within an IPv6 one"),
+        ("64:ff9b::/96", "a NAT64 address"),
+        ("64:ff9b:1::/48", "a NAT64 address"),
+        ("2002::/16", "a 6to4 address"),
+        ("192.88.99.0/24", "a 6to4 relay"),
+        ("2001::/32", "a Teredo address"),
+        ("fec0::/10", "a private address"),
+    )
 )
-from sandboxes.gateway.proxy.heads import passed_on, request_head, without_claims
-from sandboxes.gateway.tunnel_ends import ConnectTunnel
 
-__all__ = ["Destination", "Egress", "Resolve", "resolve_here"]
+
+def host_of(text: str) -> str | Address:
+    """Return a host as an address or as a lower-case name; raise ValueError for what is neither."""
+    bare = text[1:-1] if text.startswith("[") and text.endswith("]") else text
+    try:
+        address = ipaddress.ip_address(bare)
+    except ValueError:
+        address = None
+    if address is not None and (address.version == 6 or bare == text):
+        return address
+    name = text.lower().removesuffix(".")
+    if len(name) > _MOST_NAME or not _NAME.fullmatch(name) or _NUMERIC.fullmatch(name):
+        raise ValueError(f"{text[:80]!r} is neither a host name nor an address")
+    return name
+
+
+def port_of(text: str) -> int:
+    """Return a port; raise ValueError for what is none."""
+    if not (text.isascii() and text.isdecimal() and len(text) <= 5 and 0 < int(text) < 65536):
+        raise ValueError(f"{text[:20]!r} is no port from 1 to 65535")
+    return int(text)
+
+
+def split(text: str) -> tuple[str | Address, int]:
+    """Return host and port of `host:port`; raise ValueError. An IPv6 address stands in brackets."""
+    host, colon, port = text.rpartition(":")
+    if not colon or (":" in host and not host.startswith("[")):
+        raise ValueError(f"{text[:80]!r} is not of the form host:port")
+    return host_of(host), port_of(port)
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """An entry of an allow-list: one port of a host, of an address, or of every name below a name."""
+
+    host: str | Address
+    port: int
+    below: bool = False
+    """Whether it means all names below `host`, and not `host` itself."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `api.example.com:443`, `*.example.com:443`, `192.0.2.7:80` or `[2001:db8::7]:443`.
+
+        Raises SandboxError for anything else.
+        """
+        below = text.startswith("*.")
+        try:
+            host, port = split(text[2:] if below else text)
+        except ValueError as error:
+            raise SandboxError(f"expected a destination like {_EXAMPLES}; {error}") from None
+        if below and (not isinstance(host, str) or "." not in host):
+            raise SandboxError(f"expected a name of at least two parts after `*.`, found {text[:80]!r}")
+        return cls(host, port, below)
+
+    def covers(self, host: str | Address, port: int) -> bool:
+        """Return whether a host and port asked for are of this entry."""
+        if port != self.port:
+            return False
+        if self.below:
+            return isinstance(host, str) and host.endswith(f".{self.host}")
+        return host == self.host
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if isinstance(self.host, ipaddress.IPv6Address) else str(self.host)
+        return f"{'*.' if self.below else ''}{host}:{self.port}"
+
+
+_EXAMPLES = "api.example.com:443, *.example.com:443 or 192.0.2.7:80"
+
+
+def not_public(address: Address) -> str | None:
+    """Return why an address is not one of the public Internet; None if it is."""
+    for network, what in _WITHIN:
+        if address.version == network.version and address in network:
+            return what if int(address) > 1 else "this machine"
+    if address.is_loopback or address.is_unspecified:
+        return "this machine"
+    if address.is_link_local:
+        return "a link-local address"
+    if address.is_multicast:
+        return "a multicast address"
+    return None if address.is_global and not address.is_reserved else "a private address"
+
+
+LOG_BYTES = 1 << 20
+"""Size at which the file is turned over, to FILE.1: the latest lines are kept."""
+
+
+class EgressLog:
+    """Appends to `path`. A line that cannot be written is counted through `lost`, and stops nothing."""
+
+    def __init__(self, path: Path, lost: Callable[[], None]) -> None:
+        self._path = path
+        self._lost = lost
+
+    def write(self, entry: Mapping[str, object]) -> None:
+        """Append an entry."""
+        line = json.dumps(entry).encode() + b"\n"
+        try:
+            with open(self._path, "ab") as file:
+                file.write(line)
+                full = file.tell() >= LOG_BYTES
+            if full:
+                os.replace(self._path, self._path.with_name(self._path.name + ".1"))
+        except OSError:
+            self._lost()
+
+
+IDLE_TIMEOUT_S = 300.0
+"""A tunnel through which nothing went for so long is cut."""
+ESTABLISHED = b"HTTP/1.1 200 Connection Established\r\n\r\n"
+
+
+class ConnectTunnel:
+    """Two ends, and what went through."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
+        self._near = _End(self._passed_up, self._lost)
+        self._far = _End(self._passed_down, self._lost)
+        self._over: Callable[[], None] | None = None
+        self._ends = 2
+        self.deadline = float("inf")
+        self.bytes_up = self.bytes_down = 0
+        self.reason = ""
+        """Why it was cut; empty when its ends ended it."""
+
+    def far_end(self) -> Flow:
+        """Return the end at the destination, to be connected."""
+        return self._far
+
+    def open(self, agent: AgentConnection, over: Callable[[], None]) -> None:
+        """Take over an agent's connection; `over` is called once, when both ends are gone."""
+        self._over = over
+        rest = agent.hand_over(self._near)
+        self._connections.add(self)
+        self._touch()
+        self._near.transport.write(ESTABLISHED)
+        self._near.pair(self._far)
+        if rest:
+            self._near.data_received(rest)
+        if self._far.transport.is_closing():
+            self._near.transport.close()
+
+    def late(self) -> None:
+        """Cut it: nothing went through for long."""
+        self.reason = "idle"
+        self.abort()
+
+    def abort(self) -> None:
+        """Cut both ends."""
+        self._far.abort()
+        self._near.abort()
+
+    def _passed_up(self, size: int) -> None:
+        self.bytes_up += size
+        self._touch()
+
+    def _passed_down(self, size: int) -> None:
+        self.bytes_down += size
+        self._touch()
+
+    def _touch(self) -> None:
+        self.deadline = asyncio.get_running_loop().time() + IDLE_TIMEOUT_S
+
+    def _lost(self) -> None:
+        self._ends -= 1
+        if not self._ends and self._over is not None:
+            self._connections.discard(self)
+            self._over()
+
+
+class _End(Flow):
+    """One end."""
+
+    def __init__(self, passed: Callable[[int], None], lost: Callable[[], None]) -> None:
+        super().__init__()
+        self._passed = passed
+        self._lost = lost
+        self._ended = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for the other end before anything is read."""
+        super().connection_made(transport)
+        self.halt(True)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass bytes on."""
+        if self.other is not None:
+            self._passed(len(data))
+            self.other.transport.write(data)
+
+    def eof_received(self) -> bool:
+        """Pass the end of this direction on; with the second one the tunnel is done."""
+        self._ended = True
+        other = self.other
+        if not isinstance(other, _End) or other._ended or not other.transport.can_write_eof():
+            return False
+        other.transport.write_eof()
+        return True
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """End the other one too, once it has written what it holds."""
+        other = self.part()
+        if other is not None:
+            other.transport.close()
+        self._lost()
+
 
 CONNECT_TIMEOUT_S = 10.0
 """To resolve a name, and to connect to one of its addresses."""

@@ -1,6 +1,23 @@
-"""PID 1 of a container: starts the command, watches it, and writes down how it ended and what it left.
+"""PID 1: command, output, results, parent watchdog.
 
-Run as `python3 -I -S /opt/ajet/init.py CONFIG`, where CONFIG is the JSON of `sandboxes.docker.options.init_config`.
+The output of a container's command: its beginning, a count of what is dropped, and its end, within a bound.
+
+The bound is one of the engine's log, too: it counts lines as well as bytes. Standard library only, Python 3.9 or newer.
+
+The results a container's command left: plain files of its workspace, read as if an enemy had put them there.
+
+Read by PID 1 when nothing else lives in the container any more, so that nothing changes under its hands. Standard
+library only, Python 3.9 or newer.
+
+The tie of a container to whoever holds its door: PID 1 ends all where nobody has served the socket for a while.
+
+The gateway behind the socket lives in the process that started the container. When that is killed the kernel closes
+its socket, and a connection is refused; one that is only stopped, or busy, lets connections wait. Standard library
+only, any Python from 3.9 on; it sends nothing.
+
+PID 1 of a container: starts the command, watches it, and writes down how it ended and what it left.
+
+Run as `python3 -I -S /opt/ajet/init.py CONFIG`, where CONFIG is the JSON of `sandboxes.docker.launch.init_config`.
 The standard library of Python 3.9 is all it needs. It promises:
 
 - what it writes to its standard error can be written by nobody else: it is not dumpable before the command exists,
@@ -21,20 +38,190 @@ in the engine's log until somebody collects them; it does not know who or when.
 
 from __future__ import annotations
 
+import base64
 import ctypes
+import errno
+import hashlib
 import importlib
 import json
 import os
 import signal
+import socket
+import stat
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-if TYPE_CHECKING:
-    from sandboxes.inside.output import Output
-    from sandboxes.inside.tie import Tie
+TAIL_BYTES = 65_536
+SHORT_LINE = 32
+"""Lines shorter than this are charged as if they were so long: every line costs the engine's log a hundred bytes."""
+OUTPUT_WAIT_S = 5.0
+
+
+class Output:
+    """The command's output on its way out: its beginning up to a bound, the rest counted, its end kept for last."""
+
+    def __init__(self, write: Callable[[bytes], None], most_bytes: int) -> None:
+        self._write = write
+        self._bytes_left = most_bytes
+        self._lines_left = most_bytes // SHORT_LINE
+        self._cut = False
+        self._dropped = 0
+        self._tail = bytearray()
+        self._taking = False
+
+    @property
+    def dropped(self) -> int:
+        """Bytes that are shown nowhere."""
+        return self._dropped - len(self._tail)
+
+    def take(self, pipe: int) -> None:
+        """Take all that comes out of `pipe`, until the last process that could write any is gone."""
+        while data := os.read(pipe, 1 << 16):
+            self._taking = True
+            self.feed(data)
+            self._taking = False
+
+    def settle(self, taker: threading.Thread) -> None:
+        """Wait for the thread that takes the output, once the container is empty.
+
+        A slow engine is waited for. A process outside may hold the pipe, handed over through a socket, and never end
+        it: that must not keep the container.
+        """
+        taker.join(OUTPUT_WAIT_S)
+        while taker.is_alive() and self._taking:
+            taker.join(OUTPUT_WAIT_S)
+
+    def feed(self, data: bytes) -> None:
+        """Take some output."""
+        head = b"" if self._cut else self._head(data)
+        self._bytes_left -= len(head)
+        self._lines_left -= head.count(b"\n")
+        self._cut = self._cut or len(head) < len(data)
+        self._keep_end(data[len(head) :])
+        self._emit(head)
+
+    def finish(self) -> None:
+        """Write the end of what was cut off."""
+        if self._dropped:
+            note = f"\n[{self.dropped} bytes of output were dropped here; the last {len(self._tail)} follow]\n"
+            self._emit(note.encode() + bytes(self._tail))
+
+    def _head(self, data: bytes) -> bytes:
+        head = data[: self._bytes_left]
+        if head.count(b"\n") <= self._lines_left:
+            return head
+        beyond = head.split(b"\n", self._lines_left)[-1]
+        return head[: len(head) - len(beyond)]
+
+    def _keep_end(self, data: bytes) -> None:
+        self._dropped += len(data)
+        self._tail += data
+        del self._tail[:-TAIL_BYTES]
+
+    def _emit(self, data: bytes) -> None:
+        try:
+            self._write(data)
+        except OSError:
+            # Nobody reads any more. The command must not block on that: its output is dropped, and counted.
+            self._cut = True
+            self._dropped += len(data)
+
+
+CHUNK_BYTES = 9_000
+"""So much of a result in one frame: with its base64 below the 16 KiB at which the engine cuts a line."""
+
+
+class NotAResult(Exception):
+    """A file is no result; the message says why."""
+
+
+def open_result(workspace: int, name: str, most_bytes: int) -> int:
+    """Return a descriptor of the result `name`; raise Refused when it is no plain file of at most so many bytes."""
+    # Not blocking: a pipe would wait for a writer for ever.
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+    try:
+        folder = os.open("results", flags | os.O_DIRECTORY, dir_fd=workspace)
+        try:
+            file = os.open(name, flags, dir_fd=folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise NotAResult(why_not_opened(error)) from error
+    try:
+        check_result(os.fstat(file), os.fstat(workspace).st_dev, most_bytes)
+    except NotAResult:
+        os.close(file)
+        raise
+    return file
+
+
+def why_not_opened(error: OSError) -> str:
+    """Return the reason in words."""
+    words = {errno.ENOENT: "missing", errno.ELOOP: "a symbolic link", errno.ENOTDIR: "its folder is not a folder"}
+    return words.get(error.errno or 0, f"cannot be opened: {error.strerror}")
+
+
+def check_result(found: os.stat_result, device: int, most_bytes: int) -> None:
+    """Raise Refused unless this is a file that can be a result."""
+    if not stat.S_ISREG(found.st_mode):
+        raise NotAResult("not a regular file")
+    if found.st_nlink != 1:
+        raise NotAResult("has a second name (a hard link)")
+    if found.st_dev != device:
+        raise NotAResult("not in the workspace")
+    if found.st_size > most_bytes:
+        raise NotAResult(f"too large: {found.st_size} bytes; at most {most_bytes}")
+
+
+def collect(workspace: int, name: str, most_bytes: int) -> Iterator[dict[str, Any]]:
+    """Yield the frames of one result."""
+    digest = hashlib.sha256()
+    try:
+        file = open_result(workspace, name, most_bytes)
+        while chunk := os.read(file, CHUNK_BYTES):
+            digest.update(chunk)
+            yield {"result": name, "data": base64.b64encode(chunk).decode("ascii")}
+    except (NotAResult, OSError) as error:
+        yield {"result": name, "refused": str(error)}
+        return
+    os.close(file)
+    yield {"result": name, "sha256": digest.hexdigest()}
+
+
+LOOK_S = 1.0
+GONE_S = 5.0
+"""How long nobody may serve the socket: as long as the relay lets connections wait for one that is started anew."""
+_NOBODY = frozenset({errno.ENOENT, errno.ECONNREFUSED})
+
+
+class Tie:
+    """A tie to the socket at `path`; it holds from the beginning. `clock` is in seconds."""
+
+    def __init__(self, path: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path = path
+        self._clock = clock
+        self._served_at = clock()
+        self._look_at = clock()
+
+    def broken(self) -> bool:
+        """Look, once every LOOK_S; return whether nobody has served the socket for GONE_S."""
+        now = self._clock()
+        if now >= self._look_at:
+            self._look_at = now + LOOK_S
+            if served(self._path):
+                self._served_at = now
+        return now - self._served_at >= GONE_S
+
+
+def served(path: str) -> bool:
+    """Return whether somebody listens at a Unix socket, even if connections have to wait."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.setblocking(False)
+        return probe.connect_ex(path) not in _NOBODY
+
 
 WORKSPACE = "/workspace"
 FOLDERS = ("home", "tmp", "results")
@@ -238,7 +425,7 @@ def watch(config: Mapping[str, Any], output: Output, oom_score: int) -> tuple[st
         return "error", 127
     os.close(outward)
     tied = config.get("tied")
-    tie = None if tied is None else beside("tie").Tie(tied)
+    tie = None if tied is None else Tie(tied)
     ending = Watch(child, config["time_limit_s"], config["grace_s"], tie).to_end()
     output.settle(pumping)
     return ending
@@ -249,17 +436,17 @@ def main(config: Mapping[str, Any], folder: str = WORKSPACE) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     oom_score = os.open("/proc/self/oom_score_adj", os.O_WRONLY)  # cannot be opened once inspection is forbidden
     forbid_inspection()
-    beside("filter").install()
+    beside("seccomp").install()
     os.chdir(folder)
     workspace = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
     for name in FOLDERS:
         os.makedirs(name, mode=0o700, exist_ok=True)
-    output: Output = beside("output").Output(lambda data: write_all(1, data), config["output_bytes"])
+    output = Output(lambda data: write_all(1, data), config["output_bytes"])
     reason, code = watch(config, output, oom_score)
     output.finish()
     emit({"exit": reason, "code": code, "dropped": output.dropped, "oom_kills": oom_kills()})
     for name, most_bytes in config["results"].items():
-        for frame in beside("results").collect(workspace, name, most_bytes):
+        for frame in collect(workspace, name, most_bytes):
             emit(frame)
     return code if code >= 0 else 128 - code
 

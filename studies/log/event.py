@@ -15,8 +15,8 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final
 
+from studies.errors import LogCorrupt
 from studies.records.base import canonical
-from studies.records.errors import LogCorrupt
 
 GENESIS: Final = "0" * 64
 """`prev_hash` of a study's first event."""

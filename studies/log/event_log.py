@@ -1,4 +1,6 @@
-"""The memory of a study: an append-only, hash-chained log of events in one SQL table.
+"""Append-only table (SQLite, PostgreSQL), optimistic append, lock file.
+
+The memory of a study: an append-only, hash-chained log of events in one SQL table.
 
 Promises. An appended event is on disk when `append` returns (SQLite: WAL with synchronous=FULL). `read` returns what
 was appended, in order, or raises LogCorrupt naming the first event that is not: any change of a field, any event
@@ -8,18 +10,33 @@ two processes that append at once one is refused. There is no update and no dele
 
 Does not know. A chain alone cannot show that events are missing at its *end*, nor that the whole log was
 written anew by someone with write access: for that the head hash must be kept elsewhere (reports print it).
-What events mean is `studies.log.fold`'s business, and `studies.log.study_log` writes only what has a meaning there.
+What events mean is `studies.log.fold`'s business, and `studies.log.event_log` writes only what has a meaning there.
+
+The lock as a file: `design.lock` in a study's folder, the canonical JSON of the design that was locked.
+
+Later rounds have `design-2.lock` and so on; each names the hash of the one before.
+`sha256sum design.lock` gives the hash that the log, every run and the report name. Where the file is missing or holds
+anything else, somebody may have changed the design after the lock: `lock_error` says so in a sentence, and verdicts are
+invalid. It does not know who changed it, or whether the file or the log is right.
+
+One study of the event log, read and written with optimistic locking: an event is appended only to what was read.
+
+`state` reads, verifies and folds the events that are new. `append` writes an event directly after the last one that
+this object has read or written. If another process wrote in between, it raises HeadMoved and writes nothing: read the
+state again and decide again. It raises EventRefused, and writes nothing, where the fold refuses the event, so that the
+log holds only what can follow. `change` does both in a loop.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, overload
 from urllib.parse import quote
 
 import sqlalchemy as sa
@@ -28,12 +45,16 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 from sqlalchemy.schema import CreateTable
 
+from studies.errors import EventRefused, HeadMoved, LogCorrupt, StoreError, UnknownStudy
 from studies.log.event import FIELDS, GENESIS, Event, EventType, composed, event_of, row_fault, row_of, verified
-from studies.records.errors import HeadMoved, LogCorrupt, StoreError, UnknownStudy
+from studies.log.fold import WORKED, Folding
+from studies.log.study import StudyState
+from studies.records.base import canonical
+from studies.records.design import Design
 
 _BUSY_MS: Final = 30_000
 ANSWER_S = 30.0
-"""Seconds without a byte after which a PostgreSQL is taken for gone, half of what a lease lasts (`studies.log.leases`).
+"""Seconds without a byte after which a PostgreSQL is taken for gone, half of what a lease lasts (`studies.log.locks`).
 
 Its machine goes on acknowledging for a process that stands still, so that only this side can tell."""
 _BOUNDED: Final[Mapping[str, str | int]] = {
@@ -323,3 +344,153 @@ def _advice(cause: str) -> str:
 
 def _is_locked(error: StoreError) -> bool:
     return isinstance(error, _Raced) or "locked" in str(error)
+
+
+LOCK_FILE: Final = "design.lock"
+
+
+def lock_name(round: int) -> str:
+    """Return the name of the file that holds the lock of a round."""
+    return LOCK_FILE if round == 1 else f"design-{round}.lock"
+
+
+def write_lock(folder: Path, design: Design, name: str = LOCK_FILE) -> str:
+    """Write the lock into a study's folder, durably and whole or not at all; return its sha256. Raise OSError."""
+    data = canonical(design.model_dump(mode="json")).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    temporary = folder / f".{name}.{os.getpid()}"
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, folder / name)
+    return hashlib.sha256(data).hexdigest()
+
+
+def lock_error(state: StudyState, folder: Path) -> str | None:
+    """Return what is wrong with the lock's file, in a sentence; None if nothing is, or before the lock."""
+    if state.lock_file is None or state.design_hash is None:
+        return None
+    path = folder / state.lock_file
+    try:
+        found = hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as error:
+        return f"the lock {path.name} cannot be read ({error.strerror}): the design may have been changed after it"
+    if found == state.design_hash:
+        return None
+    return (
+        f"the lock {path.name} was changed: expected the sha256 {state.design_hash[:12]} of the log, found {found[:12]}"
+    )
+
+
+Change = tuple[EventType, Mapping[str, Any]]
+_TRIES: Final = 200
+"""Looks at a study that others write to all the while, before a change is given up."""
+
+
+class WorkClock:
+    """The seconds that a controller has worked and not yet charged to its study's budget.
+
+    `seconds` is a monotonic clock that does not run while the machine sleeps.
+    """
+
+    def __init__(self, seconds: Callable[[], float] = time.monotonic) -> None:
+        self._seconds = seconds
+        self._since = seconds()
+
+    def uncharged(self) -> float:
+        """Return the seconds worked since the last charge."""
+        return max(0.0, self._seconds() - self._since)
+
+    def charge(self, seconds: float) -> None:
+        """Count so many seconds as charged."""
+        self._since += seconds
+
+    def skip(self) -> None:
+        """Drop the uncharged seconds: nobody worked."""
+        self._since = self._seconds()
+
+
+class StudyLog:
+    """Reads and writes one study of a log. A controller passes its `work`, which each event charges to the budget."""
+
+    def __init__(self, log: EventLog, study: str, work: WorkClock | None = None) -> None:
+        self.study: Final = study
+        self._log = log
+        self._work = work
+        self._folding = Folding()
+        self._last: Event | None = None
+        self._state: StudyState | None = None
+        self._sent: tuple[str, float] | None = None
+        """Hash and seconds of an event whose write failed midway: it may be in the log all the same."""
+
+    def state(self) -> StudyState:
+        """Return the study's state as of the log's last event; raise what reading and folding raise.
+
+        After a StoreError the next call reads on from the same event; after any other error, from the first.
+        """
+        at_rest = self._folding.at_rest
+        try:
+            events = self._log.read(self.study, self._last)
+            self._folding.add(events)
+        except StoreError:
+            raise
+        except BaseException:  # Ctrl-C too: part of them may be folded
+            self._folding, self._last, self._state = Folding(), None, None
+            raise
+        self._count(events, at_rest)
+        if events or self._state is None:
+            self._last = events[-1] if events else self._last
+            self._state = self._folding.state()
+        return self._state
+
+    def _count(self, events: Sequence[Event], at_rest: bool) -> None:
+        """Drop from the stopwatch what events have charged already, and the rest before a resumption."""
+        if self._work is None:
+            return
+        if self._sent is not None and any(event.hash == self._sent[0] for event in events):
+            self._work.charge(self._sent[1])
+            self._sent = None
+        if at_rest and any(event.type is EventType.STUDY_RESUMED for event in events):
+            self._work.skip()
+
+    def worked_s(self) -> float:
+        """Return the seconds worked in all events read so far, and by this controller since."""
+        return self._folding.worked_s + (0.0 if self._work is None else self._work.uncharged())
+
+    def append(self, type: EventType, payload: Mapping[str, Any], *, actor: str = "system") -> Event:
+        """Write one event after the last one read, durably, and return it.
+
+        Raise HeadMoved when there is a newer one, EventRefused when it cannot follow, ValueError for what cannot be
+        stored, StoreError of the database; nothing is written then.
+        """
+        worked = None if self._work is None else round(self._work.uncharged(), 3)
+        charged = payload if worked is None else {**payload, WORKED: worked}
+        event = self._log.compose(self.study, type, charged, after=self._last, actor=actor)
+        folding = self._folding.copy()
+        try:
+            folding.add([event])
+        except LogCorrupt as error:
+            raise EventRefused(self.study, error.type, error.difference) from error
+        self._sent = (event.hash, worked or 0.0)
+        self._log.append(event)
+        self._sent = None
+        if self._work is not None and worked is not None:
+            self._work.charge(worked)
+        self._folding, self._last, self._state = folding, event, None
+        return event
+
+    @overload
+    def change(self, decide: Callable[[StudyState], Change], *, actor: str = "system") -> Event: ...
+    @overload
+    def change(self, decide: Callable[[StudyState], Change | None], *, actor: str = "system") -> Event | None: ...
+    def change(self, decide: Callable[[StudyState], Change | None], *, actor: str = "system") -> Event | None:
+        """Append what `decide` returns for the newest state, asking again while others write; None appends nothing."""
+        for _ in range(_TRIES):
+            if (change := decide(self.state())) is None:
+                return None
+            try:
+                return self.append(*change, actor=actor)
+            except HeadMoved as error:
+                moved = error
+        raise moved

@@ -1,25 +1,119 @@
-"""Which kinds of metric there are: those of this package, and those that installed packages bring (`ajet.metrics`)."""
+"""By name, entry points included.
+
+Kinds of metrics that installed packages bring: which can be had, and why others cannot.
+
+A package names its kinds in its metadata, `[project.entry-points."ajet.metrics"]` with `NAME = "module:Class"`. One
+that is broken is refused where it is asked for, and is in nobody else's way.
+
+Calls a kind of metric, which may be anybody's code: what it locks and what it reads off a run are checked.
+
+What cannot be is refused in one line, which names what somebody's code raised and where.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+import re
+import traceback
+from collections.abc import Callable, Collection, Iterable, Mapping, Set
+from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
-from studies.metrics.kinds.area import Area
-from studies.metrics.kinds.base import MetricKind, Refused
-from studies.metrics.kinds.collapse import Collapse
-from studies.metrics.kinds.fact import MeanFact
-from studies.metrics.kinds.gain import Gain
-from studies.metrics.kinds.reward import MeanReward
-from studies.metrics.kinds.success import Success
-from studies.metrics.kinds.times import EpisodesTo, SecondsTo
-from studies.metrics.kinds.tokens import TokensPerTask
-from studies.metrics.kinds.transfer import Transfer
-from studies.metrics.packages import GROUP, Packages, brought
-from studies.records.design import GAIN, Metric
+from studies.metrics.base import Asked, MetricKind, Refused, Results, Value, before_and_after
+from studies.metrics.builtin import (
+    Area,
+    Collapse,
+    EpisodesTo,
+    Gain,
+    MeanFact,
+    MeanReward,
+    SecondsTo,
+    Success,
+    TokensPerTask,
+    Transfer,
+)
+from studies.records.design import GAIN, SUCCESS, Metric
+
+GROUP: Final = "ajet.metrics"
+"""Each a `MetricKind` without arguments; names that ajet has itself are not taken over."""
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,63}")
+_TAKES: Final = ("threshold", "of")
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """What installed packages bring, by the names of their entry points."""
+
+    kinds: Mapping[str, MetricKind]
+    faults: Mapping[str, str]
+    """A line for each name that cannot be had."""
+
+
+def brought(entries: Iterable[EntryPoint], own: Collection[str]) -> Packages:
+    """Return the kinds of these entry points, whose names are not `own`."""
+    named: dict[str, dict[str, EntryPoint]] = {}
+    for entry in entries:  # one that is listed twice is one
+        named.setdefault(entry.name, {})[f"{_package(entry)} ({entry.value})"] = entry
+    kinds: dict[str, MetricKind] = {}
+    faults: dict[str, str] = {}
+    for name, found in sorted(named.items()):
+        try:
+            kinds[name] = _kind(name, found, own)
+        except Refused as fault:
+            faults[name] = str(fault)
+    return Packages(kinds, faults)
+
+
+def _kind(name: str, found: Mapping[str, EntryPoint], own: Collection[str]) -> MetricKind:
+    packages = " and ".join(sorted(found))
+    if name in own:
+        raise Refused(f"expected a name of its own for the metric of {packages}; found {name!r}, ajet's; give another")
+    if len(found) > 1:
+        raise Refused(f"expected one package that brings the metric {name!r}; found {packages}; remove one of them")
+    (entry,) = found.values()
+    try:
+        loaded = entry.load()
+        made = loaded() if callable(loaded) else loaded
+    except Exception as error:  # somebody's module may raise anything when it is imported
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise Refused(f"expected the metric {name!r} of {packages} to load; found {said}; mend it") from error
+    if fault := _fault_of_kind(name, made):
+        raise Refused(f"expected {fault}, of the metric {name!r} of {packages}; mend it")
+    assert isinstance(made, MetricKind)
+    return made
+
+
+def _fault_of_kind(name: str, made: Any) -> str | None:
+    """Return what was expected of a kind, and what it has in its place; None for a kind that can be used."""
+    if not isinstance(made, MetricKind):
+        return f"a MetricKind; found {made!r:.80}"
+    said = {field: getattr(made, field, None) for field in ("name", "title", "words", "unit", "takes", "effect")}
+    if said["name"] != name or not _NAME.fullmatch(name):
+        return f"a `name` like its entry point's, of a-z, 0-9, - and _; found {said['name']!r:.80}"
+    if not isinstance(said["title"], str) or not said["title"]:
+        return f"a text as `title`; found {said['title']!r:.80}"
+    if not isinstance(said["unit"], str):
+        return f"a text as `unit`; found {said['unit']!r:.80}"
+    if not _texts(said["words"]):
+        return f"`words` as a tuple of texts; found {said['words']!r:.80}"
+    if not isinstance(said["takes"], Set) or not said["takes"] <= set(_TAKES):
+        return f"`takes` as a set of {' and '.join(_TAKES)}; found {said['takes']!r:.80}"
+    if not isinstance(said["effect"], int | float) or not 0 < said["effect"] < 1 or math.isnan(said["effect"]):
+        return f"`effect` as a share of its range, above 0 and below 1; found {said['effect']!r:.80}"
+    return None
+
+
+def _texts(given: Any) -> bool:
+    return isinstance(given, tuple | list) and all(isinstance(word, str) and word.strip() for word in given)
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "an unknown package"
+
 
 _KINDS: Final = (Success, Gain, MeanReward, Area, EpisodesTo, SecondsTo, TokensPerTask, Transfer, Collapse, MeanFact)
 BUILT_IN: Final[Mapping[str, MetricKind]] = MappingProxyType({kind.name: kind() for kind in _KINDS})
@@ -62,3 +156,86 @@ def other_environment(metric: Metric) -> str | None:
 
 def _brought() -> Packages:
     return brought(entry_points(group=GROUP), BUILT_IN)
+
+
+_ROUNDING: Final = 1e-9
+"""How far beyond its range, as a share of it, sums of many numbers may end."""
+
+
+def defined(kind: MetricKind, asked: Asked) -> Metric:
+    """Return the metric of a kind for what is asked; raise Refused for parameters, or a metric, that cannot be."""
+    metric = _called(f"define of the metric {kind.name!r} to return a Metric", kind, kind.define, asked)
+    if fault := _fault_of_metric(kind, metric):
+        raise Refused(f"expected {fault}; mend the metric {kind.name!r}")
+    assert isinstance(metric, Metric)
+    return metric
+
+
+def values_of(metric: Metric, run: Results) -> Mapping[str, Value]:
+    """Return all that a metric reads off a run, by key, and success before and after, whatever the metric is.
+
+    Raises Refused where that gives no number within its range.
+    """
+    kind = kind_of(metric)
+    found = _called(f"a value of {metric.key}", kind, kind.measure, metric, run)
+    if not isinstance(found, Mapping) or metric.key not in found:
+        raise Refused(f"expected a value of {metric.key}; found {found!r:.80}; mend the metric {kind.name!r}")
+    for key, value in found.items():
+        if not _is_value(value):
+            raise Refused(
+                f"expected a finite number of {key} and how many episodes are behind it, as a Value; found "
+                f"{value!r:.80}; mend the metric {kind.name!r}"
+            )
+    _require_within(metric, found[metric.key].value, rates=kind.rates)
+    return {**found, **before_and_after(metric, run)}
+
+
+def _called(expected: str, kind: MetricKind, function: Callable[..., Any], *given: Any) -> Any:
+    """Return what a kind's function returns; raise Refused for what somebody's code raises, our own as it is."""
+    try:
+        return function(*given)
+    except Refused:
+        raise
+    except Exception as error:
+        if kind.name in BUILT_IN:
+            raise
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        place = f"{Path(last.filename).name}, line {last.lineno}"
+        raise Refused(f"expected {expected}; found {said} ({place}); mend it") from error
+
+
+def _fault_of_metric(kind: MetricKind, metric: Any) -> str | None:
+    """Return what was expected of a metric, and what there is in its place; None for one that can be locked."""
+    if not isinstance(metric, Metric):
+        return f"a Metric; found {metric!r:.80}"
+    if metric.kind != kind.name and kind.name not in BUILT_IN:
+        return f"kind=self.name, {kind.name!r}, in its Metric; found {metric.kind!r}"
+    if metric.key.startswith(SUCCESS) and kind.name not in BUILT_IN:
+        return f"a key of its own, such as 'hidden/{kind.name}'; found {metric.key!r}"
+    if not (math.isfinite(metric.worst) and math.isfinite(metric.best)) or metric.worst == metric.best:
+        return f"worst and best as two numbers that differ; found {metric.worst:g} and {metric.best:g}"
+    if metric.higher_is_better != (metric.best > metric.worst):
+        return (
+            f"higher_is_better={metric.best > metric.worst}, as the worst is {metric.worst:g} and the best "
+            f"{metric.best:g}; found {metric.higher_is_better}"
+        )
+    if kind.rates and {metric.worst, metric.best} != {0.0, 1.0}:
+        return f"a range of 0 and 1, as each run has one of them; found {metric.worst:g} to {metric.best:g}"
+    return None
+
+
+def _is_value(value: Any) -> bool:
+    number = isinstance(value, Value) and isinstance(value.value, int | float) and isinstance(value.n, int)
+    return number and math.isfinite(value.value) and value.n >= 1
+
+
+def _require_within(metric: Metric, value: float, *, rates: bool) -> None:
+    low, high = sorted((metric.worst, metric.best))
+    slack = _ROUNDING * (high - low)
+    if not low - slack <= value <= high + slack:
+        raise Refused(
+            f"expected {metric.key} within its range, {low:g} to {high:g}; found {value:g}; say the range that it has"
+        )
+    if rates and value not in (0.0, 1.0):
+        raise Refused(f"expected 1 or 0 of {metric.key}, as the kind {metric.kind!r} is of rates; found {value:g}")

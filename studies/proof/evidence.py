@@ -1,4 +1,6 @@
-"""The files of runs against the log: hashes, whose they are, and every number that follows from them.
+"""Files of runs against the log.
+
+The files of runs against the log: hashes, whose they are, and every number that follows from them.
 
 Each collected run has a snapshot (training, as the tracker logged it) and an evaluation (each hidden episode's
 outcome). Measurements, counts and what the files hold of the run's conditions are computed again. What was not recorded
@@ -12,15 +14,70 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from studies.checks.run_facts import conditions_in, facts
-from studies.log.study_state import RunState, StudyState
+from studies.checks.conditions import conditions_in, facts
+from studies.log.study import RunState, StudyState
 from studies.metrics import Refused, Results, other_environment
-from studies.metrics.reading import values_of
-from studies.proof.findings import Findings
+from studies.metrics.registry import values_of
+
+UNREADABLE: Final = (KeyError, TypeError, ValueError, AttributeError, IndexError)
+"""What reading a value raises that lacks what it must hold, or holds something else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Discrepancy:
+    """Something stored that is not what it must be. `place` is a file, an event or a record; `difference` a clause."""
+
+    place: str
+    difference: str
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.difference}"
+
+
+@dataclass(slots=True)
+class Findings:
+    """A verification under way."""
+
+    drifts: list[Discrepancy] = field(default_factory=list)
+    held: Counter[str] = field(default_factory=Counter)
+    """How many of what were checked and held, by a noun in the singular."""
+    told: list[str] = field(default_factory=list)
+    """What was not checked and why, and what a reader should know; one sentence each."""
+
+    def drift(self, place: str, difference: str) -> None:
+        """Take note of a drift; the same one again is passed over."""
+        found = Discrepancy(place, difference)
+        if found not in self.drifts:
+            self.drifts.append(found)
+
+    def check(self, what: str, place: str, difference: str | None) -> None:
+        """Count one that held, or take note of its difference."""
+        if difference is None:
+            self.held[what] += 1
+        else:
+            self.drift(place, difference)
+
+    @contextmanager
+    def reading(self, place: str) -> Iterator[None]:
+        """Take note of a drift where something stored cannot be read as what it must be."""
+        try:
+            yield
+        except UNREADABLE as error:
+            cause = " ".join(str(error).split())
+            self.drift(place, f"it lacks what it must hold, or holds something else ({type(error).__name__}: {cause})")
+
+    def tell(self, sentence: str) -> None:
+        """Take note of something that is no drift, once."""
+        if sentence not in self.told:
+            self.told.append(sentence)
+
 
 FILES: Final = ("snapshot", "evaluation")
 _SPOILT: Final = ("evidence_missing", "evidence_changed")

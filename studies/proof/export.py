@@ -17,18 +17,17 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from studies.inquiry.ledger import MOST_ROUNDS
+from studies.errors import ExportError, StudiesError
 from studies.log.event import FIELDS, examine
+from studies.log.event_log import lock_name
 from studies.log.fold import fold
-from studies.log.lock_file import lock_name
-from studies.log.study_state import StudyState
-from studies.proof.chain import Rows
-from studies.proof.evidence import FILES
-from studies.proof.findings import Discrepancy
+from studies.log.study import StudyState
+from studies.proof.evidence import FILES, Discrepancy
+from studies.proof.verify import Rows
+from studies.records.alpha import MOST_ROUNDS
 from studies.records.base import canonical
-from studies.records.errors import ExportError, StudiesError
-from studies.report.parts.kept import PAGES, written
-from studies.report.parts.states import every_state
+from studies.report.build import PAGES, written
+from studies.report.elements import every_state
 
 EVENTS: Final = "events.jsonl"
 """The log: a line of canonical JSON for each event, oldest first; `payload` is the JSON value itself."""

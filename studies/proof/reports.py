@@ -13,16 +13,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
 
+from studies.errors import ReportError
 from studies.log.event import Event, EventType
 from studies.log.fold import fold
-from studies.log.study_state import StudyState
-from studies.proof.evidence import FILES
-from studies.proof.findings import Findings
-from studies.records.errors import ReportError
-from studies.report.build import render_report
-from studies.report.parts.kept import MARKDOWN, PAGES, written
-from studies.report.parts.maker import maker
-from studies.report.parts.states import every_state
+from studies.log.study import StudyState
+from studies.proof.evidence import FILES, Findings
+from studies.report.build import MARKDOWN, PAGES, maker, render_report, written
+from studies.report.elements import every_state
 
 _DATA = re.compile(r"\b[0-9a-f]{12,64}\b|[+−-]?\d+\.\d{2,}")
 _DRAWN = re.compile(r"<(svg|style)\b.*?</\1>", re.DOTALL)

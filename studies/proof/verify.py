@@ -1,4 +1,18 @@
-"""Whether a study is what it says: everything stored is computed again from the files and the log, nothing is written.
+"""Verify: chain, rounds, verdicts, quick check.
+
+The log against itself: every event's hash, the chain of them, the order of what may happen, and a head kept outside.
+
+The fold refuses what cannot follow: a design that is not what its hash says, a run that the lock does not lead to, a
+seed that was not locked, a run id that is not its spec's hash. So an event that folds has been checked against those
+before it. What the fold takes on faith, the other modules of this package compute again.
+
+The rounds of an inquiry: each lock's place in the chain of locks, and what its tests may spend, computed anew.
+
+The fold refuses a lock that does not name the one before it, or that spends what the ledgers do not give it. What it
+takes on faith is checked here: that the looks of a round together spend its level and no more. The levels are computed
+once more from the verdicts, which are computed from the runs.
+
+Whether a study is what it says: everything stored is computed again from the files and the log, nothing is written.
 
 It catches any change that is not carried through everything that follows from it. Who computes all of it anew, log,
 files and report, or cuts the log's tail off, is caught by a head hash that was kept elsewhere, and by nothing else.
@@ -8,18 +22,209 @@ saw of a run (times, hardware, neighbours), alarms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Final
 
-from studies.log.fold import fold
-from studies.proof.chain import Rows, check_head, events_of
-from studies.proof.evidence import check_files
-from studies.proof.findings import Discrepancy, Findings
+from studies.errors import LogCorrupt
+from studies.log.event import Event, EventType, examine
+from studies.log.event_log import lock_error, lock_name
+from studies.log.fold import WORKED, Folding, fold
+from studies.log.study import StudyState
+from studies.proof.evidence import Discrepancy, Findings, check_files
 from studies.proof.reports import check_report
-from studies.proof.rounds import check_rounds
-from studies.proof.verdicts import check_lock, check_verdicts
-from studies.report.parts.states import every_state
+from studies.records.alpha import Ledgers, OverdrawnLedger
+from studies.records.design import Design
+from studies.records.verdict import Verdict
+from studies.report.elements import every_state
+from studies.statistics.sequential import spend
+from studies.verdicts.judge import judge_hypothesis
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def events_of(study: str, rows: Rows, findings: Findings) -> list[Event]:
+    """Return the events of stored rows that can be followed, having checked their hashes, chain and order."""
+    events, faults = examine(study, rows)
+    for fault in faults:
+        findings.drift(f"event {fault.seq} ({fault.type})", fault.difference)
+    followed = _foldable(events, findings)
+    findings.held["event"] += min(len(followed), len(rows) - len({fault.seq for fault in faults}))
+    return followed
+
+
+def check_head(rows: Rows, head: str, findings: Findings) -> None:
+    """Look for a head hash (or the beginning of one) that was kept outside the log."""
+    place = next((n for n, row in enumerate(rows, start=1) if str(row["hash"]).startswith(head.lower())), None)
+    if place is None:
+        findings.drift("head", f"no event has the hash {head}: the log's end was cut off, or all of it written anew")
+    elif place < len(rows):
+        later = len(rows) - place
+        findings.tell(f"The head {head[:12]} is event {place}; {later} of {len(rows)} events were added after it.")
+        findings.held["head"] += 1
+    else:
+        findings.held["head"] += 1
+
+
+def before_each(events: Sequence[Event], kind: EventType) -> Iterator[tuple[Event, StudyState]]:
+    """Yield each event of a type with the state right before it."""
+    folding = Folding()
+    for event in events:
+        if event.type is kind:
+            yield event, folding.state()
+        folding.add([event])
+
+
+def _foldable(events: Sequence[Event], findings: Findings) -> list[Event]:
+    """Return the events up to the first that cannot follow those before it."""
+    folding = Folding()
+    for number, event in enumerate(events):
+        try:
+            folding.add([event])
+        except LogCorrupt as error:
+            findings.drift(f"event {event.seq} ({event.type.value})", error.difference)
+            findings.tell(f"Nothing after event {event.seq} could be checked but hashes.")
+            return list(events[:number])
+    return list(events)
+
+
+_SHARE_TOLERANCE = 1e-9
+"""Relative: libraries of numbers differ in their last digits from machine to machine."""
+
+
+def check_rounds(state: StudyState, findings: Findings) -> None:
+    """Check the chain of a study's locks and the levels of its rounds; nothing of a study of one round."""
+    if state.most_rounds == 1:
+        return
+    ledgers, previous = Ledgers.begin(state.most_rounds), ""
+    for each in state.rounds:
+        if (design := each.locked_design) is None:
+            return
+        place = f"{lock_name(each.round)}, inquiry"
+        findings.check("link", place, _link_error(design, previous))
+        findings.check("level", place, _level_error(ledgers, design))
+        findings.check("spending", f"{lock_name(each.round)}, looks", _spending_error(design))
+        if each is not state:
+            ledgers, previous = ledgers.after(each.outcome), str(each.design_hash)
+
+
+def _link_error(design: Design, previous: str) -> str | None:
+    found = design.inquiry.previous if design.inquiry is not None else ""
+    if found == previous:
+        return None
+    return f"it names the lock {found[:12] or 'of nothing'} before it, expected {previous[:12] or 'none'}"
+
+
+def _level_error(ledgers: Ledgers, design: Design) -> str | None:
+    try:
+        ledgers.stake(design)
+    except OverdrawnLedger as error:
+        return str(error)
+    return None
+
+
+def _spending_error(design: Design) -> str | None:
+    """Return how the levels of a round's looks differ from what its whole levels give them.
+
+    Its claims of a difference share a level, by a test of all of them; of no difference each has its own part.
+    """
+    if design.inquiry is None or not design.looks:
+        return None
+    seeds = [look.seeds for look in design.looks]
+    claims = len(design.hypotheses) if design.screen is None else design.screen.confirmed
+    for kind, whole, found in (
+        ("differences", design.inquiry.difference, [look.alpha for look in design.looks]),
+        ("equivalences", design.inquiry.equivalence / claims, [look.equivalence or 0.0 for look in design.looks]),
+    ):
+        due = [whole] if len(seeds) == 1 else [look.alpha for look in spend(seeds, whole)]
+        for number, (own, expected) in enumerate(zip(found, due, strict=True), start=1):
+            if not math.isclose(own, expected, rel_tol=_SHARE_TOLERANCE):
+                return f"look {number} has the level {own:.6g} of {kind}, expected {expected:.6g} of the round's level"
+    return None
+
+
+_TOLERANCE: Final = 1e-9
+"""Relative: libraries of numbers differ in their last digits from machine to machine."""
+_WORDS: Final = ("reason", "violations")
+"""Fields that are sentences, which a later version may word otherwise; their numbers may not change."""
+_NUMBER = re.compile(r"[+\-−]?\d+(?:\.\d+)?")
+
+
+def check_verdicts(events: Sequence[Event], findings: Findings) -> None:
+    """Compute every verdict again from the events before it, and compare it field by field."""
+    for event, state in before_each(events, EventType.VERDICT_COMPUTED):
+        with findings.reading(f"verdict of event {event.seq}"):
+            _check(event, state, findings)
+
+
+def _check(event: Event, state: StudyState, findings: Findings) -> None:
+    stored = Verdict.model_validate({name: event.payload[name] for name in event.payload if name != WORKED})
+    place = f"verdict on {stored.hypothesis} (event {event.seq})"
+    again = _again(state, stored)
+    differences = list(_differences(stored.model_dump(mode="json"), again.model_dump(mode="json")))
+    if not differences:
+        findings.held["verdict"] += 1
+    if _blames_lock(state, stored):
+        findings.tell(f"The {place} is invalid because the lock's file was changed when it was computed.")
+    for name, before, after in differences:
+        _take(place, name, before, after, findings)
+
+
+def check_lock(state: StudyState, folder: Path, findings: Findings) -> None:
+    """Compare the file of a round's lock with the log."""
+    if state.lock_file is None:
+        return
+    if state.lock_file != (name := lock_name(state.round)):
+        findings.drift("design.locked", f"expected the lock in {name}, found it in {state.lock_file!r}")
+        return
+    findings.check("lock", state.lock_file, lock_error(state, folder))
+
+
+def _again(state: StudyState, stored: Verdict) -> Verdict:
+    outside = stored.reason if _blames_lock(state, stored) else None
+    return judge_hypothesis(state, stored.hypothesis, look=stored.look, phase=stored.phase, lock_error=outside)
+
+
+def _blames_lock(state: StudyState, stored: Verdict) -> bool:
+    return stored.verdict == "invalid" and stored.reason.startswith(f"the lock {lock_name(state.round)} ")
+
+
+def _differences(stored: Mapping[str, Any], again: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    for name, value in stored.items():
+        if isinstance(value, dict) and isinstance(again[name], dict):
+            inner = value.keys() | again[name].keys()
+            both = ({key: side.get(key) for key in inner} for side in (value, again[name]))
+            yield from ((f"{name}.{key}", a, b) for key, a, b in _differences(*both))
+        elif not _same(value, again[name]):
+            yield name, value, again[name]
+
+
+def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, float) and isinstance(b, float | int) and not isinstance(b, bool):
+        return math.isclose(a, b, rel_tol=_TOLERANCE, abs_tol=1e-12)
+    return bool(a == b)
+
+
+def _same_numbers(before: str, after: str) -> bool:
+    """Return whether two texts hold the same numbers, one of them perhaps with fewer digits."""
+    pairs = [[found.replace("−", "-") for found in _NUMBER.findall(text.replace(",", ""))] for text in (before, after)]
+    return len(pairs[0]) == len(pairs[1]) and all(map(_rounded_alike, *pairs))
+
+
+def _rounded_alike(a: str, b: str) -> bool:
+    """Return whether two numbers are the same, or one is the other with fewer digits."""
+    least, most = sorted(len(text.partition(".")[2]) for text in (a, b))
+    return float(a) == float(b) or (least < most and abs(float(a) - float(b)) <= 0.5 * 10.0**-least + 1e-12)
+
+
+def _take(place: str, name: str, before: Any, after: Any, findings: Findings) -> None:
+    if name in _WORDS and _same_numbers(str(before), str(after)):
+        findings.tell(f"The {place} gives its {name} in other words than this version would, with the same numbers.")
+    else:
+        findings.drift(place, f"{name} is {before!r} in the log, {after!r} computed from the runs")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""The design of a study, with its hypotheses, arms and metric, and the run that it leads to, as frozen values.
+"""Hypothesis, Arm, Metric, Design, RunSpec.
+
+The design of a study, with its hypotheses, arms and metric, and the run that it leads to, as frozen values.
 
 Records are what events carry and what verdicts are computed from. They know nothing of swarms: a job is plain JSON
 here, and what a metric means is written in words beside its key. Code that a planner wrote is text here, never run.
@@ -14,7 +16,7 @@ from typing import Annotated, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from studies.records.base import EvolvingRecord, JsonValue, Record, digest
-from studies.records.design_parts import (
+from studies.records.procedure import (
     CollapseRule,
     EnvironmentRecord,
     Look,
@@ -442,3 +444,36 @@ class RunSpec(EvolvingRecord):
 def _seed_of(arm: str, seed: int) -> int:
     """Return the training seed of an arm for a seed that was drawn; a study asks for the same ones all the time."""
     return int(digest([seed, arm])[:8], 16) >> 1
+
+
+class NoisePlan(EvolvingRecord):
+    """What is run before a design, locked before its runs: A/A runs, of one job with several seeds, to learn what seeds
+    alone do; and one run with a learning rate of 0, to see that the machinery then does nothing."""
+
+    added_fields: ClassVar = frozenset({"plumbing", "metric"})
+
+    environment: str
+    job: dict[str, JsonValue]
+    """The job of all of them, seed excluded."""
+    seeds: tuple[int, ...]
+    """Of the A/A runs: two or more, or none where the noise is known and only the machinery is to be seen."""
+    metric_key: str
+    """Of what they are judged by."""
+    episodes: int = Field(ge=1)
+    """Evaluation episodes of each, before training and after it."""
+    plumbing: int | None = None
+    """Seed of the run with a learning rate of 0; None where the machinery was seen before."""
+    metric: Metric | None = None
+    """What they are judged by; None in plans that knew success and its gain alone, which the key names."""
+
+    @model_validator(mode="after")
+    def _of_some_use(self) -> Self:
+        if len(self.seeds) == 1 or (not self.seeds and self.plumbing is None):
+            raise ValueError(f"expected two seeds of A/A runs at least; found {len(self.seeds)}")
+        return self
+
+    @property
+    def judged(self) -> Metric:
+        """What its A/A runs are judged by."""
+        meaning = f"share of {self.episodes} hidden episodes solved after the last step"
+        return self.metric or Metric(key=self.metric_key, meaning=meaning, episodes=self.episodes)

@@ -1,4 +1,11 @@
-"""The shell of a report: reads the files, draws the figures, renders the templates, writes the result.
+"""Read, draw, render, write; keep edited reports.
+
+Who made a report: which sources, and which library drew its figures.
+
+The same maker gives the same bytes for the same state and files. Another one may word a report otherwise, so what it
+makes proves nothing about the first one's words.
+
+The shell of a report: reads the files, draws the figures, renders the templates, writes the result.
 
 The same state and files give the same bytes. A report is written beside its final name and moved there whole, so
 that a reader never meets half of one. A page that somebody changed since it was written is kept beside the new one.
@@ -8,27 +15,121 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from importlib.metadata import version
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from studies.log.study_state import StudyState
-from studies.report.drawn import figures, inquiry_figures
-from studies.report.inquiry import InquiryView, inquiry_view
-from studies.report.parts.evidence import gather
-from studies.report.parts.files import write_bytes, written_into
-from studies.report.parts.kept import HTML, MARKDOWN, PAGES, keep_edited
-from studies.report.parts.maker import maker
-from studies.report.parts.states import every_state, is_inquiry
-from studies.report.parts.theme import DARK, LIGHT, standalone, variables
-from studies.report.view import ReportView, view
+from studies.log.study import StudyState
+from studies.report.content import InquiryView, ReportView, inquiry_view, view
+from studies.report.elements import every_state, is_inquiry
+from studies.report.evidence import gather, write_bytes, written_into
+from studies.report.theme import DARK, LIGHT, standalone, variables
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-    from studies.report.figures.drawing import Figure
+    from studies.report.plots import Figure
+
+
+def figures(content: ReportView, prefix: str = "") -> dict[str, Figure]:
+    """Return the figures of a study of one round, or (with a prefix of their names) of one of several, by name."""
+    # matplotlib takes most of a second, which a command that builds no report should not wait for.
+    from studies.report import plots
+
+    rewards = enumerate(content.training.reward_curves, start=1)
+    drawn = [
+        plots.predictions(content.forecasts, prefix) if content.forecasts else None,
+        plots.before_after(content.shifts, prefix) if content.shifts else None,
+        plots.hidden_curves(content.hidden, prefix) if content.hidden else None,
+        plots.learning_curves(content.curves, prefix) if content.curves else None,
+        plots.screen(content.stages.screened, prefix) if content.stages.screened else None,
+        plots.training(content.training.curves, prefix) if content.training.curves else None,
+        *(plots.training_reward(data, number, prefix) for number, data in rewards),
+    ]
+    return {figure.name: figure for figure in drawn if figure is not None}
+
+
+def inquiry_figures(content: InquiryView) -> dict[str, Figure]:
+    """Return the figures of an inquiry by name: those over all rounds, then each round's."""
+    from studies.report import plots  # see figures
+
+    whole = [*(plots.effects(data, number) for number, data in enumerate(content.effects, start=1))]
+    whole.append(plots.levels(content.levels))
+    found = {figure.name: figure for figure in whole}
+    for section in content.rounds:
+        if section.content is not None:
+            found |= figures(section.content, section.prefix)
+    return found
+
+
+MARKDOWN: Final = "report.md"
+HTML: Final = "report.html"
+PAGES: Final = (MARKDOWN, HTML)
+
+
+def written(payload: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the sha256 of each file of a report by its path, as a `report.built` says it; figures where it does."""
+    if payload is None:
+        return {}
+    entries = [payload["markdown"], payload["html"], *payload.get("figures", ())]
+    return {str(entry["path"]): str(entry["sha256"]) for entry in entries}
+
+
+def keep_edited(
+    payload: Mapping[str, Any] | None, pages: Mapping[str, str], folder: Path
+) -> tuple[tuple[str, str], ...]:
+    """Copy pages aside that are neither what `report.built` says nor what is about to be written.
+
+    Return their names, each with that of its copy; the page stays until the new one is there whole. Raises OSError.
+    """
+    known = written(payload)
+    return tuple(
+        (name, _kept(path, path.read_bytes()))
+        for name in PAGES
+        if (path := folder / name).exists()
+        and hashlib.sha256(path.read_bytes()).hexdigest() not in (known.get(name), _sha256(pages[name]))
+    )
+
+
+def _kept(path: Path, data: bytes) -> str:
+    """Return the name of a page's copy, which is there already where a disk was full the time before."""
+    copy = next(other for other in _names(path) if not other.exists() or other.read_bytes() == data)
+    return copy.name if copy.exists() else write_bytes(copy, data).name
+
+
+def _names(path: Path) -> Iterator[Path]:
+    return (path.with_name(f"{path.stem}.kept-{number}{path.suffix}") for number in count(1))
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+_ROOM = Path(__file__).parents[1]
+_SOURCES = (".py", ".jinja")
+
+
+@cache
+def maker() -> dict[str, str]:
+    """Return the version of ajet, the hash of the sources that a report follows from, and matplotlib's version."""
+    return {"ajet": version("ajet"), "sources": _sources(), "matplotlib": version("matplotlib")}
+
+
+def _sources() -> str:
+    """Return the beginning of the sha256 over all sources of this room, which is what a report follows from."""
+    whole = hashlib.sha256()
+    for path in sorted(_files()):
+        whole.update(path.relative_to(_ROOM).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return whole.hexdigest()[:16]
+
+
+def _files() -> Iterator[Path]:
+    return (path for path in _ROOM.rglob("*") if path.suffix in _SOURCES)
+
 
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$])")
 
@@ -115,7 +216,7 @@ def _render(content: ReportView | InquiryView, figures: Mapping[str, Figure], te
 
 @cache
 def _environment(autoescape: bool) -> Environment:
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # takes a while; see studies.report.drawn
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # takes a while; see studies.report.build
 
     environment = Environment(
         loader=PackageLoader("studies.report", "."),

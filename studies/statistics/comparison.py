@@ -1,4 +1,24 @@
-"""Treatment against control: an estimate, its standard error and degrees of freedom, by the test the design locked.
+"""Treatment against control, contrasts, equivalence, multiplicity.
+
+Several claims in one study: at which level each of them is judged.
+
+Promises. The claims on one variable are a family. Dunnett's test corrects among the arms of a family; Benjamini and
+Hochberg choose among the m families, by the smallest corrected p of each; in the R chosen families everything is
+judged at the level R alpha / m. This is Benjamini & Bogomolov 2014 (JRSS B 76, 297-318), which holds the expected
+share of wrong claims in the chosen families at alpha; with one variable it is Dunnett's test alone, and with one arm
+for each variable it is Benjamini & Hochberg 1995, whose intervals of level 1 - R alpha / m have the false coverage
+rate alpha (Benjamini & Yekutieli 2005, JASA 100). A claim is made exactly when its interval leaves out zero.
+
+Does not know. Which hypotheses are claims: the caller passes one p for each family, 1 where there is none yet.
+
+Describing a sample: spread and the interval of a mean.
+
+Promises. Each function is a pure function of its numbers and says None where the quantity does not exist, never a
+number that was not measured.
+
+Does not know. What the numbers are, and whether a claim may rest on them: that is for the verdict.
+
+Treatment against control: an estimate, its standard error and degrees of freedom, by the test the design locked.
 
 Promises. `compare` names the test it really made, and why, where that is not the locked one: the rule for it is fixed
 here and in the lock, and looks at variances only, never at the difference of the means.
@@ -8,13 +28,44 @@ here and in the lock, and looks at variances only, never at the difference of th
   upper 15 %), Welch's test is made instead.
 - `paired`: differences of runs with the same seed (Student); seeds that only one arm has are left out, and with fewer
   than two pairs Welch's test is made instead.
-- `contrast`: a weighted sum of several arms' means, by Welch's way (`studies.statistics.contrast`).
-- `pooled`: the test that older designs locked (`studies.statistics.pooled`).
+- `contrast`: a weighted sum of several arms' means, by Welch's way (`studies.statistics.comparison`).
+- `pooled`: the test that older designs locked (`studies.statistics.comparison`).
 
 What the noise bank says never enters a test of today: it sizes designs. `benchmarks/verdicts.py` prints what each test
 does where its assumptions do not hold.
 
 Does not know. Whether runs are independent, and what the values are.
+
+Linear contrasts of the means of several arms: the difference of two, the difference of two differences, a trend.
+
+Promises. `contrast` estimates sum c_i m_i; its variance is sum c_i^2 s_i^2 / n_i, with the degrees of freedom
+
+    df = (sum v_i)^2 / sum(v_i^2 / (n_i - 1)),    v_i = c_i^2 s_i^2 / n_i
+
+of Satterthwaite 1946 (Biometrics Bulletin 2:110). Welch's test of two arms is the case (-1, 1). Arms keep variances of
+their own: none is pooled. With equal numbers and noise a difference of differences has the variance 4 s^2 / n, twice
+that of a difference.
+
+`expected_power` is the probability that it leaves zero out on the right side: given the sample variances a contrast is
+normal, so that it is averaged over them alone, at fixed quasi-random points. Satterthwaite's degrees of freedom are an
+approximation; `tests/studies/statistics/test_contrast.py` holds the level at 3 runs an arm.
+
+Does not know. What the arms are and which weights a question has: `Design.contrast_of` says that.
+
+Equivalence: two one-sided tests that the difference lies inside the margin (Schuirmann 1987).
+
+Promises. It stands at the look's own level, which no other claim of the study shares: saying that nothing was found is
+no discovery. It holds exactly when the interval of level 1 - 2 alpha lies wholly inside the margin, with the estimate,
+standard error and degrees of freedom of the comparison that the design locked.
+
+Does not know. Why the margin is what it is: it is the smallest effect of interest, fixed before data.
+
+The test `pooled` that older designs locked: one variance that the noise bank has a part in.
+
+It is here so that the verdicts in their logs come out as they did; no design locks it any more. Another arm, or the
+bank, enters the variance unless it contradicts that of the two arms (outside the central 90 % of F). That rule admits
+what is small by chance: with a bank that is half the truth it makes 6 to 9 % false claims, and with five arms of
+unequal noise 8 to 15 % (`benchmarks/verdicts.py`).
 """
 
 from __future__ import annotations
@@ -22,11 +73,84 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from statistics import fmean
-from typing import Final, Literal
+from functools import lru_cache
+from statistics import fmean, stdev
+from typing import Any, Final, Literal
 
-from studies.records.design_parts import Noise
-from studies.statistics.samples import SAME, constant, t_quantile
+from studies.records.procedure import Noise
+from studies.records.verdict import Equivalence
+
+
+def effective_level(families: Sequence[float], alpha: float) -> float:
+    """Return the level at which every claim is judged: max(1, R) alpha / m for m families with these p-values.
+
+    With R = 0 no family's p is at most alpha / m, and with R > 0 none outside the chosen is at most R alpha / m: the
+    one level decides all of them.
+    """
+    if not families:
+        raise ValueError("an effective level needs at least one family; found none")
+    return max(1, chosen(families, alpha)) * alpha / len(families)
+
+
+def chosen(families: Sequence[float], alpha: float) -> int:
+    """Return R, how many families Benjamini and Hochberg's procedure chooses at `alpha`."""
+    if len(families) == 1:
+        return int(families[0] <= alpha)
+    from statsmodels.stats.multitest import multipletests  # takes a second, which one family need not wait for
+
+    return int(multipletests(list(families), alpha=alpha, method="fdr_bh")[0].sum())
+
+
+SAME: Final = 1e-12
+"""Spread below which values count as equal: far under one episode in any evaluation, above float noise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A confidence interval of a mean or a rate."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def constant(values: Sequence[float]) -> bool:
+    """Return whether no value differs from the others."""
+    return max(values) - min(values) <= SAME
+
+
+def spread(values: Sequence[float]) -> float | None:
+    """Return the sample standard deviation (n - 1); None for fewer than two values."""
+    if len(values) < 2:
+        return None
+    return 0.0 if constant(values) else stdev(values)
+
+
+def mean_interval(values: Sequence[float], *, level: float = 0.95) -> Interval | None:
+    """Return the mean with its Student-t interval; None for fewer than two values."""
+    sd = spread(values)
+    if sd is None:
+        return None
+    mean = fmean(values)
+    half = t_quantile((1 + level) / 2, len(values) - 1) * sd / math.sqrt(len(values))
+    return Interval(mean, mean - half, mean + half)
+
+
+def spread_interval(squares: float, df: int, *, level: float = 0.95) -> tuple[float, float]:
+    """Return the interval of the standard deviation behind a sum of squares with `df` degrees of freedom, if normal."""
+    from scipy import special  # see t_quantile
+
+    ends = (float(special.chdtri(df, share)) for share in ((1 - level) / 2, (1 + level) / 2))
+    low, high = (math.sqrt(squares / end) for end in ends)
+    return low, high
+
+
+def t_quantile(share: float, df: float) -> float:
+    """Return the quantile of Student's t distribution."""
+    from scipy import stats  # takes most of a second, which a command that judges nothing should not wait for
+
+    return float(stats.t.ppf(share, df))
+
 
 Test = Literal["welch", "common", "paired", "pooled", "contrast"]
 
@@ -105,8 +229,6 @@ def compare(
     if constant(a) and constant(b):
         return None
     if test == "pooled":
-        from studies.statistics.pooled import pooled  # it is made of this module's parts
-
         return pooled(a, b, others=others, noise=noise)
     return common(a, b, others) if test == "common" else welch(a, b)
 
@@ -208,3 +330,131 @@ def _variance(values: Sequence[float]) -> float:
         return 0.0
     mean = fmean(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+_POINTS: Final = 1024
+"""Points over the sample variances at which power is averaged: a third of a percent of it."""
+_PRIMES: Final = (2, 3, 5, 7, 11, 13)
+"""Bases of Halton's sequence, one for each arm."""
+
+
+def contrast(arms: Sequence[Sequence[float]], weights: Sequence[float]) -> Comparison | None:
+    """Return the weighted sum of the arms' means with its error; None where no arm of any weight varies.
+
+    The first arm counts as the control's number of runs, the last one as the treatment's. Raise ValueError for an arm
+    with fewer than two values, or another number of weights than of arms.
+    """
+    if len(arms) != len(weights):
+        raise ValueError(f"expected a weight for each of {len(arms)} arms; found {len(weights)}")
+    if (least := min(map(len, arms))) < 2:
+        raise ValueError(f"a contrast needs 2 values in each arm; found {least}")
+    estimate = math.fsum(weight * fmean(values) for weight, values in zip(weights, arms, strict=True))
+    parts = [
+        weight**2 * _variance_of_mean_terms(values) / len(values) for weight, values in zip(weights, arms, strict=True)
+    ]
+    total = math.fsum(parts)
+    if total <= 0:
+        return None
+    df = total**2 / math.fsum(part**2 / (len(values) - 1) for part, values in zip(parts, arms, strict=True))
+    return Comparison(
+        "contrast", estimate, math.sqrt(total), df, None, len(arms[0]), len(arms[-1])
+    )  # fmt: skip
+
+
+def error_of(weights: Sequence[float], seeds: int) -> float:
+    """Return the standard error of a contrast with so many seeds an arm, in standard deviations between seeds."""
+    return math.sqrt(math.fsum(weight * weight for weight in weights) / seeds)
+
+
+def expected_power(weights: tuple[float, ...], seeds: int, level: float, shift: float) -> float:
+    """Return the probability of a claim in the right direction at a two-sided level.
+
+    `shift` is the true contrast in its own standard errors; all arms have equal noise and `seeds` runs.
+    """
+    from scipy import special  # takes a while to import, which a command that plans nothing should not wait for
+
+    return float(special.ndtr(shift - _limits(weights, seeds, level)).mean())
+
+
+@lru_cache(maxsize=1024)
+def _limits(weights: tuple[float, ...], seeds: int, level: float) -> Any:
+    """Return, at each point, what a contrast has to exceed in its true standard errors."""
+    import numpy as np  # see expected_power
+    from scipy import special
+
+    free = seeds - 1
+    counted = [weight for weight in weights if abs(weight) > 1e-9]
+    parts = np.array([
+        weight * weight * special.chdtri(free, 1 - np.array(_halton(base))) / free
+        for weight, base in zip(counted, _PRIMES, strict=False)
+    ])  # fmt: skip
+    total = parts.sum(axis=0)
+    df = total**2 / (parts**2 / free).sum(axis=0)
+    return special.stdtrit(df, 1 - level / 2) * np.sqrt(total / sum(weight * weight for weight in counted))
+
+
+@lru_cache(maxsize=len(_PRIMES))
+def _halton(base: int) -> tuple[float, ...]:
+    """Return the first points of Halton's sequence (1960, Numerische Mathematik 2:84) in a base."""
+    return tuple(_reflected(number, base) for number in range(1, _POINTS + 1))
+
+
+def _reflected(number: int, base: int) -> float:
+    found, share = 0.0, 1.0
+    while number:
+        share /= base
+        number, digit = divmod(number, base)
+        found += share * digit
+    return found
+
+
+def _variance_of_mean_terms(values: Sequence[float]) -> float:
+    """Return the sample variance; exactly 0 where no value differs."""
+    sd = 0.0 if constant(values) else spread(values)
+    return (sd or 0.0) ** 2
+
+
+def two_one_sided(found: Comparison, margin: float, alpha: float) -> Equivalence:
+    """Return the interval of level 1 - 2 alpha and the larger of the two one-sided p-values."""
+    low, high = found.interval(1 - 2 * alpha)
+    p = max(found.tail((found.estimate + margin) / found.error), found.tail((margin - found.estimate) / found.error))
+    return Equivalence(margin=margin, low=low, high=high, p=p)
+
+
+def equivalent(found: Equivalence) -> bool:
+    """Return whether the whole interval lies inside the margin."""
+    return -found.margin < found.low and found.high < found.margin
+
+
+BANK_CAP: Final = 20
+"""Most degrees of freedom that the noise bank counts for."""
+_CONTRADICTS: Final = 0.10
+"""A source of variance outside the central 1 - this of F is no measure of the two arms' noise."""
+
+
+def pooled(
+    control: Sequence[float], treatment: Sequence[float], *, others: Sequence[Sequence[float]], noise: Noise | None
+) -> Comparison:
+    """Return the comparison with one variance from all sources that do not contradict each other, or Welch's."""
+    arms = [Source.of(control), Source.of(treatment)]
+    return with_variance(control, treatment, arms, _pool(arms, others, noise), "pooled")
+
+
+def _pool(arms: Sequence[Source], others: Sequence[Sequence[float]], noise: Noise | None) -> Source:
+    """Return the two arms and what agrees with them: other arms first, each against the two, then the bank."""
+    pool = own = arms[0] + arms[1]
+    for values in others:
+        if len(values) >= 2 and not constant(values) and _agrees(source := Source.of(values), own):
+            pool = pool + source
+    if noise is not None and _agrees(Source(noise.sd**2 * noise.df, noise.df), pool):
+        weight = min(noise.df, BANK_CAP, pool.df)
+        pool = pool + Source(noise.sd**2 * weight, weight)
+    return pool
+
+
+def _agrees(source: Source, pool: Source) -> bool:
+    """Return whether the ratio of the variances lies in the central part of F."""
+    from scipy import special  # see Comparison.tail
+
+    below = float(special.fdtr(source.df, pool.df, source.variance / pool.variance))
+    return _CONTRADICTS / 2 <= below <= 1 - _CONTRADICTS / 2

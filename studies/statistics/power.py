@@ -22,11 +22,10 @@ from functools import lru_cache
 from typing import Any, Final
 
 from studies.records.design import Design, Hypothesis
-from studies.records.design_parts import Look
-from studies.statistics import dunnett
-from studies.statistics.comparison import Test
-from studies.statistics.contrast import error_of, expected_power
-from studies.statistics.looks import spend
+from studies.records.procedure import Look
+from studies.statistics import sequential
+from studies.statistics.comparison import Test, error_of, expected_power
+from studies.statistics.sequential import spend
 
 MOST_SEEDS: Final = 200
 _STRATA: Final = 25
@@ -69,7 +68,7 @@ class PowerDesign:
 def shape_of(design: Design, claim: Hypothesis) -> PowerDesign:
     """Return the shape of a locked comparison; one variance that a bank has a part in counts as that of all arms.
 
-    Raise ValueError for rates of runs, whose power is in `studies.statistics.exact_rates`.
+    Raise ValueError for rates of runs, whose power is in `studies.statistics.proportions`.
     """
     if design.test == "boschloo":
         raise ValueError("the power of an exact test of two rates follows from the rates, not from a spread")
@@ -178,7 +177,7 @@ def _welch(shape: PowerDesign, shifts: Sequence[float]) -> list[float]:
 
 
 def _critical(shape: PowerDesign, df: float) -> float:
-    return dunnett.critical(1 - shape.level, df, shape.seeds, [shape.seeds] * shape.compared)
+    return sequential.critical(1 - shape.level, df, shape.seeds, [shape.seeds] * shape.compared)
 
 
 def _beyond(df: float, shifts: Sequence[float], limits: Sequence[float]) -> Any:
@@ -210,7 +209,7 @@ def _whole_alpha(looks: Sequence[Look]) -> float:
     """Return what looks spend together."""
     from scipy import special  # see detectable
 
-    from studies.statistics.looks import crossings
+    from studies.statistics.sequential import crossings
 
     bounds = [-float(special.ndtri(look.alpha / 2)) for look in looks]
     spent = crossings(bounds, [look.seeds / looks[-1].seeds for look in looks])

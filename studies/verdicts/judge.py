@@ -1,4 +1,11 @@
-"""From a study's state to a verdict: which runs a claim rests on at a look, and what speaks against it.
+"""JudgeInput, judge_hypothesis, recompute, intention to treat.
+
+Whether an effect on all tasks is one on any kind of them: Simpson's paradox, brought about by unlike mixes of tasks.
+
+Arms that were evaluated on the same tasks cannot show it; it is looked for all the same, as the mixes may differ for a
+reason that nobody recorded.
+
+From a study's state to a verdict: which runs a claim rests on at a look, and what speaks against it.
 
 Promises. The study loop and the report call the same function, so that a verdict can be computed again from the log
 alone. A look sees the runs of its own seeds only, whatever else came in; a hypothesis that was settled at an earlier
@@ -9,18 +16,65 @@ Does not know. Whether files are what was collected: whoever checks that passes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
+from typing import Final
 
-from studies.checks.collapse import collapse
-from studies.checks.confounds import Violation, lint_conditions, lint_jobs
-from studies.checks.job_fields import Pair, pairs_of
-from studies.log.study_state import Amended, RunState, StudyState, VerdictContext
+from studies.checks.conditions import Pair, claim_of, pairs_of
+from studies.checks.confounders import Violation, lint_conditions, lint_jobs
+from studies.checks.training import collapse
+from studies.log.study import Amended, RunState, StudyState, VerdictContext
 from studies.records.design import Design, Hypothesis
-from studies.records.design_parts import Phase
-from studies.records.run_data import Conditions
+from studies.records.procedure import Phase
+from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
-from studies.verdicts.subgroups import lint_subgroups
-from studies.verdicts.verdict import ArmData, invalid, judge
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import invalid, judge
+
+
+def lint_subgroups(
+    design: Design,
+    hypothesis: str,
+    control: Mapping[str, Mapping[str, tuple[int, int]]],
+    treatment: Mapping[str, Mapping[str, tuple[int, int]]],
+    names: Pair | None = None,
+) -> tuple[Violation, ...]:
+    """Return whether an effect on all tasks is one on no group of them (Simpson's paradox).
+
+    The maps give, by run, the (solved, played) evaluation episodes of each group of tasks.
+    """
+    arms, _ = claim_of(design, hypothesis, names)
+    left, right = _summed(control.values()), _summed(treatment.values())
+    groups = sorted(left.keys() & right.keys())
+    effects = {name: _rate(right[name]) - _rate(left[name]) for name in groups}
+    whole = _rate(_total(right, groups)) - _rate(_total(left, groups)) if groups else 0.0
+    if len(groups) < 2 or not whole or any(effect * whole >= 0 for effect in effects.values()):
+        return ()
+    told = ", ".join(f"{effect:+.3f} in {name}" for name, effect in effects.items())
+    sentence = (
+        f"{arms[1].name} differs from {arms[0].name} by {whole:+.3f} over all tasks but by {told}: the effect turns "
+        "around in every group, as the arms were evaluated on different mixes of them"
+    )
+    return (Violation("subgroup", sentence, blocks=True),)
+
+
+def _summed(runs: Iterable[Mapping[str, tuple[int, int]]]) -> dict[str, tuple[int, int]]:
+    total: dict[str, tuple[int, int]] = {}
+    for run in runs:
+        for name, (solved, played) in run.items():
+            before = total.get(name, (0, 0))
+            total[name] = before[0] + solved, before[1] + played
+    return {name: counts for name, counts in total.items() if counts[1]}
+
+
+def _total(groups: Mapping[str, tuple[int, int]], names: Iterable[str]) -> tuple[int, int]:
+    chosen = [groups[name] for name in names]
+    return sum(solved for solved, _ in chosen), sum(played for _, played in chosen)
+
+
+def _rate(counts: tuple[int, int]) -> float:
+    return counts[0] / counts[1]
+
 
 NO_RESULT = "no_result"
 """Stands for the code of a run that was launched and has neither a value nor a code: no lock excludes it."""
@@ -224,3 +278,33 @@ def _claim(design: Design, hypothesis: str) -> Hypothesis:
 
 def _line(violation: Violation) -> str:
     return f"{violation.code}: {violation.sentence}"
+
+
+_NUMBERS: Final = ("estimate", "low", "high", "p", "p_adjusted")
+
+
+def verdict_follows(state: StudyState, verdict: Verdict) -> bool:
+    """Return whether computing `verdict` anew from the state's runs gives the same inputs and the same numbers.
+
+    One that is invalid for a reason from outside the runs (a lock or a file that was changed) is computed again with
+    that reason: it claims nothing.
+    """
+    if state.design is None:
+        return False
+    outside = (None, verdict.reason) if verdict.verdict == "invalid" else (None,)
+    return any(_same(verdict, _again(state, verdict, reason)) for reason in outside)
+
+
+def _again(state: StudyState, verdict: Verdict, lock_error: str | None) -> Verdict:
+    return judge_hypothesis(state, verdict.hypothesis, look=verdict.look, phase=verdict.phase, lock_error=lock_error)
+
+
+def _same(a: Verdict, b: Verdict) -> bool:
+    close = all(_close(getattr(a, name), getattr(b, name)) for name in _NUMBERS)
+    return close and (a.verdict, a.inputs_sha256) == (b.verdict, b.inputs_sha256)
+
+
+def _close(a: float | None, b: float | None) -> bool:
+    if a is None or b is None:
+        return a is b
+    return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)

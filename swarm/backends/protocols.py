@@ -15,29 +15,12 @@ import errno
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-from swarm.answers import AnswerFormat
+from swarm.rendering.messages import BackendError, Renderer
+from swarm.timelines.node import TrainRow
 
 Finish = Literal["stop", "length"]
-Message = Mapping[str, Any]
-"""A chat message in OpenAI's form: role, content, `reasoning_content` and tool fields where there are any."""
-Tool = Mapping[str, Any]
-"""A function tool in OpenAI's form: {"type": "function", "function": {"name", "description", "parameters"}}."""
-
-
-class BackendError(Exception):
-    """A backend could not be made or broke; the message says what was expected, found, and what to do."""
-
-
-def not_loaded(what: str, error: Exception) -> BackendError:
-    """Return the error of a model or tokenizer that does not load; transformers' own advice would be to trust it."""
-    if "trust_remote_code" in str(error):
-        return BackendError(
-            f"{what} does not load: it brings code of its own (auto_map), which is never run here; take a model of an "
-            "architecture that transformers has itself"
-        )
-    return BackendError(f"{what} does not load: {error}")
 
 
 class NotFinite(BackendError):
@@ -50,14 +33,6 @@ class NoRoom(BackendError):
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 """What the operating system says then, or where too many files are open: both pass."""
-
-
-class RequestRefused(BackendError):
-    """An engine cannot serve this request, nor the same again; the request is wrong, not the engine."""
-
-
-class GrammarRefused(RequestRefused):
-    """An engine cannot follow a request's grammar."""
 
 
 class RequestLost(BackendError):
@@ -138,24 +113,6 @@ class Engine(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class TrainRow:
-    """One linear row of an episode's call tree.
-
-    ids (T,): all token ids. sampled (T,): 1 where the id was sampled in *this* row's trained span, else 0:
-    over the rows of an episode each sampled token has a 1 exactly once. logprobs (T,): the engine's log-prob
-    where sampled, 0.0 elsewhere. versions (T,): the policy version where sampled, -1 elsewhere.
-    """
-
-    ids: tuple[int, ...]
-    sampled: tuple[int, ...]
-    logprobs: tuple[float, ...]
-    versions: tuple[int, ...]
-    calls: tuple[int, ...] = ()
-    """(T,): the call that sampled it where sampled, else -1, numbered as they ended; empty where its episode has
-    no `call_rewards` and no learner asked for them."""
-
-
-@dataclass(frozen=True, slots=True)
 class CallReward:
     """What one call of an episode is worth, and which of the episode's agents made it ("" where nobody said)."""
 
@@ -217,40 +174,6 @@ class Learner(Protocol):
 
         As after an update, what was restored serves no later than `Backend.publish` returns.
         """
-        ...
-
-
-class Renderer(Protocol):
-    """Turns messages into text and text into ids, by the model's own chat template and tokenizer."""
-
-    @property
-    def eos_id(self) -> int:
-        """Id that closes an assistant message in a history: an answer that was cut short gets it when it goes on.
-
-        Where a template closes none, the id that opens the next user's message.
-        """
-        ...
-
-    @property
-    def stop_ids(self) -> tuple[int, ...]:
-        """All ids that end a sampled answer (some families end a tool call with another one, or close histories so)."""
-        ...
-
-    @property
-    def answers(self) -> AnswerFormat:
-        """How the model writes thinking and tool calls."""
-        ...
-
-    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
-        """Return the chat template's text; raise BackendError for messages or tools the template refuses."""
-        ...
-
-    def encode(self, text: str) -> list[int]:
-        """Return the ids of `text`, special tokens recognised, nothing added at either end."""
-        ...
-
-    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
-        """Return the text of `ids`; special tokens are left out unless `special`."""
         ...
 
 

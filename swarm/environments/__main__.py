@@ -28,22 +28,29 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from swarm.arguments import seconds
 from swarm.client import Agent, AgentFailed, AgentMisplays, AsyncSwarmClient, EpisodeResult
-from swarm.client.asynchronous import EPISODE_TIMEOUT_S
+from swarm.client.async_client import EPISODE_TIMEOUT_S
+from swarm.environments import processes
 from swarm.environments.base import Environment, Split, Task
-from swarm.environments.bringing.loading import PlayableEnvironment, playable
-from swarm.environments.bringing.memory import bound_memory
-from swarm.environments.playing import lifeline, standby
-from swarm.environments.playing.agents import load_agent, report_failures
-from swarm.environments.playing.code_hash import code_hash
-from swarm.environments.playing.during import EvaluationsFile, awaited, require_of
-from swarm.environments.playing.evaluate import Transcripts, evaluate, outcomes, rounds, worst_of, write_json
-from swarm.environments.playing.play import agent_of
-from swarm.environments.playing.rewards import Reward
+from swarm.environments.custom import fitting, read_tasks
+from swarm.environments.loading import PlayableEnvironment, playable
+from swarm.environments.measuring import bound_memory
+from swarm.environments.play import (
+    EvaluationsFile,
+    Transcripts,
+    agent_of,
+    awaited,
+    evaluate,
+    outcomes,
+    require_of,
+    rounds,
+    worst_of,
+    write_json,
+)
 from swarm.environments.registry import look_in
-from swarm.environments.tasks_file import fitting, read_tasks
+from swarm.environments.user_code import Reward, code_hash, load_agent, report_failures
 from swarm.errors import InvalidRequest, SwarmError
+from swarm.plugins import seconds
 
 BAD_INPUT = 2
 LOST = 3
@@ -66,7 +73,7 @@ class PlaySetup:
 def main() -> int:
     """Run one of the two processes; return its exit code."""
     arguments = _parser().parse_args()
-    lifeline.hold()
+    processes.hold()
     token = os.environ.get("AJET_TOKEN", "")
     if not token:
         return _fail(BAD_INPUT, "expected the server's client token in AJET_TOKEN, found none")
@@ -88,14 +95,14 @@ def main() -> int:
 
 def _standing_by(arguments: argparse.Namespace) -> PlaySetup:
     """Return what is to be played once that is asked for; raises InvalidRequest with the traceback of a broken edit."""
-    standby.wait_for(standby.LOAD)
+    processes.wait_for(processes.LOAD)
     try:
         setup = _setup(arguments)
     except InvalidRequest as error:
         if error.__cause__ is not None:
-            sys.stderr.write(standby.traceback_of(error, _folder_of(arguments)))
+            sys.stderr.write(processes.traceback_of(error, _folder_of(arguments)))
         raise
-    standby.wait_for(standby.BEGIN)
+    processes.wait_for(processes.BEGIN)
     return setup
 
 
@@ -158,7 +165,7 @@ async def _unless_told_to_end(work: Awaitable[None]) -> None:
 async def _play(arguments: argparse.Namespace, setup: PlaySetup, token: str) -> None:
     tasks = list(setup.tasks)
     random.Random(arguments.seed).shuffle(tasks)
-    owner = os.environ.get(lifeline.OWNER, "play")
+    owner = os.environ.get(processes.OWNER, "play")
     async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
         summary = await client.rollout(
             setup.agent,
@@ -180,7 +187,7 @@ async def _evaluate(arguments: argparse.Namespace, setup: PlaySetup, token: str)
     agent = setup.agent
     if setup.environment is not None and arguments.agent is None:
         agent = report_failures(agent_of(setup.environment, on_play=plays.record))
-    owner = os.environ.get(lifeline.OWNER, "evaluate")
+    owner = os.environ.get(processes.OWNER, "evaluate")
     async with AsyncSwarmClient(arguments.server, token, owner=owner, code=setup.code) as client:
         play = partial(
             evaluate, client, agent, setup.tasks, concurrency=arguments.concurrency, timeout_s=arguments.timeout,

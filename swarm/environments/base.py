@@ -1,16 +1,32 @@
-"""The seam: what an environment is. Tasks, games over chat messages with tools, and what a play was worth.
+"""Environment, Game, Task, tools, splits.
+
+The seam: what an environment is. Tasks, games over chat messages with tools, and what a play was worth.
 
 A game is a state machine over OpenAI's chat messages: it opens, takes the policy's answers, and says what the play was
-worth. The built-in agent (`swarm.environments.playing.play`) only carries messages between game and model, so
+worth. The built-in agent (`swarm.environments.play`) only carries messages between game and model, so
 the reward is the game's alone. An environment that wants another way of playing has an `agent` of its own.
 
 Splits are disjoint: `train` is for training clients, `search` for exploration, `hidden` for the evaluator of studies.
 An environment gives its tasks in one of three ways: by split (`tasks`), as one list that is split by what its tasks say
 (`records`), or one for each seed (`generate`).
+
+Which split a problem belongs to: a hash of its key decides, so splits are disjoint by construction.
+
+The same key is in the same split on every machine and in every version; nothing is stored. Environments
+choose the key: whatever must be unseen at evaluation (a window of numbers, a pair of summands) is the key.
+
+Tools in a game: how one is described, what a policy's message calls, and how a call is answered.
+
+tools = (tool("price", "The price of an item, in cents.", item="string"),)
+...
+for call in calls_of(message):
+    answers.append(tool_result(call, str(prices[call.arguments["item"]])))
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Mapping, Sequence
@@ -21,7 +37,7 @@ Split = Literal["train", "search", "hidden"]
 Message = dict[str, Any]
 """A chat message as OpenAI's chat completions have it."""
 Tool = Mapping[str, Any]
-"""A tool as OpenAI's chat completions have it; `tool` in `swarm.environments.tools` writes one."""
+"""A tool as OpenAI's chat completions have it; `tool` in `swarm.environments.base` writes one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,3 +189,65 @@ def text_of(message: Message) -> str:
     if isinstance(content, str):
         return content
     return "".join(str(part.get("text", "")) for part in content)
+
+
+_SEARCH_FROM = 0.60
+_HIDDEN_FROM = 0.75
+
+
+def split_of(key: str) -> Split:
+    """Return the split of `key`: about 60 % train, 15 % search, 25 % hidden over many keys."""
+    digest = hashlib.sha256(key.encode()).digest()
+    place = int.from_bytes(digest[:8], "big") / 2**64
+    if place < _SEARCH_FROM:
+        return "train"
+    return "search" if place < _HIDDEN_FROM else "hidden"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolUse:
+    """One call in a policy's message."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    """What it is called with; empty where the policy wrote no JSON object."""
+    error: str = ""
+    """What is wrong with what the policy wrote; empty for a well-formed call."""
+
+
+def tool(name: str, description: str, **parameters: str | Mapping[str, Any]) -> Tool:
+    """Return a tool; each parameter is a JSON type (`"string"`) or a JSON schema, and all of them are required."""
+    properties = {key: {"type": kind} if isinstance(kind, str) else dict(kind) for key, kind in parameters.items()}
+    schema = {"type": "object", "properties": properties, "required": list(properties)}
+    return {"type": "function", "function": {"name": name, "description": description, "parameters": schema}}
+
+
+def calls_of(message: Message) -> list[ToolUse]:
+    """Return the calls in a policy's message, in its order."""
+    return [_call(entry) for entry in message.get("tool_calls") or ()]
+
+
+def tool_result(call: ToolUse, text: str) -> Message:
+    """Return the message that answers a call."""
+    return {"role": "tool", "tool_call_id": call.id, "content": text}
+
+
+def calling(name: str, call_id: str = "call-1", **arguments: Any) -> Message:
+    """Return the message of a policy that calls a tool; for oracles and demonstrations."""
+    function = {"name": name, "arguments": json.dumps(arguments)}
+    return {
+        "role": "assistant", "content": None,
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+    }  # fmt: skip
+
+
+def _call(entry: Mapping[str, Any]) -> ToolUse:
+    function, given = entry["function"], entry["function"].get("arguments")
+    try:
+        arguments = json.loads(given) if isinstance(given, str) else given
+    except (ValueError, RecursionError) as error:
+        return ToolUse(entry["id"], function["name"], error=f"the arguments are no JSON: {error}")
+    if not isinstance(arguments, dict):
+        return ToolUse(entry["id"], function["name"], error="the arguments are no JSON object")
+    return ToolUse(entry["id"], function["name"], arguments)

@@ -11,11 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from swarm.environments.arith import Arith
 from swarm.environments.base import Environment, PlainEnvironment
-from swarm.environments.brought import BroughtEnvironment, is_brought
-from swarm.environments.guess import Guess
-from swarm.environments.market import Market
+from swarm.environments.builtin import Arith, Guess, Market
+from swarm.environments.custom import BroughtEnvironment, is_brought
 from swarm.errors import InvalidRequest
 
 _BUILT_IN: tuple[PlainEnvironment, ...] = (Guess(), Arith(), Market())

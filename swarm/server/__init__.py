@@ -1,11 +1,7 @@
-"""The swarm server: HTTP, leases, capture, batches and the order of rollout and update around one backend.
+"""The server as a process."""
 
-May enter: a package for each concern of the server; in this folder only the process's entry. What samples and learns
-goes to `swarm.backends`, what is written to disk to `swarm.store`, the call tree of an episode to `swarm.timelines`.
-"""
-
-from swarm.server.http.app import make_app
-from swarm.server.service.core import SwarmServer
-from swarm.server.shared.keys import Keys
+from swarm.rollout.keys import Keys
+from swarm.server.app import make_app
+from swarm.server.service import SwarmServer
 
 __all__ = ["Keys", "SwarmServer", "make_app"]

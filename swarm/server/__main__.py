@@ -23,23 +23,22 @@ from pathlib import Path
 import uvicorn
 from filelock import FileLock, Timeout
 
-from swarm.arguments import seconds
-from swarm.connections import LimitedHttp, raise_file_limit
 from swarm.environments.registry import look_in
 from swarm.errors import ServerFailed, SwarmError
-from swarm.server.http.app import make_app
-from swarm.server.service.core import SwarmServer, default_store
-from swarm.server.shared.directory import ServerDirectory
-from swarm.server.shared.keys import Keys
-from swarm.server.training.cycles import collect_rarely
-from swarm.store.databases.database import check
+from swarm.plugins import seconds
+from swarm.rollout.keys import Keys, ServerDirectory
+from swarm.server.app import make_app
+from swarm.server.connections import LimitedHttp, raise_file_limit
+from swarm.server.service import SwarmServer, default_store
+from swarm.store.database import check
+from swarm.training.loop import collect_rarely
 from swarm.wire import ServerState
 
 SHORTEST_TOKEN = 32
 STORE = "AJET_SWARM_STORE"
 """Names the variable with the store's URL: an argument would show its password to everybody on the machine."""
 LOOKED_AT_S = 0.2
-"""Clients take a directory's lock for a moment, to see whether a server lives (`swarm.client.home`)."""
+"""Clients take a directory's lock for a moment, to see whether a server lives (`swarm.client.identity`)."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 

@@ -1,16 +1,7 @@
-"""The store: every served token, lease, reward and step of a training, durable before it is acknowledged.
+"""Every token, durable."""
 
-May enter: how a training is written and read as a whole. Tables and rows go to `tables`, what depends on the kind of
-database to `databases`.
-"""
-
-from swarm.store.archive import Archive
-from swarm.store.erasing import erase_archived
-from swarm.store.fake import FakeStore
-from swarm.store.outline import Outline
-from swarm.store.sql import SqlStore, open_store
-from swarm.store.tables.checkpoints import best_of
-from swarm.store.tables.records import (
+from swarm.store.archive import Archive, Outline, erase_archived
+from swarm.store.tables import (
     FINISHED,
     Began,
     Captured,
@@ -32,7 +23,9 @@ from swarm.store.tables.records import (
     StreamMoved,
     TasksListed,
     Withdrawn,
+    best_of,
 )
+from swarm.store.writer import FakeStore, SqlStore, open_store
 
 __all__ = [
     "FINISHED",

@@ -11,14 +11,28 @@ from typing import Any, cast
 import sqlalchemy as sa
 
 from swarm.backends.protocols import CallReward
-from swarm.store.databases.database import columns_of
-from swarm.store.tables import checkpoints as evaluated
-from swarm.store.tables.blobs import unpack_floats, unpack_ints, unpack_rewards
-from swarm.store.tables.garbage import CALLS, TOKENS, oldest_needed
-from swarm.store.tables.records import FINISHED, Closing, Kept, Recovered, Sample, StreamMoved, TasksListed
-from swarm.store.tables.row_writer import Heads
-from swarm.store.tables.schema import CHECKPOINTS, EPISODES, NODES, STEPS, STREAMS, TASK_LISTS
-from swarm.store.tables.trainings import Opened
+from swarm.store import tables as evaluated
+from swarm.store.database import columns_of
+from swarm.store.retention import CALLS, TOKENS, Opened, oldest_needed
+from swarm.store.tables import (
+    CHECKPOINTS,
+    EPISODES,
+    FINISHED,
+    NODES,
+    STEPS,
+    STREAMS,
+    TASK_LISTS,
+    Closing,
+    Heads,
+    Kept,
+    Recovered,
+    Sample,
+    StreamMoved,
+    TasksListed,
+    unpack_floats,
+    unpack_ints,
+    unpack_rewards,
+)
 from swarm.timelines import Drift, Node
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, EvaluationSummary, TokenSpan
 

@@ -1,13 +1,26 @@
-"""A served call as a node of its episode's tree, and how its prompt came about.
+"""Node, Drift; tree -> training rows.
+
+A served call as a node of its episode's tree, and how its prompt came about.
 
 Knows neither messages nor templates: a node is ids, and outlives the process that served them.
+
+Call trees as training rows: pure functions of nodes.
+
+A row is the whole path from a root to a node. A call that is not trained is context in the rows of calls that go on
+from it, and in no row where none does. Linear rows take one path per leaf and train a node's sampled ids
+in the first row that holds it; the unmerged baseline takes one path per call. Either way every sampled id is
+trained exactly once, in the context the engine really saw. A learner may pack rows into one tree, in which every prefix
+that they share is there once: `tree_tokens` counts its ids.
 """
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import pairwise
 
 
 class Drift(StrEnum):
@@ -76,3 +89,100 @@ def drift_counts(nodes: Sequence[Node]) -> dict[Drift, int]:
     for node in nodes:
         counts[node.drift] += 1
     return counts
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRow:
+    """One linear row of an episode's call tree.
+
+    ids (T,): all token ids. sampled (T,): 1 where the id was sampled in *this* row's trained span, else 0:
+    over the rows of an episode each sampled token has a 1 exactly once. logprobs (T,): the engine's log-prob
+    where sampled, 0.0 elsewhere. versions (T,): the policy version where sampled, -1 elsewhere.
+    """
+
+    ids: tuple[int, ...]
+    sampled: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    versions: tuple[int, ...]
+    calls: tuple[int, ...] = ()
+    """(T,): the call that sampled it where sampled, else -1, numbered as they ended; empty where its episode has
+    no `call_rewards` and no learner asked for them."""
+
+
+def linear_rows(
+    nodes: Sequence[Node], *, by_call: bool = False, masked: frozenset[int] = frozenset()
+) -> tuple[TrainRow, ...]:
+    """Return one row per leaf, in the order of the leaves; shared prefixes are context in all rows but the first.
+
+    `by_call`: they say which call sampled what. What the calls `masked` sampled is context alone.
+    """
+    trained = set(masked)
+    rows = []
+    for leaf in _leaves(taught(nodes)):
+        path = leaf.path()
+        rows.append(_row(path, {node.index for node in path} - trained, by_call=by_call))
+        trained.update(node.index for node in path)
+    return tuple(rows)
+
+
+def unmerged_rows(
+    nodes: Sequence[Node], *, by_call: bool = False, masked: frozenset[int] = frozenset()
+) -> tuple[TrainRow, ...]:
+    """Return one row per call that is not `masked`: its whole prompt as context, its sampled ids trained."""
+    learned = [node for node in nodes if node.trained and node.index not in masked]
+    return tuple(_row(node.path(), {node.index}, by_call=by_call) for node in learned)
+
+
+def token_counts(nodes: Sequence[Node]) -> tuple[int, int]:
+    """Return the ids in the linear rows and in the unmerged rows of `nodes`."""
+    lengths: dict[int, int] = {}
+    nodes = taught(nodes)
+    for node in nodes:  # parents come before children
+        before = lengths[node.parent.index] if node.parent is not None else 0
+        lengths[node.index] = before + len(node.context) + len(node.sampled)
+    merged = sum(lengths[leaf.index] for leaf in _leaves(nodes))
+    return merged, sum(lengths[node.index] for node in nodes if node.trained)
+
+
+def tree_tokens(episodes: Sequence[Sequence[Node]]) -> int:
+    """Return the ids in one packed tree of all calls of `episodes` that training needs: the prefixes they have.
+
+    Sorted as words of a dictionary, each path adds what it does not share with the one before it.
+    """
+    ids = [array("I", leaf.path_ids()) for nodes in episodes for leaf in _leaves(taught(nodes))]
+    paths = sorted(path.tobytes() for path in ids)
+    shared = sum(_common(left, right) // array("I").itemsize for left, right in pairwise(paths))
+    return sum(map(len, ids)) - shared
+
+
+def _common(left: bytes, right: bytes) -> int:
+    """Return the length of the longest common beginning."""
+    sizes = range(1, min(len(left), len(right)) + 1)
+    return bisect_left(sizes, True, key=lambda size: left[:size] != right[:size])
+
+
+def _leaves(nodes: Sequence[Node]) -> list[Node]:
+    inner = {node.parent.index for node in nodes if node.parent is not None}
+    return [node for node in nodes if node.index not in inner]
+
+
+def _row(path: Sequence[Node], trained: set[int], *, by_call: bool) -> TrainRow:
+    ids: list[int] = []
+    sampled: list[int] = []
+    logprobs: list[float] = []
+    versions: list[int] = []
+    calls: list[int] = []
+    for node in path:
+        train = node.trained and node.index in trained
+        plain = len(node.context) if train else len(node.context) + len(node.sampled)
+        ids += node.context + node.sampled
+        sampled += [0] * plain
+        logprobs += [0.0] * plain
+        versions += [-1] * plain
+        if train:
+            sampled += [1] * len(node.sampled)
+            logprobs += node.logprobs
+            versions += node.versions
+        if by_call:
+            calls += [-1] * plain + [node.index] * (len(node.sampled) if train else 0)
+    return TrainRow(tuple(ids), tuple(sampled), tuple(logprobs), tuple(versions), tuple(calls))

@@ -17,12 +17,10 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
-from swarm.backends.protocols import Message, Renderer, Tool
-from swarm.timelines.anchor import TemplateSplices
-from swarm.timelines.history import History, Match, Matcher
-from swarm.timelines.messages import canonical, normalise
+from swarm.rendering.messages import Message, Renderer, Tool
+from swarm.timelines.matching import History, Match, Matcher, canonical, normalise
 from swarm.timelines.node import Drift, Node, drift_counts
-from swarm.timelines.splice import TemplateSplice, closes
+from swarm.timelines.splice import TemplateSplice, TemplateSplices, closes
 
 Encode = Callable[[str], Sequence[int]]
 """Returns the ids of a text, as `Renderer.encode` does."""

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 
+from research.controller.controller import StudyController, drive
+from research.controller.options import mirror_of
+from research.controller.session import controlling
+from research.controller.wandb import NO_MIRROR, TellsOfCopies
 from research.design.pricing import Pricing
 from research.installation.home import Home
-from research.requests.copies import mirror_of
-from research.study.controller import StudyController
-from research.study.driver import drive
-from research.study.one_controller import controlling
-from research.tracking.mirror import NO_MIRROR, TellsOfCopies
 from sandboxes import ProcessSandbox
 from studies import EventLog, fold
 from swarm.job import Job

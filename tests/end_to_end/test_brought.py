@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from research.design.requirements import StatisticalRequirements
+from research.controller.controller import StudyController, drive
+from research.controller.session import StudyRequest, create_study
+from research.design.comparison import StatisticalRequirements
 from research.installation.home import Home
 from research.planners.factory import make_planner
-from research.study.controller import StudyController
-from research.study.driver import drive
-from research.study.session import StudyRequest, create_study
 from sandboxes import ProcessSandbox
 from studies import EventLog
 from swarm.job import Job

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from research.installation.home import Home
-from swarm.environments.brought import BroughtEnvironment
+from swarm.environments.custom import BroughtEnvironment
 from tests.end_to_end.factories import ajet, start, state_of, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -12,11 +12,11 @@ import pytest
 
 from research.files import read_json
 from research.installation.home import Home
-from research.results.attempt_files import AttemptFolder, AttemptOutcome
+from research.runs.files import AttemptFolder, AttemptOutcome
 from sandboxes import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
-from swarm.environments.brought import BroughtEnvironment
+from swarm.environments.custom import BroughtEnvironment
 from tests.end_to_end.factories import (
     LARGE,
     TOPIC,
@@ -46,7 +46,7 @@ class Containers:
 
 
 def attempt_process(folder: AttemptFolder) -> psutil.Process:
-    words = ["research.attempts.attempt", str(folder.path)]
+    words = ["research.runs.attempt", str(folder.path)]
     (found,) = (
         process for process in psutil.process_iter(["cmdline"]) if (process.info["cmdline"] or [])[-2:] == words
     )

@@ -12,20 +12,19 @@ from typing import Any
 
 import pytest
 
-from research.environments.bring import bring
+from research.environments.install import bring
 from research.environments.reference import read_reference
 from research.installation.home import Home
-from research.results.attempt_files import AttemptSpec
-from research.results.collect import CollectedEvidence, collect
-from research.results.during import read_during
+from research.runs.collect import CollectedEvidence, collect
+from research.runs.files import AttemptSpec, read_during
 from sandboxes import Exit
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
 from studies import RunState
-from studies.metrics.kinds.base import Asked
-from studies.metrics.kinds.transfer import Transfer
+from studies.metrics.base import Asked
+from studies.metrics.builtin import Transfer
 from swarm.environments import registry
-from swarm.environments.playing.evaluate import rounds
+from swarm.environments.play import rounds
 from tests.research.attempts.test_containers import ContainedTrial
 from tests.research.attempts.trials import DEADLINE_S, EPISODES, PLAYS, Trial, Tries, eventually
 from tests.research.factories import with_run, with_schedule
@@ -174,7 +173,7 @@ def test_a_killed_attempt_in_containers_is_gone_on_from_with_the_evaluations_it_
     try:
         tries.launch()
         eventually(lambda: "event=step step=5/" in tries.log(1), "step 5 is learned")
-        (pid,) = tries.trial(1).pids("research.attempts.attempt")
+        (pid,) = tries.trial(1).pids("research.runs.attempt")
         os.kill(pid, signal.SIGKILL)
         tries.over(1)
         tries.ended("lost")

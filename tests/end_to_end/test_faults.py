@@ -13,7 +13,7 @@ import pytest
 
 from research.files import read_json
 from research.installation.home import Home
-from research.results.attempt_files import AttemptFolder
+from research.runs.files import AttemptFolder
 from sandboxes import ProcessSandbox
 from studies import EventLog, RunState, StudyState, fold
 from studies.log.event import row_of
@@ -78,7 +78,7 @@ def is_shim(process: psutil.Process) -> bool:
 VICTIMS: dict[str, Callable[[psutil.Process], bool]] = {
     "server_died": named("swarm.server"),
     "client_died": named("play"),
-    "attempt_died": named("research.attempts.attempt"),
+    "attempt_died": named("research.runs.attempt"),
     "lost": is_shim,
 }
 

@@ -12,17 +12,16 @@ from typing import Any
 
 import pytest
 
+from research.controller.controller import StudyController, drive
 from research.installation.home import Home
 from research.isolation.mode import Isolation, Sandboxing
-from research.results.attempt_files import AttemptFolder
-from research.study.controller import StudyController
-from research.study.driver import drive
+from research.runs.files import AttemptFolder
 from sandboxes import ProcessSandbox
-from sandboxes.docker.containers import DockerSandbox
+from sandboxes.docker.container import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
 from studies import EventLog, RunState, StudyState
-from studies.report.parts.evidence import gather
+from studies.report.evidence import gather
 from swarm.job import Job
 from tests.end_to_end.controller import EPISODES, PRICING, QUIET, STUDY
 from tests.end_to_end.factories import LARGE, ajet, state_of
@@ -90,7 +89,7 @@ def reward(task, messages, outcome):
 
 
 CHEATING = """
-from swarm.environments.arith import Arith
+from swarm.environments.builtin import Arith
 
 HIDDEN = Arith().tasks("hidden")
 HONEST = Arith.game

@@ -60,7 +60,7 @@ def check_key_is_kept(home: Home) -> None:
     for process in psutil.process_iter():
         with suppress(psutil.NoSuchProcess):
             command = process.cmdline()
-            ours = {"research.attempts.attempt", "swarm.server"} & set(command)
+            ours = {"research.runs.attempt", "swarm.server"} & set(command)
             if ours and any(str(home.path) in word for word in command):
                 assert KEY not in process.environ().values()
                 asked += 1

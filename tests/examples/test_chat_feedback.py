@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from aiohttp.test_utils import TestClient, TestServer
 
-from research.installation.server_process import start_swarm, stop_swarm
+from research.installation.servers import start_swarm, stop_swarm
 from swarm.client import AsyncSwarmClient, SwarmClient
 from swarm.job import Job
 from swarm.wire import EpisodeRecord, fingerprint

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from research.installation.server_process import start_swarm, stop_swarm
+from research.installation.servers import start_swarm, stop_swarm
 from swarm.client import SwarmClient
 from swarm.job import Job
 

@@ -14,15 +14,15 @@ from typing import Any
 import httpx
 import pytest
 
-from research.planner.digest import Digest, EnvironmentFacts, environment_facts
+from research.planners.context import Digest, EnvironmentFacts, environment_facts
+from research.planners.rules import RulesPlanner
 from research.proposals.flags import RequestedComparison
-from research.rule_planner.planner import RulesPlanner
 from swarm.environments import Task, said
 from swarm.environments.adapters import adapted, slug
-from swarm.environments.bringing.drawing import SPLITS, draw
-from swarm.environments.bringing.loading import load_source
-from swarm.environments.brought import CodeSource
-from swarm.environments.playing.play import agent_of, judged
+from swarm.environments.building import SPLITS, draw
+from swarm.environments.custom import CodeSource
+from swarm.environments.loading import load_source
+from swarm.environments.play import agent_of, judged
 from tests.swarm.clients.packages import ADAPTED
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from research.environments.bring import environment_of
+from research.environments.install import environment_of
 from research.installation.base_job import read_job
 from research.installation.home import Home
 from swarm.environments import Environment, said
-from swarm.environments.bringing.loading import playable
-from swarm.environments.playing.code import call
-from swarm.environments.playing.play import judged
+from swarm.environments.loading import playable
+from swarm.environments.play import judged
+from swarm.environments.user_code import call
 
 FOLDER = Path(__file__).parents[2] / "examples" / "sums_and_words"
 

@@ -20,7 +20,7 @@ from typing import Any, Self, TypeVar
 from sqlalchemy import create_engine
 
 from swarm.client import AsyncSwarmClient
-from swarm.client.asynchronous import NamedTask
+from swarm.client.async_client import NamedTask
 from swarm.client.episode import Episode
 from swarm.errors import EngineUnavailable, EpisodeEnded, JobFinished, LeaseLost, SwarmError, Throttled, Unreachable
 from swarm.job import Job

@@ -25,8 +25,9 @@ from unittest import mock
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from swarm.backends.fake.backend import FakeBackend
-from swarm.backends.protocols import BackendError, Batch, Chunk, GenerationRequest
+from swarm.backends.fake import FakeBackend
+from swarm.backends.protocols import Batch, Chunk, GenerationRequest
+from swarm.rendering.messages import BackendError
 from swarm.store import Change, Closed, Store
 
 
@@ -154,7 +155,7 @@ def _saving(save: Callable[[Path], None], points: Points) -> Callable[[Path], No
             points.reach("before_rename")
             replace(*paths)
 
-        with mock.patch("swarm.backends.fake.backend.os.replace", renaming):
+        with mock.patch("swarm.backends.fake.os.replace", renaming):
             save(folder)
         points.reach("after_save")
 

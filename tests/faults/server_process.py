@@ -27,11 +27,11 @@ def _shifted_time() -> float:
 time.time = _shifted_time
 
 from swarm.job import Job  # noqa: E402
-from swarm.store.databases import database  # noqa: E402
+from swarm.store import database  # noqa: E402
 from tests.faults.points import Fault, FaultyApp, FaultyBackend, FaultyStore, Points  # noqa: E402
 
 process: Any = importlib.import_module("swarm.server.__main__")
-core: Any = importlib.import_module("swarm.server.service.core")
+core: Any = importlib.import_module("swarm.server.service")
 
 
 def run(directory: Path, port: int, fault: Fault | None, pages: int | None, shift: Synchronized[float]) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from swarm.client.asynchronous import AsyncSwarmClient, NamedTask
+from swarm.client.async_client import AsyncSwarmClient, NamedTask
 from tests.faults.harness import SAID, Books, Client, Play, check, job, moments, play_to_the_end, running
 
 pytestmark = pytest.mark.slow

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from swarm.environments import get_environment
-from swarm.environments.playing.evaluate import rounds
+from swarm.environments.play import rounds
 from tests.faults.harness import DEADLINE_S, Books, Client, Server, job, moments, play_to_the_end, running
 from tests.faults.points import Fault
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from swarm.client import AsyncSwarmClient
-from swarm.client.asynchronous import NamedTask
+from swarm.client.async_client import NamedTask
 from swarm.client.teams import Team
 from swarm.errors import EpisodeEnded, LeaseLost, TeamAborted
 from swarm.wire import EpisodeSummary

@@ -35,11 +35,11 @@ from simlab.flights.flight import Desk, Flight, board, fly_in, resume
 from simlab.flights.killing import DeadlyLog, killed
 from simlab.worlds.world import MainEffect, Planted, Scalar, Slope
 
-from research.installation.server_process import SwarmProcess, find_swarm
-from research.study import amendments
+from research.controller import interventions
+from research.installation.servers import SwarmProcess, find_swarm
 from studies import EventLog, StudyLog, StudyState, fold
 from swarm.client import NamedTask, SwarmClient
-from swarm.client.synchronous import SyncEpisode
+from swarm.client.sync_client import SyncEpisode
 from swarm.job import Job, TinyModel
 from swarm.wire import ServerState
 
@@ -82,8 +82,8 @@ def _extend(desk: Desk) -> None:
     """Give the study more time and a note, once its design is locked."""
     if desk.state.design is not None and not desk.state.amendments:
         record = StudyLog(desk.log, desk.state.id)
-        amendments.note(record, "The simulated machine was moved.")
-        amendments.extend(record, 2 * desk.state.budget_s, "the machine is slower than priced")
+        interventions.note(record, "The simulated machine was moved.")
+        interventions.extend(record, 2 * desk.state.budget_s, "the machine is slower than priced")
 
 
 def _veto(desk: Desk) -> None:
@@ -91,8 +91,8 @@ def _veto(desk: Desk) -> None:
     started = any(run.status == "collected" for run in desk.state.runs_in("confirm"))
     if started and not desk.state.vetoed:
         record = StudyLog(desk.log, desk.state.id)
-        amendments.accept(record, "co_tenancy", "a backup ran beside both arms")
-        amendments.veto(record, "h2", "it is known to be worse")
+        interventions.accept(record, "co_tenancy", "a backup ran beside both arms")
+        interventions.veto(record, "h2", "it is known to be worse")
 
 
 STAGED = Flight(

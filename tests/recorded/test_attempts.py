@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 
 from research.files import read_json
-from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec, read_progress
-from research.results.during import due, lacking, to_keep
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, due, lacking, read_progress, to_keep
 from studies import EventLog, fold
-from swarm.server.shared.directory import ServerDirectory
+from swarm.rollout.keys import ServerDirectory
 from tests.recorded.conftest import FIRST, Unpack
 
 first_set = pytest.mark.parametrize("recorded_set", [FIRST], indirect=True)

@@ -16,7 +16,7 @@ from simlab.worlds.world import Planted
 
 from research.installation.home import Home
 from studies import EventLog, EventType, StudyState, fold
-from studies.log.lock_file import lock_error
+from studies.log.event_log import lock_error
 from studies.verdicts.judge import judge_hypothesis
 from tests.recorded.conftest import FIRST, SECOND, Expected, Unpack, check_says
 from tests.recorded.record import KILLED, ROUNDS_KILLED, TOPIC, facts

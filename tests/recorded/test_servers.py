@@ -15,8 +15,8 @@ import pytest
 from swarm.backends.local import LocalBackend
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.job import Job
-from swarm.server.shared.directory import ServerDirectory
-from swarm.store.databases.database import connect, migrate
+from swarm.rollout.keys import ServerDirectory
+from swarm.store.database import connect, migrate
 from tests.recorded.conftest import FIRST, SECOND, Expected, Unpack, check_says
 from tests.recorded.record import LEASE, PROBE
 from tests.swarm.server.support import Served, eventually, serving
@@ -119,7 +119,7 @@ async def test_a_killed_training_of_a_model_goes_on_with_its_weights(
     tmp_path: Path, unpack: Unpack, expected: Expected, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The checkpoint is of step 2; step 3 is learned again from the store."""
-    from swarm.backends.local.learning.checkpoint import read  # imports torch
+    from swarm.backends.local.checkpoint import read  # imports torch
 
     recorded, folder = expected["local"], unpack("local", tmp_path)
     wanted = interrupted(folder)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from research.noise.bank import NoiseBank, model_key
-from research.noise.figures import Observation
+from research.design.noise_bank import NoiseBank, Observation, model_key
 from swarm.job import Job
 
 

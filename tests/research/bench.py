@@ -13,28 +13,27 @@ from typing import Any
 
 from hypothesis import settings
 
+from research.controller.completion import BuildsReport
+from research.controller.controller import StudyController, TickResult
+from research.controller.interventions import answer, open_question
+from research.controller.wandb import NO_MIRROR, TellsOfCopies
+from research.design.noise_bank import NoiseBank
 from research.design.power import planned_looks
 from research.design.pricing import Pricing
 from research.installation.home import Home
 from research.isolation.mode import UNISOLATED
-from research.noise.bank import NoiseBank
 from research.proposals.decisions import DEFAULT_TABLE as SETTLING_TABLE
-from research.results.collect import ReadTracking
-from research.scheduling.steps import FAILURES
-from research.study.completion import BuildsReport
-from research.study.controller import StudyController, TickResult
-from research.study.stop import answer, open_question
-from research.tracking.mirror import NO_MIRROR, TellsOfCopies
+from research.runs.collect import ReadTracking
+from research.scheduler.steps import FAILURES
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
-from studies.inquiry.ledger import Ledgers
-from studies.log.lock_file import lock_name, write_lock
-from studies.log.study_state import ApprovalAnswer
-from studies.records.design import Design, Metric
-from studies.records.design_parts import Noise
-from studies.records.noise_plan import NoisePlan
-from studies.records.run_specs import noise_hash
+from studies.log.event_log import lock_name, write_lock
+from studies.log.study import ApprovalAnswer
+from studies.records.alpha import Ledgers
+from studies.records.design import Design, Metric, NoisePlan
+from studies.records.procedure import Noise
+from studies.records.runs import noise_hash
 from studies.report import Report
-from studies.report.headline.next_question import leads
+from studies.report.next_question import leads
 from swarm.job import Job
 from tests.research.designs import rate
 from tests.research.fakes import (

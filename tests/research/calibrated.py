@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from studies import EventLog, EventType
-from studies.log.lock_file import LOCK_FILE
-from studies.records.design_parts import Prediction
+from studies.log.event_log import LOCK_FILE
+from studies.records.procedure import Prediction
 from studies.records.verdict import Verdict, VerdictName
 from tests.studies.raw import append
 from tests.studies.synthetic import design, hypothesis

@@ -7,8 +7,7 @@ import json
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 
-from research.cli.app import run
-from research.cli.output import console
+from research.cli.app import console, run
 
 
 def ended(*arguments: str) -> tuple[int, str, str]:

@@ -8,8 +8,7 @@ from typing import Any
 from research.design.compiler import DesignCompiler
 from research.errors import DesignRefused
 from research.proposals.actions import Action, Propose, ProposeDesign
-from studies.records.design import Design, Hypothesis
-from studies.records.noise_plan import NoisePlan
+from studies.records.design import Design, Hypothesis, NoisePlan
 
 
 def compile_design(

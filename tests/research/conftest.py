@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from research.planner import Digest
+from research.planners.context import Digest
 from tests.research.bench import scratch
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
-from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price, RunSpec
-from studies.records.design_parts import Knob, Look, Noise, Prediction, Promise, Replication, Rule, Rung, Screen
-from studies.records.noise_plan import NoisePlan
+from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, NoisePlan, Price, RunSpec
+from studies.records.procedure import Knob, Look, Noise, Prediction, Promise, Replication, Rule, Rung, Screen
+from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from tests.research.fakes import BASE
 
 EPISODES = 32

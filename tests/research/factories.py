@@ -10,11 +10,11 @@ from typing import Any
 
 from research.installation.home import Home
 from research.proposals.actions import ProposedHypothesis
-from research.results.attempt_files import AttemptSpec
+from research.runs.files import AttemptSpec
 from studies import EventLog
 from studies.metrics import Asked, kind_named
 from studies.records.design import Metric, RunSpec, Schedule
-from studies.records.run_specs import evaluated
+from studies.records.runs import evaluated
 from studies.records.verdict import Verdict
 from swarm.job import Job
 from tests.studies.synthetic import STUDY, Synthetic, Ticking

@@ -16,16 +16,16 @@ from pathlib import Path
 from typing import Any
 
 from research.design.pricing import Pricing
-from research.planner.digest import Digest
-from research.planner.protocol import Check, PlannerTurn
+from research.planners.context import Digest
+from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import Conclude, Propose, ProposeDesign, ProposedHypothesis
-from research.results.attempt_files import AttemptFolder, AttemptSpec
-from research.results.failure_codes import ENGINE_GONE
-from research.results.wandb_reader import TrackedRun
+from research.runs.files import AttemptFolder, AttemptSpec
+from research.runs.wandb_log import TrackedRun
 from sandboxes import Exit, Handle, SandboxError, SandboxSpec
 from studies import EventLog, EventType
 from studies.records.design import RunSpec
-from swarm.environments.playing.evaluate import rounds
+from studies.records.runs import ENGINE_GONE
+from swarm.environments.play import rounds
 from swarm.environments.registry import environments
 from swarm.job import Job
 from tests.research.factories import make_claim

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import psutil
 
-from research.results.wandb_reader import read_tracking
-from research.study.controller import StudyController
+from research.controller.controller import StudyController
+from research.runs.wandb_log import read_tracking
 from sandboxes import ProcessSandbox, SandboxError
 from studies import StudiesError, StudyState
 from tests.research.bench import STUDY, Bench
@@ -50,7 +50,7 @@ def complaint(loop: StudyController) -> str:
 def await_death() -> None:
     """Wait until the attempt's own process is gone; its end is not written down yet."""
     while any(
-        "research.attempts.attempt" in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
+        "research.runs.attempt" in (process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])
     ):
         time.sleep(0.2)
 

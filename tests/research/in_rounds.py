@@ -7,12 +7,11 @@ from typing import Any
 
 from research.installation.home import Home
 from studies import EventLog, EventType, StudyState
-from studies.inquiry.ledger import Ledgers
-from studies.log.lock_file import lock_name, write_lock
-from studies.records.design import Design, RunSpec
-from studies.records.design_parts import Look
-from studies.records.noise_plan import NoisePlan
-from studies.records.run_specs import noise_hash, noise_spec
+from studies.log.event_log import lock_name, write_lock
+from studies.records.alpha import Ledgers
+from studies.records.design import Design, NoisePlan, RunSpec
+from studies.records.procedure import Look
+from studies.records.runs import noise_hash, noise_spec
 from tests.studies.synthetic import STUDY, Synthetic, Ticking, base_job, design, hypothesis
 
 WHY = "group_size = 32 is the rung above."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from swarm.backends.fake.backend import FakeLearner
+from swarm.backends.fake import FakeLearner
 from swarm.backends.protocols import Batch
 from swarm.server.__main__ import main
 

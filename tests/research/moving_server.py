@@ -6,7 +6,7 @@ import sys
 
 import torch
 
-from swarm.backends.local.learning.optimizer import Optimizer
+from swarm.backends.local.learner import Optimizer
 from swarm.server.__main__ import main
 
 _step = Optimizer.step

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from research.base_fields import fixed_fields, fixed_text, require_agreement
 from research.errors import DesignRefused
+from research.installation.base_job import fixed_fields, fixed_text, require_agreement
 from swarm.job import Job, PathModel
 
 BASE = Job(steps=80, group_size=4, weight_decay=0.1)

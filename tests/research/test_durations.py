@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.durations import MOST_SECONDS, format_flag, format_seconds, parse_budget
 from research.errors import BadBudget
+from research.text import MOST_SECONDS, format_flag, format_seconds, parse_budget
 
 
 @pytest.mark.parametrize(

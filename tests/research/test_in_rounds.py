@@ -10,17 +10,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from research.cli.study.shown.line import Line
-from research.cli.study.shown.looking import show
-from research.cli.study.shown.progress import screen
-from research.cli.study.shown.summary import ending, summary
+from research.cli.progress import screen
+from research.cli.studies import Line, ending, show, summary
+from research.controller.progress import progress_lines, progress_of
+from research.design.noise_bank import NoiseBank
 from research.design.pricing import make_pricing, observed_seconds, price_key
-from research.environments.removal import studies_with
+from research.environments.install import studies_with
 from research.installation.home import Home
-from research.noise.bank import NoiseBank
-from research.planners.track_record import track
-from research.study.progress import progress_of
-from research.study.progress_lines import progress_lines
+from research.planners.factory import track
 from studies import EventType, StudyState
 from studies.proof import DOES_NOT_FOLLOW
 from swarm.job import Job

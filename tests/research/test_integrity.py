@@ -12,15 +12,16 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
-from research.attempts.provenance import file_hashes
 from research.proposals.actions import Action, ProposeDesign
-from research.results.alarms import NOT_FINITE
-from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptSpec, ObservedConditions
-from research.results.collect import CollectError, breakdown, collect
-from research.results.wandb_reader import find_log, read_log
+from research.runs.collect import breakdown, collect
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, ObservedConditions
+from research.runs.provenance import file_hashes
+from research.runs.wandb_log import find_log, read_log
 from studies import EventType, StudyState
-from studies.records.design_parts import Watchdog
-from swarm.server.training.tracking import WandbTracker
+from studies.checks.alarms import NOT_FINITE
+from studies.checks.evidence import CollectError
+from studies.records.procedure import Watchdog
+from swarm.training.trackers import WandbTracker
 from tests.research.bench import STUDY, Bench
 from tests.research.factories import edit, make_order
 from tests.research.fakes import FakeHandle, ScriptedPlanner, rate, write_results

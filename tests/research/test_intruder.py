@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.study.amendments import ACCEPTABLE
+from research.controller.interventions import ACCEPTABLE
 from studies import Event, EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
-from studies.log.study_log import Change
-from studies.report.parts.evidence import gather
-from studies.report.view import view
+from studies.log.event_log import Change
+from studies.report.content import view
+from studies.report.evidence import gather
 from tests.research.bench import STUDY, Bench, examples, scratch
 from tests.research.designs import design, every_stage, noise_plan
 

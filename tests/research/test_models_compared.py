@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from research.installation.model_folder import model_folder
-from research.proposals.models import ComparedModels
+from research.installation.base_job import model_folder
+from research.proposals.arms import ComparedModels
 from studies import EventLog, StudyState
 from studies.metrics import Results, kind_of
 from studies.proof import Proof, verify
 from studies.records.design import GAIN, MODEL, SUCCESS, Arm, Design, Metric, RunSpec
-from studies.records.run_specs import screen_metric
-from studies.records.sentences import statement
+from studies.records.runs import screen_metric
+from studies.records.statements import statement
 from studies.report import build_report
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import EPISODES, base_job, claim, design

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from research.once_for_a_state import once_for_a_state
+from research.text import once_for_a_state
 from studies import StudyState
 from tests.studies.synthetic import Synthetic
 

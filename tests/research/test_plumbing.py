@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from research.attempts.attempt import Attempt
-from research.attempts.processes import ManagedProcess, ProcessGroup
+from research.controller.progress import progress_lines
+from research.design.noise_bank import NoiseBank, model_key, shipped_bank
 from research.files import write_json
-from research.noise.bank import NoiseBank, model_key, shipped_bank
-from research.results.attempt_files import AttemptFolder, AttemptSpec
-from research.results.wandb_reader import read_tracking
-from research.study.progress_lines import progress_lines
+from research.runs.attempt import Attempt
+from research.runs.files import AttemptFolder, AttemptSpec
+from research.runs.wandb_log import read_tracking
+from research.runs.workers import ManagedProcess, ProcessGroup
 from studies import StudyState
-from studies.checks.plumbing import plumbing_run
-from studies.records.noise_plan import NoisePlan
-from studies.records.run_specs import PLUMBING_ARM, noise_hash
+from studies.checks.training import plumbing_run
+from studies.records.design import NoisePlan
+from studies.records.runs import PLUMBING_ARM, noise_hash
 from studies.report import build_report
 from swarm.job import Job, TinyModel
 from tests.golden import assert_golden

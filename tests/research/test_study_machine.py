@@ -20,20 +20,19 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from research.controller import interventions
+from research.controller.controller import BEAT_S, StudyController, stopping
+from research.controller.interventions import ACCEPTABLE, answer, open_question, request_continue, request_pause
 from research.errors import BadAmendment, BadApproval
-from research.planner.digest import Digest
-from research.planner.protocol import Check, PlannerTurn
+from research.planners.context import Digest
+from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import AskUser, Note
-from research.results.attempt_files import AttemptSpec
-from research.scheduling.next_step import is_done
-from research.scheduling.steps import BUDGET_RULE
-from research.study import amendments
-from research.study.amendments import ACCEPTABLE
-from research.study.controller import BEAT_S, StudyController, stopping
-from research.study.stop import answer, open_question, request_continue, request_pause
+from research.runs.files import AttemptSpec
+from research.scheduler.next_step import is_done
+from research.scheduler.steps import BUDGET_RULE
 from studies import EventType, StudyLog, StudyState, fold
-from studies.report.parts.evidence import gather
-from studies.report.view import view
+from studies.report.content import view
+from studies.report.evidence import gather
 from tests.research.bench import STUDY, Bench, Cut, check_whole, examples, scratch, unapproved
 from tests.research.designs import design, every_stage, noise_plan
 from tests.research.fakes import ScriptedPlanner
@@ -228,19 +227,19 @@ class StudyMachine(RuleBasedStateMachine):
 
     @rule(code=st.sampled_from(ACCEPTABLE[:4]))
     def accept(self, code: str) -> None:
-        self._amend(lambda: amendments.accept(self.record, code, "somebody said so"))
+        self._amend(lambda: interventions.accept(self.record, code, "somebody said so"))
 
     @rule(hours=st.integers(1, 9))
     def change_the_budget(self, hours: int) -> None:
-        self._amend(lambda: amendments.extend(self.record, 3600.0 * hours, "somebody said so"))
+        self._amend(lambda: interventions.extend(self.record, 3600.0 * hours, "somebody said so"))
 
     @rule()
     def note(self) -> None:
-        self._amend(lambda: amendments.note(self.record, "the fan was loud"))
+        self._amend(lambda: interventions.note(self.record, "the fan was loud"))
 
     @rule(name=st.sampled_from(["h1", "h2", "s1", "r2h1", "r3h2"]))
     def veto(self, name: str) -> None:
-        self._amend(lambda: amendments.veto(self.record, name, "somebody said so"))
+        self._amend(lambda: interventions.veto(self.record, name, "somebody said so"))
 
     @precondition(lambda self: self.state().open_question is not None)
     @rule(granted=st.booleans())
@@ -324,7 +323,7 @@ class StudyMachine(RuleBasedStateMachine):
         self._take_up()
         self.interrupt()  # which ends the attempts that never end
         self.bench.sandbox.script = lambda order: "ok"
-        self._amend(lambda: amendments.extend(self.record, 1e6, "time enough"))
+        self._amend(lambda: interventions.extend(self.record, 1e6, "time enough"))
         self.bench.approves = True
         for _ in range(3):
             self.resume()

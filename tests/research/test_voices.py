@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from research.llm_planner.endpoint import short
-from research.llm_planner.planner import LlmPlanner
-from research.study.progress_lines import progress_lines
+from research.controller.progress import progress_lines
+from research.planners.llm import LlmPlanner, short
 from studies import EventType, StudyState
-from studies.question import question_of
 from studies.report import build_report
+from studies.verdicts.wording import question_of
 from tests.research.bench import Bench, Cut
 
 MODEL = "a-liar"

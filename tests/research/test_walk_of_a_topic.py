@@ -16,15 +16,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from research.cli.study.research import research
+from research.cli.research import research
+from research.controller import session
+from research.controller.controller import StudyController, TickResult
+from research.design.noise_bank import NoiseBank
 from research.design.pricing import Pricing
 from research.installation.home import Home
-from research.noise.bank import NoiseBank
-from research.study import session
-from research.study.controller import StudyController, TickResult
 from studies import EventLog, fold
 from studies.records.design import Metric
-from studies.records.design_parts import Noise
+from studies.records.procedure import Noise
 from swarm.job import Job
 
 ROOT = Path(__file__).parents[2]

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from research.planner.digest import Digest
-from research.planner.protocol import Check, PlannerTurn
-from research.scheduling.next_step import is_done
-from research.scheduling.steps import BUDGET_RULE
-from research.study import amendments
-from research.study.controller import BEAT_S, StudyController, budget_left
-from research.study.stop import request_continue, request_pause
+from research.controller import interventions
+from research.controller.controller import BEAT_S, StudyController, budget_left
+from research.controller.interventions import request_continue, request_pause
+from research.planners.context import Digest
+from research.planners.protocol import Check, PlannerTurn
+from research.scheduler.next_step import is_done
+from research.scheduler.steps import BUDGET_RULE
 from studies import ControllerLeaseLost, Event, EventLog, EventType, StoreError, StudyLog, StudyState, fold
-from studies.log.lock_file import LOCK_FILE
+from studies.log.event_log import LOCK_FILE
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
 from tests.research.fakes import ScriptedPlanner
@@ -77,7 +77,7 @@ def test_more_budget_ten_hours_after_it_was_used_up_is_there_to_be_used(awake: A
         pass
     assert loop.state().stopped_reason == f"budget: {BUDGET_S:g} s of work are used up"
     awake.wait(36_000.0)
-    amendments.extend(StudyLog(awake.bench.log, STUDY), 2 * BUDGET_S, "slower than priced")
+    interventions.extend(StudyLog(awake.bench.log, STUDY), 2 * BUDGET_S, "slower than priced")
     state = fold(awake.bench.events())
     assert budget_left(state, awake.bench.clock()) == BUDGET_S - 1
 

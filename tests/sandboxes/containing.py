@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from sandboxes import DockerSandbox, Exit, SandboxSpec
-from sandboxes.docker.containers import ContainerHandle
+from sandboxes.docker.container import ContainerHandle
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.docker.options import INSTALLATION
-from sandboxes.folders import until
+from sandboxes.docker.launch import INSTALLATION
 from sandboxes.images import Image
+from sandboxes.spec import until
 
 DEADLINE_S = 180.0
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"

@@ -16,13 +16,15 @@ from typing import Any
 
 import pytest
 
-from sandboxes import DockerSandbox, Exit, SandboxError, folders
-from sandboxes.docker import containers, handles, launching, settling
+from sandboxes import DockerSandbox, Exit, SandboxError, spec
+from sandboxes.docker import container as containers
+from sandboxes.docker import container as handles
+from sandboxes.docker import container as settling
+from sandboxes.docker import launch
 from sandboxes.docker.archive import pack
-from sandboxes.docker.asking import EngineRefused
-from sandboxes.docker.containers import ContainerHandle
-from sandboxes.docker.engine import ContainerEngine
-from sandboxes.folders import until
+from sandboxes.docker.container import ContainerHandle
+from sandboxes.docker.engine import ContainerEngine, EngineRefused
+from sandboxes.spec import until
 from tests.sandboxes.containing import DEADLINE_S, SLEEPER, Box, held
 
 ROOT = Path(__file__).parent.parent.parent
@@ -178,7 +180,7 @@ def test_reaping_removes_what_a_killed_launch_left(box: Box) -> None:
 
 def test_reaping_ends_what_is_being_launched_at_that_moment(box: Box, monkeypatch: pytest.MonkeyPatch) -> None:
     loading, reaping = threading.Event(), threading.Event()
-    put, lock = box.api.put_archive, folders.locked
+    put, lock = box.api.put_archive, spec.locked
 
     def slow(*args: Any) -> bool:
         loading.set()
@@ -204,7 +206,7 @@ def test_what_somebody_removes_during_a_launch_is_one_line_and_leaves_nothing(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(launching, "check_image", lambda *_: None)  # it was still there
+        patched.setattr(launch, "check_image", lambda *_: None)  # it was still there
         gone = replace(box.spec("pass", archive=pack({"word": b"here"})), image="sha256:" + "0" * 64)
         with pytest.raises(SandboxError, match="Launch it again"):
             box.sandbox.run(gone)

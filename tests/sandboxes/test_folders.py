@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes import folders
-from sandboxes.folders import launched_and_ended, locked, read, write_once
-from sandboxes.spec import Exit, SandboxError
+from sandboxes import spec
+from sandboxes.spec import Exit, SandboxError, launched_and_ended, locked, read, write_once
 
 
 def test_of_many_who_write_at_once_one_wins_whole_and_no_draft_is_left(tmp_path: Path) -> None:
@@ -37,7 +36,7 @@ def test_what_was_written_once_is_on_the_disk_by_its_name(tmp_path: Path, monkey
 
 
 def test_a_lock_is_one_owners_and_who_waits_too_long_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(folders, "LOCK_WAIT_S", 0.01)
+    monkeypatch.setattr(spec, "LOCK_WAIT_S", 0.01)
     held = pytest.raises(SandboxError, match=r"lock for 0 s")
     with locked(tmp_path), held, locked(tmp_path):
         pytest.fail("two owners")

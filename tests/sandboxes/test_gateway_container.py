@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 
 from sandboxes import DockerSandbox, Exit, SandboxSpec
-from sandboxes.folders import until
-from sandboxes.gateway.destinations import Destination
-from sandboxes.gateway.gateway import PORTS, Gateway, Upstream
+from sandboxes.gateway.egress import Destination
+from sandboxes.gateway.gateway import PORTS, Gateway
+from sandboxes.gateway.reverse_proxy import Upstream
 from sandboxes.images import Image
+from sandboxes.spec import until
 from tests.sandboxes.proxies import DEADLINE_S, Seen, serving
 
 ASKER = """

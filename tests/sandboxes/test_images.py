@@ -19,11 +19,17 @@ from research.isolation.client_image import PACKAGES, client_context, client_sou
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Base, Image, client_image, derived_image, inspect
-from sandboxes.images.compiling import compiled_library
-from sandboxes.images.extra import parse
-from sandboxes.images.light import DOCKERFILE, WORKSPACE
-from sandboxes.images.packages import closure
-from sandboxes.images.trees import digest, tar_of, tree_of, under
+from sandboxes.images.build import (
+    DOCKERFILE,
+    WORKSPACE,
+    closure,
+    compiled_library,
+    digest,
+    parse,
+    tar_of,
+    tree_of,
+    under,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -242,7 +248,7 @@ def test_a_base_is_asked_once(
 ) -> None:
     first = inspect(engine, image.base, tmp_path)
     assert (first.python, first.markers["sys_platform"]) == ("3.11", "linux")
-    monkeypatch.setattr("sandboxes.images.base.python_in", None)
+    monkeypatch.setattr("sandboxes.images.build.python_in", None)
     assert inspect(engine, image.base, tmp_path) == first
 
 

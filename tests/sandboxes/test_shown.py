@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.shown import last_lines, news, shown
+from sandboxes.spec import last_lines, news, shown
 
 
 def test_a_terminal_is_not_steered() -> None:

@@ -8,13 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from studies import Event
-from studies.checks.run_facts import conditions_in, facts
+from studies.checks.conditions import conditions_in, facts
 from studies.log.event import EventType
 from studies.metrics import Asked, Results, kind_named, kind_of, other_environment
 from studies.records.design import Design, Metric, RunSpec, Schedule
-from studies.records.design_parts import Prediction
-from studies.records.run_data import Measurement
-from studies.records.run_specs import confirm_spec
+from studies.records.procedure import Prediction
+from studies.records.runs import Measurement, confirm_spec
 from tests.studies.synthetic import Synthetic, design, hypothesis
 
 STEPS, BATCH, HELD = 40, 128, 256

@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 
 from studies import EventLog, EventType, LeaseHeld
-from studies.log.leases import ControllerLeases, Holder, kept
-from studies.log.slots import SlotAsk, Slots
+from studies.log.locks import ControllerLeases, Holder, SlotAsk, Slots, kept
 from tests.studies.raw import append
 
 COMMAND = (sys.executable, "-m", "tests.studies.processes")

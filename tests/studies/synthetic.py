@@ -18,15 +18,16 @@ import pytest
 import sqlalchemy as sa
 
 from studies import Event, EventLog, StudyState, fold, judge_hypothesis
-from studies.inquiry.ledger import stake_of_one_round as staked
 from studies.log.event import EventType
-from studies.log.lock_file import LOCK_FILE, write_lock
+from studies.log.event_log import LOCK_FILE, write_lock
+from studies.records.alpha import stake_of_one_round as staked
 from studies.records.base import canonical
 from studies.records.design import BUILT_IN, REWARD, Arm, Budget, Design, Hypothesis, Metric, Price, RunSpec
-from studies.records.design_parts import Prediction
-from studies.records.run_data import Measurement
+from studies.records.procedure import Prediction
+from studies.records.runs import Measurement
 from studies.records.verdict import Verdict
-from studies.verdicts.verdict import ArmData, judge
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
 from tests.studies.raw import append
 
 STUDY = "s-synthetic"

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from studies.question import question_of, unequal, unequal_episodes
 from studies.records.design import CONFIGURATION
-from studies.records.sentences import sentences, statement
+from studies.records.statements import sentences, statement
+from studies.verdicts.wording import question_of, unequal, unequal_episodes
 from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.synthetic import Synthetic

@@ -6,11 +6,10 @@ from typing import Any
 import pytest
 
 from studies import Event, EventType, LogCorrupt
-from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, RunSpec
-from studies.records.design_parts import Knob, Look, Prediction, Promise, Replication, Rung, Screen, Selection
-from studies.records.noise_plan import NoisePlan
-from studies.records.run_specs import confirm_spec, noise_hash, noise_spec, replicate_spec, screen_spec
-from studies.records.screen_claims import claims, confirmed_arms
+from studies.records.design import CONFIGURATION, Arm, Design, Hypothesis, NoisePlan, RunSpec
+from studies.records.procedure import Knob, Look, Prediction, Promise, Replication, Rung, Screen, Selection
+from studies.records.runs import confirm_spec, noise_hash, noise_spec, replicate_spec, screen_spec
+from studies.records.statements import claims, confirmed_arms
 from studies.records.verdict import Verdict
 from tests.studies.synthetic import Synthetic, design
 

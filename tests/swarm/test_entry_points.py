@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.protocols import BackendError
-from swarm.entry_points import BACKENDS, PLANNERS, EntryPointBroken, backend_names, installed, known, load
 from swarm.errors import InvalidRequest
 from swarm.job import Job
-from swarm.server.service.backend_factory import make_backend, require_known
+from swarm.plugins import BACKENDS, PLANNERS, EntryPointBroken, backend_names, installed, known, load
+from swarm.rendering.messages import BackendError
+from swarm.server.service import make_backend, require_known
 from tests.outside import install
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 
 from swarm.job import TINY_CONTEXT, Job, PathModel, TinyModel
-from swarm.verl_fields import VerlFields
+from swarm.verl_config import VerlFields
 
 
 class LaterModel(TinyModel):

@@ -13,10 +13,11 @@ from typing import Any, Final
 from rig.agreement.margins import ALPHA, MARGINS
 from rig.agreement.served import Backend, ServedTraining
 from rig.pages.curves import interval
-from studies.inquiry.ledger import stake_of_one_round
+from studies.records.alpha import stake_of_one_round
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
-from studies.records.design_parts import Look, Prediction
-from studies.verdicts.verdict import ArmData, judge
+from studies.records.procedure import Look, Prediction
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
 
 MEASURES: Final[Mapping[str, Callable[[ServedTraining], float]]] = {
     "end": lambda training: training.end,

@@ -16,11 +16,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final, Literal
 
-from research.installation.server_process import Binding, start_swarm, stop_swarm
+from research.installation.servers import Binding, start_swarm, stop_swarm
 from rig.training.training import ONE_THREAD
 from swarm.client import AsyncSwarmClient
 from swarm.environments.base import PlainEnvironment, Task
-from swarm.environments.playing.play import agent_of
+from swarm.environments.play import agent_of
 from swarm.environments.registry import built_in
 from swarm.job import Job, TinyModel
 from swarm.snapshot import StepRecord

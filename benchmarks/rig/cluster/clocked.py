@@ -29,14 +29,14 @@ class ClockedVerl:
 
         quiet_and_closed(None)  # before anything imports Ray
         from rig.cluster.timed_replica import TimedHandle, TimedReplica
-        from swarm.backends.verl.generating import actor, making
-        from swarm.backends.verl.learning.learner import VerlLearner
+        from swarm.backends.verl import engine, replica
+        from swarm.backends.verl.learner import VerlLearner
 
         TimedHandle.made.clear()
         with (
             _replaced(VerlLearner, "RANK", TimedRank),
-            _replaced(actor, "Replica", TimedReplica),
-            _replaced(making, "RayReplica", TimedHandle),
+            _replaced(replica, "Replica", TimedReplica),
+            _replaced(engine, "RayReplica", TimedHandle),
         ):
             await self.backend.start()
         learner = self.backend.learner
@@ -54,9 +54,9 @@ class ClockedVerl:
     @contextmanager
     def clocked(self) -> Iterator[None]:
         """Time what the learner's module calls by name, as long as this lasts."""
-        from swarm.backends.algorithms.metrics import batch_metrics
-        from swarm.backends.verl.learning import learner
-        from swarm.backends.verl.learning.dealing import Deal
+        from swarm.algorithms.objective import batch_metrics
+        from swarm.backends.verl import learner
+        from swarm.backends.verl.learner import Deal
 
         deal = _timed_deal(self.spans, Deal)
         metrics = self.spans.timed(MEASURED, batch_metrics)
@@ -65,7 +65,7 @@ class ClockedVerl:
 
     def dealt(self, rows: Sequence[Any], advantages: Sequence[float], weights: Sequence[float]) -> list[Any]:
         """Return the arguments of each rank for rows, timed as in an update."""
-        from swarm.backends.verl.learning.dealing import Deal
+        from swarm.backends.verl.learner import Deal
 
         deal = _timed_deal(self.spans, Deal)(rows, self.backend.learner.group.world)
         return [(batch, deal.longest) for batch in deal.batches(advantages, weights)]

@@ -11,7 +11,8 @@ from typing import Any
 from rig.cluster.clocked import ClockedVerl
 from rig.cluster.costs import fitted
 from rig.cluster.parts import DEALT, ENGINE, MEASURED, RAY, ROWS, update_parts
-from swarm.backends.protocols import Batch, TrainEpisode, TrainRow
+from swarm.backends.protocols import Batch, TrainEpisode
+from swarm.timelines.node import TrainRow
 
 SWEPT = (ROWS, DEALT, RAY, ENGINE, MEASURED)
 """Parts of an update that grow with its rows and ids alone, whatever the model."""
@@ -36,8 +37,8 @@ def _point(verl: ClockedVerl, rows: int, ids: int, repeats: int) -> dict[str, fl
 
 def _parts(verl: ClockedVerl, batch: Batch) -> dict[str, float]:
     """Return the parts of an update up to its gradient, which is forgotten: no weight changes."""
-    from swarm.backends.algorithms.metrics import UpdateSums, batch_metrics
-    from swarm.backends.verl.learning.loss import SharedLoss
+    from swarm.algorithms.objective import UpdateSums, batch_metrics
+    from swarm.backends.verl.losses import SharedLoss
 
     learner, job, episodes = verl.backend.learner, verl.backend.job, len(batch.episodes)
     learner.group.call_all("begin", SharedLoss(job, learner.version), timeout_s=MOST_S, undoable=False)

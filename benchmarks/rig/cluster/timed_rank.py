@@ -6,9 +6,9 @@ from typing import Any
 
 from rig.cluster.parts import METHOD
 from rig.cluster.spans import Span, Spans
-from swarm.backends.algorithms.metrics import UpdateSums
-from swarm.backends.verl.learning.loss import Whole
-from swarm.backends.verl.learning.worker import Loss, Rank, RankShare
+from swarm.algorithms.objective import UpdateSums
+from swarm.backends.verl.losses import Whole
+from swarm.backends.verl.worker import Loss, Rank, RankShare
 
 
 class _TimedLoss:

@@ -7,11 +7,8 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any, ClassVar
 
 from swarm.backends.protocols import Finish, Sampling
-from swarm.backends.verl.generating.actor import RayReplica
-from swarm.backends.verl.generating.engines.spec import Piece
-from swarm.backends.verl.generating.orders import Delivery, Order
-from swarm.backends.verl.generating.replica import Replica
-from swarm.backends.verl.generating.segments import Segments
+from swarm.backends.verl.replica import RayReplica, Replica, Segments
+from swarm.backends.verl.types import Delivery, Order, Piece
 
 Moments = dict[int, float]
 """Seconds of the monotonic clock, by an order's key."""

@@ -22,9 +22,9 @@ from transformers import AutoModelForCausalLM, GenerationConfig, LlamaConfig, Ll
 from transformers.generation.configuration_utils import ContinuousBatchingConfig
 from transformers.utils.logging import disable_progress_bar, set_verbosity_error
 
-from swarm.backends.local.generating.batcher import Batcher
-from swarm.backends.local.generating.engine import LocalEngine
-from swarm.backends.local.model.policy import Policy
+from swarm.backends.local.batcher import Batcher
+from swarm.backends.local.engine import LocalEngine
+from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import GenerationRequest, Sampling
 
 _BLOCK = 32

@@ -10,9 +10,8 @@ from unittest.mock import patch
 from torch.profiler import ProfilerActivity, profile
 
 from rig.generation.engines import Ours, Request
-from swarm.backends.local.generating import generation
-from swarm.backends.local.generating.batcher import Batcher
-from swarm.backends.local.generating.sampling import sample
+from swarm.backends.local import batcher as generation
+from swarm.backends.local.batcher import Batcher, sample
 from swarm.backends.protocols import Sampling
 
 _CONTEXT = 256

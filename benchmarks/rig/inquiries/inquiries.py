@@ -15,7 +15,7 @@ from typing import Any, Final
 from rig.inquiries.questions import PLANNERS, TRUTHS, Answer, Question
 from rig.inquiries.rounds import SEEDS, WHOLE_LEVEL, Judged, RoundShape, judged_round, next_stake, seen_with
 from rig.verdicts.planted import SEED, World, data_of, rate_of, sign_said, training
-from studies.inquiry.ledger import MOST_ROUNDS, Ledgers, RoundOutcome
+from studies.records.alpha import MOST_ROUNDS, Ledgers, RoundOutcome
 
 CLAIMS: Final = (1,) * 12 + (2,) * 5 + (3,) * 3
 """How many claims a round has: one of these."""

@@ -15,13 +15,13 @@ from typing import Final, Literal
 
 from research.design.power import PowerAnalysis, planned_looks
 from rig.verdicts.planted import ALPHA, EPISODES, SD, first_runs
-from studies.inquiry.ledger import Ledgers, Stake
+from studies.records.alpha import Ledgers, Stake
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
-from studies.records.design_parts import CollapseRule, Noise, Prediction, RoundPlace
+from studies.records.procedure import CollapseRule, Noise, Prediction, RoundPlace
 from studies.records.verdict import Verdict
 from studies.statistics.comparison import compare
-from studies.verdicts.itt import ArmData
-from studies.verdicts.verdict import LEAST_KEPT, judge
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import LEAST_KEPT, judge
 
 SEEDS: Final = 5
 """Of each arm in each round."""

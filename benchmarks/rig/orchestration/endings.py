@@ -12,7 +12,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from research.results.attempt_files import AttemptFolder
+from research.runs.files import AttemptFolder
 from rig.orchestration.installed import Installation
 from studies import Event, EventType, RunState, StudyState
 from swarm.job import Job

@@ -17,15 +17,14 @@ from typing import Self
 import psutil
 
 from research.installation.home import Home
-from research.scheduling.next_step import is_done
-from research.serving.supervision import WORKER
+from research.orchestration.supervision import WORKER
+from research.scheduler.next_step import is_done
 from rig.orchestration.long_study import insert
 from rig.orchestration.victims import victims
 from studies import Event, EventLog, EventType, StudyState, fold
 from studies.log.event import row_of
-from studies.log.leases import ControllerLeases, Holder
-from studies.log.lock_file import LOCK_FILE
-from studies.log.slots import Slots
+from studies.log.event_log import LOCK_FILE
+from studies.log.locks import ControllerLeases, Holder, Slots
 from studies.proof import Proof, verify
 
 PATIENCE_S = 300.0

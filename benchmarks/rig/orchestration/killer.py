@@ -12,8 +12,8 @@ from typing import Any
 import psutil
 
 from research.installation.tiny_model import MOST_TRIES
-from research.scheduling.next_step import MOST_ATTEMPTS
-from research.serving.orphans import MOST_FRUITLESS
+from research.orchestration.deployment import MOST_FRUITLESS
+from research.scheduler.next_step import MOST_ATTEMPTS
 from rig.orchestration.victims import BRINGING_BACK, CONTROLLER, KINDS, MAKER, OF_A_RUN, Victim
 from studies import StudyState
 

@@ -19,13 +19,13 @@ from simlab.flights.sandbox import SimSandbox
 from simlab.worlds.topics import ASKS
 from simlab.worlds.world import MainEffect, Planted
 
+from research.controller.controller import StudyController
 from research.installation.home import Home
-from research.study.controller import StudyController
 from studies import Event, EventLog, EventType
 from studies.log.event import FIELDS, row_of
-from studies.log.lock_file import LOCK_FILE
+from studies.log.event_log import LOCK_FILE
 from studies.records.design import Design, RunSpec
-from studies.records.run_specs import confirm_spec
+from studies.records.runs import confirm_spec
 
 _LASTING_S = 1e9
 """A budget that lasts."""

@@ -33,9 +33,9 @@ def shown(folder: Path, pattern: Pattern, runs: int, events: int) -> dict[str, A
     """
     study = LongStudy(folder / f"shown-{runs}", pattern, runs, events)
     with _served(study.home) as (api, server):
-        from research.orchestration.flow_run import connect
-        from research.orchestration.session import ControllerSession
-        from research.orchestration.shown.rows import rows
+        from research.orchestration.prefect_api import connect
+        from research.orchestration.projection import ControllerSession
+        from research.orchestration.task_rows import rows
 
         controller = study.controller()
         controller.tick()

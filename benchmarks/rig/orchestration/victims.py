@@ -31,13 +31,13 @@ BRINGING_BACK: Final = ("Prefect's worker", "Prefect's server", "supervisor")
 OF_A_RUN: Final = ("evaluator", "client", "swarm server", "attempt", "shim")
 """Those whose death costs a run one of its tries."""
 KINDS: Final[dict[str, Callable[[Command], bool]]] = {
-    MAKER: _runs("swarm.backends.tiny.model"),
+    MAKER: _runs("swarm.backends.tiny_model"),
     "evaluator": _runs("swarm.environments", "evaluate"),
     "client": _runs("swarm.environments", "play"),
     "swarm server": _runs("swarm.server"),
-    "attempt": _runs("research.attempts.attempt"),
+    "attempt": _runs("research.runs.attempt"),
     "shim": lambda command: any(word.endswith("/sandboxes/shim.py") for word in command),
-    CONTROLLER: _runs("research.serving.sitting"),
+    CONTROLLER: _runs("research.orchestration.flow"),
     BRINGING_BACK[0]: _runs("prefect", "worker"),
     BRINGING_BACK[1]: _runs("prefect", "server"),
     BRINGING_BACK[2]: _runs("research", "up", "--work"),

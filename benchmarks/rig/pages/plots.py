@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from textwrap import fill
 from typing import Any
 
-from studies.report.parts.theme import arm_paint, canvas, paint, standalone, style, themed
+from studies.report.theme import arm_paint, canvas, paint, standalone, style, themed
 
 WIDTH = 640
 LINE = 44

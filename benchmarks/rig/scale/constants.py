@@ -15,7 +15,7 @@ from rig.scale.plays import Played
 from rig.scale.relay import Exchange
 
 CONTEXT_BYTES, SAMPLED_BYTES = 4, 16
-"""Of a stored token: its id; its id, log-prob and policy version (`swarm/store/tables/blobs.py`)."""
+"""Of a stored token: its id; its id, log-prob and policy version (`swarm/store/tables.py`)."""
 
 
 @dataclass(frozen=True, slots=True)

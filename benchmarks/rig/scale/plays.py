@@ -13,7 +13,8 @@ from rig.scale.relay import Exchange, Relay, over_socket, over_tcp
 from rig.scale.rows import Held, look
 from rig.serving.load import passage
 from rig.serving.servers import ServerProcess
-from sandboxes.gateway.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
+from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
+from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
 from swarm.job import Job
 

@@ -8,8 +8,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from swarm.backends.protocols import Batch, TrainEpisode, TrainRow
+from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job, TinyModel
+from swarm.timelines.node import TrainRow
 
 Dtype = Literal["float32", "bfloat16"]
 MODEL = TinyModel(hidden_size=256, layers=4, warm_start_steps=0)
@@ -17,7 +18,7 @@ MODEL = TinyModel(hidden_size=256, layers=4, warm_start_steps=0)
 
 def measured(folder: Path, dtype: Dtype, lora_rank: int = 0) -> dict[str, Any]:
     """Return bytes by file and by parameter of a checkpoint, and of the weights that are exported from it."""
-    from swarm.backends.exporting.folder import write_model
+    from swarm.backends.local.model_files import write_model
 
     job = Job(backend="local", model=MODEL, dtype=dtype, lora_rank=lora_rank, device="cpu", max_context=64)
     saved, to = folder / "saved", folder / "exported"

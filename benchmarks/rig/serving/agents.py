@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from swarm.client import AsyncSwarmClient
-from swarm.client.asynchronous import NamedTask
+from swarm.client.async_client import NamedTask
 from swarm.client.episode import Episode
 from swarm.errors import EngineUnavailable, EpisodeEnded, InvalidKey, LeaseLost, SwarmError, Throttled, Unreachable
 

@@ -18,7 +18,8 @@ from rig.serving.servers import ServerProcess
 from sandboxes import DockerSandbox, Handle, Limits, ProcessSandbox, SandboxSpec
 from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.gateway.gateway import PLACEHOLDER, PORTS, SERVER_PORT, Gateway, Upstream
+from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
+from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
 
 T = TypeVar("T")
 HERE = Path(__file__).parent

@@ -27,9 +27,10 @@ import uvicorn
 from fastapi import FastAPI, Request, Response
 
 from rig.serving.load import ANSWER, PROSE, passage
-from swarm.backends.fake.backend import FakeBackend, FakeEngine, FakeLearner, FakeRenderer, number_script
-from swarm.backends.protocols import Backend, Chunk, GenerationRequest, Renderer
+from swarm.backends.fake import FakeBackend, FakeEngine, FakeLearner, FakeRenderer, number_script
+from swarm.backends.protocols import Backend, Chunk, GenerationRequest
 from swarm.job import Job
+from swarm.rendering.messages import Renderer
 
 BOOT_S = 60.0
 SAID = passage(7, 240)
@@ -78,8 +79,8 @@ def prose_renderer() -> Renderer:
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    from swarm.backends.rendering.renderer import HFRenderer
-    from swarm.backends.tiny.tokenizer import CHAT_TEMPLATE, END, PAD, START
+    from swarm.backends.tiny_model import CHAT_TEMPLATE, END, PAD, START
+    from swarm.rendering.renderer import HFRenderer
 
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -19,10 +19,11 @@ from pathlib import Path
 
 from rig.training.training import Step, Trained
 from swarm.backends.local.backend import LocalBackend
-from swarm.backends.protocols import Backend, Batch, GenerationRequest, Message, Sampling, TrainEpisode
+from swarm.backends.protocols import Backend, Batch, GenerationRequest, Sampling, TrainEpisode
 from swarm.environments.base import Outcome, PlainEnvironment, Task, said
 from swarm.environments.registry import built_in
 from swarm.job import Job
+from swarm.rendering.messages import Message
 from swarm.timelines import CallTree, linear_rows
 
 

@@ -16,7 +16,7 @@ def made(environment: str, models: Path, spec: TinyModel | None = None) -> Path:
     spec = spec or TinyModel()
     subprocess.run(
         [
-            sys.executable, "-m", "swarm.backends.tiny.model", "--environment", environment, "--models", str(models),
+            sys.executable, "-m", "swarm.backends.tiny_model", "--environment", environment, "--models", str(models),
             "--spec", spec.model_dump_json(),
         ],
         check=True, cwd=BENCHMARKS, stdout=subprocess.DEVNULL,

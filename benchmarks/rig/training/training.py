@@ -29,7 +29,7 @@ import psutil
 
 from swarm.client import Agent, AsyncSwarmClient
 from swarm.environments.base import PlainEnvironment
-from swarm.environments.playing.play import agent_of
+from swarm.environments.play import agent_of
 from swarm.environments.registry import built_in
 from swarm.job import Job
 

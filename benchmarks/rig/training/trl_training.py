@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from rig.training.training import Step, Trained
-from swarm.backends.tiny.model import ensure_tiny
+from swarm.backends.tiny_model import ensure_tiny
 from swarm.environments.base import PlainEnvironment, PlainGame, Task, said
 from swarm.environments.registry import built_in
 from swarm.job import Job, TinyModel

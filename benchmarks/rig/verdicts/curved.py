@@ -33,16 +33,16 @@ from simlab.worlds.hidden_curves import (
 
 from research.design.power import planned_looks
 from rig.verdicts.planted import ALPHA, SD, Tally, judged, promised, rate_of
-from studies.checks.collapse import collapse, training_curve
+from studies.checks.training import collapse, training_curve
 from studies.metrics import Asked, Results, kind_named, kind_of
-from studies.metrics.kinds.schedules import LOOKS
-from studies.metrics.kinds.times import REACHED
+from studies.metrics.base import LOOKS
+from studies.metrics.builtin import REACHED
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price, Schedule
-from studies.records.design_parts import CollapseRule, Prediction
-from studies.records.run_data import Conditions
+from studies.records.procedure import CollapseRule, Prediction
+from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
-from studies.statistics.exact_rates import rate_seen
-from studies.verdicts.verdict import ArmData
+from studies.statistics.proportions import rate_seen
+from studies.verdicts.inputs import ArmData
 
 if TYPE_CHECKING:
     import numpy as np

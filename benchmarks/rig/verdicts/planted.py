@@ -17,15 +17,16 @@ from typing import Any, Literal, Protocol
 from simlab.measurement.scores import clopper_pearson
 
 from research.design.power import PowerAnalysis, planned_looks
-from studies.checks.collapse import collapse
-from studies.inquiry.ledger import stake_of_one_round
+from studies.checks.training import collapse
+from studies.records.alpha import stake_of_one_round
 from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, Price
-from studies.records.design_parts import CollapseRule, Look, Noise, Prediction
-from studies.records.run_data import Conditions, TrainingCurve
+from studies.records.procedure import CollapseRule, Look, Noise, Prediction
+from studies.records.runs import Conditions, TrainingCurve
 from studies.records.verdict import Equivalence, Verdict
 from studies.statistics.comparison import Test
-from studies.statistics.looks import spend
-from studies.verdicts.verdict import ArmData, judge
+from studies.statistics.sequential import spend
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
 
 SEED = 20261120
 ALPHA = 0.05

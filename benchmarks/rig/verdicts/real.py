@@ -27,9 +27,9 @@ from statistics import fmean, variance
 from typing import Any, Literal
 
 from rig.verdicts.planted import SD, Procedure, judged, rate_of, sign_said
-from studies.records.design_parts import Noise
+from studies.records.procedure import Noise
 from studies.records.verdict import Verdict
-from studies.verdicts.verdict import ArmData
+from studies.verdicts.inputs import ArmData
 
 DATA = Path(__file__).parents[2] / "data" / "atari_baselines.json"
 SEED = 20261122

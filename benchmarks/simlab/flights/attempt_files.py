@@ -18,11 +18,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from research.results.attempt_files import AttemptFolder, AttemptSpec
-from research.results.wandb_reader import TrackedRun, TrackingLate, TrackingUnreadable
+from research.runs.files import AttemptFolder, AttemptSpec
+from research.runs.wandb_log import TrackedRun, TrackingLate, TrackingUnreadable
 from simlab.worlds.world import Configuration, Played, World
 from studies.log.event_log import Clock
-from swarm.environments.playing.evaluate import rounds
+from swarm.environments.play import rounds
 from swarm.environments.registry import environments
 
 TRACKED = "tracked.json"

@@ -9,7 +9,7 @@ import hashlib
 from dataclasses import dataclass, fields
 from typing import Literal
 
-from research.results.attempt_files import AttemptSpec
+from research.runs.files import AttemptSpec
 
 Fault = Literal["none", "crash", "hang", "out_of_memory", "lost", "garbled", "lag", "duplicate"]
 

@@ -20,12 +20,12 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from research.controller.controller import StudyController
 from research.design.pricing import Pricing
 from research.errors import ResearchError
 from research.installation.home import Home
-from research.planner.protocol import Planner
-from research.rule_planner.planner import RulesPlanner
-from research.study.controller import StudyController
+from research.planners.protocol import Planner
+from research.planners.rules import RulesPlanner
 from sandboxes import SandboxError
 from simlab.flights.attempt_files import SIMULATED, Alter, SimTracker, unaltered
 from simlab.flights.clock import SimClock
@@ -33,8 +33,8 @@ from simlab.flights.faults import NO_FAULTS, Faults
 from simlab.flights.sandbox import SimSandbox
 from simlab.worlds.world import Scalar, World
 from studies import EventLog, EventType, StudyLog, StudyState
+from studies.errors import StudiesError
 from studies.log.fold import WORKED
-from studies.records.errors import StudiesError
 from studies.report import build_report
 from studies.report.build import Report
 from swarm.job import Job

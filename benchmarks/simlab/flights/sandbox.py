@@ -16,7 +16,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from research.results.attempt_files import AttemptFolder, AttemptSpec
+from research.runs.files import AttemptFolder, AttemptSpec
 from sandboxes import Exit, Handle, SandboxError, SandboxSpec
 from simlab.flights.attempt_files import (
     SIMULATED,

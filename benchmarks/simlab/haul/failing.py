@@ -13,12 +13,11 @@ from pathlib import Path
 from random import Random
 
 from research.errors import PlannerFailed
-from research.installation.disk import FULL_EXIT
-from research.planner.digest import Digest
-from research.planner.protocol import Check, Planner, PlannerTurn
-from research.results.attempt_files import AttemptSpec
-from research.results.failure_codes import DISK_FULL
-from research.results.wandb_reader import TrackedRun, TrackingLate
+from research.files import FULL_EXIT
+from research.planners.context import Digest
+from research.planners.protocol import Check, Planner, PlannerTurn
+from research.runs.files import AttemptSpec
+from research.runs.wandb_log import TrackedRun, TrackingLate
 from sandboxes import Handle, SandboxError, SandboxSpec
 from simlab.flights.attempt_files import SimTracker, SimulatedFiles
 from simlab.flights.clock import BEGIN
@@ -28,6 +27,7 @@ from simlab.haul.clock import HaulClock
 from simlab.haul.weather import Stretch, Weather
 from simlab.worlds.world import Played, World
 from studies import Event, EventLog, StoreError
+from studies.records.runs import DISK_FULL
 
 
 class Killed(BaseException):

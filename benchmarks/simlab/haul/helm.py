@@ -1,6 +1,6 @@
 """One controller of a voyage, with the shipped loop and lease: it waits for the lease, resumes, works, and ends.
 
-What ends a real controller ends this one (`research.study.session`, `research.study.driver`): a kill, a lost lease, a
+What ends a real controller ends this one (`research.controller.session`, `controller`): a kill, a lost lease, a
 planner that fails, which stops the study, and a disk or sandbox that cannot be had for longer than it is waited for.
 """
 
@@ -10,16 +10,15 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
+from research.controller.controller import PATIENCE_S, StudyController, TickResult
 from research.errors import BadTopic, DesignRefused, PlannerFailed
-from research.installation.disk import is_full
-from research.study.controller import StudyController, TickResult
-from research.study.driver import PATIENCE_S
+from research.files import is_full
 from sandboxes import SandboxError
 from simlab.haul.clock import HaulClock
 from simlab.haul.failing import FailingLog, Killed
 from studies import ControllerLeaseLost, EventType, LeaseHeld, StoreError, StudyLog, StudyState
 from studies.log.fold import WORKED
-from studies.log.leases import Challenge, ControllerLease, ControllerLeases, Holder
+from studies.log.locks import Challenge, ControllerLease, ControllerLeases, Holder
 
 MakeController = Callable[[FailingLog, Callable[[], None]], StudyController]
 """Makes a controller that writes to a log and asks before anything it does whether it may."""

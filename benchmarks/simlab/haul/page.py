@@ -1,16 +1,16 @@
 """Stands for a flow run's page: a state that people click on and the study's view sets; its server may forget.
 
-What follows from a click is decided by the shipped rule (`research.orchestration.reconcile`) and carried out by the
+What follows from a click is decided by the shipped rule (`research.orchestration.prefect_api`) and carried out by the
 shipped requests, as the view does it; the page and its server are fake, and whoever clicks is a plan.
 """
 
 from __future__ import annotations
 
-from research.orchestration.reconcile import Activity, UserAction, activity, reconcile
-from research.study.controller import stopping
-from research.study.stop import request_continue, request_pause
+from research.controller.controller import stopping
+from research.controller.interventions import request_continue, request_pause
+from research.orchestration.prefect_api import Activity, UserAction, activity, reconcile
 from studies import EventLog, StudyLog, StudyState
-from studies.log.study_log import Change
+from studies.log.event_log import Change
 
 CANCELLED = "cancelled in the simulated UI"
 

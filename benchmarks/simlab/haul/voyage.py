@@ -16,9 +16,9 @@ from pathlib import Path
 from random import Random
 from typing import TypeVar
 
+from research.controller.controller import StudyController, TickResult
 from research.installation.home import Home
-from research.orchestration.reconcile import UserAction
-from research.study.controller import StudyController, TickResult
+from research.orchestration.prefect_api import UserAction
 from simlab.flights.flight import POLL_S, Flight, board, make_controller
 from simlab.haul.clock import HaulClock
 from simlab.haul.failing import FailingLog, FailingPlanner, FailingSandbox, FailingTracker, Troubles

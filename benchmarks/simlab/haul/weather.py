@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Literal, NamedTuple, get_args
 
-from research.results.attempt_files import AttemptSpec
+from research.runs.files import AttemptSpec
 from simlab.flights.faults import NO_FAULTS, Fault, Faults, Rates
 
 HOUR_S = 3600.0

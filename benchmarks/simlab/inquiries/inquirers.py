@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from research.planner.digest import Digest
-from research.planner.inquiry import ClaimFacts, InquiryFacts
-from research.planner.protocol import Check, PlannerTurn
+from research.planners.context import Digest
+from research.planners.history import ClaimFacts, InquiryFacts
+from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import Action, Conclude, Constant, Propose, ProposeDesign, ProposedHypothesis
 from research.proposals.arms import Scalar
 from simlab.planners.simulated import LIE, first_accepted, hypothesis

@@ -18,8 +18,8 @@ from functools import partial
 from statistics import fmean
 from typing import Any
 
-from research.findings.recipe import recipe_of
-from research.planner.protocol import Planner
+from research.design.recipe import recipe_of
+from research.planners.protocol import Planner
 from simlab.flights.clock import SimClock
 from simlab.flights.flight import Flight, FlightResult, board, resume, rules, scratch
 from simlab.flights.records import claims_of, place_of
@@ -34,7 +34,7 @@ from simlab.searches.until_significant import UntilSignificant
 from simlab.suites.regret import SEEDS_APART, MethodResult, Truth
 from simlab.worlds.families import NOTHING, drawn, names
 from simlab.worlds.world import Configuration, MainEffect, Planted, Scalar
-from studies.records.screen_claims import control_values
+from studies.records.statements import control_values
 
 NAME = "rivals"
 QUESTION = "At equal run-hours, does an inquiry end nearer the best than other ways to go on, and claim less?"

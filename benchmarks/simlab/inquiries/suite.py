@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from typing import Any, Literal
 
-from research.planner.protocol import Planner
+from research.planners.protocol import Planner
 from simlab.flights.clock import SimClock
 from simlab.flights.flight import Flight, FlightResult, fly, rules
 from simlab.flights.killing import fly_killed
@@ -28,7 +28,7 @@ from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, counted, mean, share
 from simlab.worlds.world import Collapse, Effect, JointEffect, MainEffect, Planted, Scalar
 from studies import StudyState
-from studies.inquiry.ledger import ALPHA
+from studies.records.alpha import ALPHA
 
 NAME = "inquiries"
 QUESTION = "Does an inquiry of several rounds claim more falsehoods for having asked on?"

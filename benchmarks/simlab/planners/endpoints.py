@@ -10,8 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from research.llm_planner.endpoint import EndpointError, short
-from research.llm_planner.planner import LlmPlanner
+from research.planners.llm import EndpointError, LlmPlanner, short
 from research.proposals.arms import value_text
 from simlab.flights.clock import SimClock
 from simlab.planners.simulated import ENVIRONMENT, LIE, forbidden

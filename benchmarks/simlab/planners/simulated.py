@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from pydantic import ValidationError
 
 from research.errors import DesignRefused
-from research.planner.digest import Digest
-from research.planner.protocol import Check, PlannerTurn
+from research.planners.context import Digest
+from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import (
     MOST_SEEDS,
     Action,

@@ -1,8 +1,8 @@
 """The shipped way to search, without a study around it: lock, screen, confirm, look, judge, decide, on a world.
 
 Promises. Every step is done by the function that a study does it by: the usual screen
-(`research.design.screen_defaults`), its asking and its halving (`research.screening`), the arms and claims that follow
-(`studies.records.screen_claims`), looks, verdicts and the decision table. Only what is around them is left out
+(`research.design.comparison`), its asking and its halving (`research.screening`), the arms and claims that follow
+(`studies.records.statements`), looks, verdicts and the decision table. Only what is around them is left out
 (events, processes, budgets in wall clock, A/A runs), so that thousands of worlds are searched in minutes. Screening
 runs show the search tasks alone; claims rest on fresh seeds.
 
@@ -17,18 +17,20 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
 
+from research.design.comparison import CONFIRMED, default_screen, default_seeds
 from research.design.power import planned_looks
-from research.design.screen_defaults import CONFIRMED, default_screen, default_seeds
+from research.design.samplers import control_values
+from research.design.screening import cut_short, due, next_candidate, select
 from research.proposals.decisions import decide, rules_for
-from research.screening import control_values, cut_short, due, next_candidate, select
 from simlab.searches.run_budget import RunBudget, SearchClaim, SearchOutcome
 from simlab.worlds.world import Configuration, World, grid
-from studies.inquiry.ledger import stake_of_one_round
+from studies.records.alpha import stake_of_one_round
 from studies.records.design import Arm, Budget, Design, Metric, Price
-from studies.records.design_parts import Knob, Promise, Screen
-from studies.records.screen_claims import claims, confirmed_arms, effective
+from studies.records.procedure import Knob, Promise, Screen
+from studies.records.statements import claims, confirmed_arms, effective
 from studies.records.verdict import Verdict
-from studies.verdicts.verdict import ArmData, judge
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
 
 EFFECT = 0.10
 """The smallest effect of interest, and the margin of equivalence."""

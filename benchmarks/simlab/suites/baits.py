@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Literal
 
-from research.results.attempt_files import AttemptSpec
+from research.runs.files import AttemptSpec
 from simlab.flights.attempt_files import SimulatedFiles, evaluation
 from simlab.flights.cases import CaseResult, TemptingCase, score
 from simlab.flights.flight import Flight
@@ -41,7 +41,7 @@ class Confound:
     side: Side = "treatment"
     bonus: float = BONUS
     seen: Mapping[str, Any] = field(default_factory=dict)
-    """What the attempt sees of it, by the names of `research.results.attempt_files.ObservedConditions`."""
+    """What the attempt sees of it, by the names of `research.runs.files.ObservedConditions`."""
     logged: Mapping[str, float] = field(default_factory=dict)
     """Factors on what the tracker logs of it in each step, or the value where it logs 0."""
     how: str = ""

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from research.durations import parse_budget
+from research.text import parse_budget
 from simlab.flights.flight import Flight, fly_in, scratch
 from simlab.flights.records import FlightRecord, flown, record
 from simlab.measurement.outcome import SuiteOutcome

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from research.planner.protocol import Planner
+from research.planners.protocol import Planner
 from simlab.flights.clock import SimClock
 from simlab.flights.flight import Flight, rules
 from simlab.flights.records import FlightRecord, FlownClaim, flown

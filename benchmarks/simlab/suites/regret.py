@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from research.design.screen_defaults import CONFIRMED, default_screen, default_seeds
+from research.design.comparison import CONFIRMED, default_screen, default_seeds
 from simlab.measurement.outcome import SuiteOutcome
 from simlab.measurement.pool import Progress, silent, work
 from simlab.measurement.scores import Bar, Measured, mean, share
@@ -29,7 +29,7 @@ from simlab.worlds.families import NOTHING, drawn, names
 from simlab.worlds.landscape import names as landscapes
 from simlab.worlds.recorded import Recorded
 from simlab.worlds.world import Configuration, Planted, World, best
-from studies.records.design_parts import Knob
+from studies.records.procedure import Knob
 
 NAME = "regret"
 QUESTION = "At equal run-hours, who ends nearer the best, whose claims are true, and what does a right answer cost?"

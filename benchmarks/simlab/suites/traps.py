@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from research.results.attempt_files import AttemptSpec
+from research.runs.files import AttemptSpec
 from simlab.flights.attempt_files import SimulatedFiles, evaluation, sha256, text_of
 from simlab.flights.cases import CaseResult, TemptingCase, score
 from simlab.flights.faults import Faults, Rates

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from swarm.backends.importing import importing
-from swarm.backends.protocols import BackendError, Message
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel, TinyModel
 from swarm.models import model_place, require_model_folder
+from swarm.rendering.messages import BackendError, Message
 
 if TYPE_CHECKING:
-    from swarm.backends.local.generating.engine import LocalEngine
-    from swarm.backends.local.learning.learner import LocalLearner
-    from swarm.backends.local.model.policy import Policy
-    from swarm.backends.rendering.renderer import HFRenderer
+    from swarm.backends.local.engine import LocalEngine
+    from swarm.backends.local.learner import LocalLearner
+    from swarm.backends.local.policy import Policy
+    from swarm.rendering.renderer import HFRenderer
 
 
 PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
@@ -110,7 +110,7 @@ class LocalBackend:
 
     def weights(self) -> str | None:
         """Return the sha256 of the module that engine and learner share."""
-        from swarm.backends.local.provenance import serving_hash
+        from swarm.backends.local.loading import serving_hash
 
         return serving_hash(self.policy.model)
 
@@ -132,15 +132,14 @@ def _load(job: Job, models: Path) -> _Parts:
 
     from transformers.utils.logging import disable_progress_bar
 
-    from swarm.backends.local.generating.batcher import Batcher
-    from swarm.backends.local.generating.eager_check import check_rows, check_slots
-    from swarm.backends.local.generating.engine import LocalEngine
-    from swarm.backends.local.learning.learner import LocalLearner
-    from swarm.backends.local.model.cache_shape import slots_within
-    from swarm.backends.local.model.loading import load_policy
-    from swarm.backends.local.provenance import provenance
-    from swarm.backends.rendering.guides import Guides, can_guide, load_tokenizer
-    from swarm.backends.rendering.renderer import load_renderer
+    from swarm.backends.local.batcher import Batcher
+    from swarm.backends.local.engine import LocalEngine
+    from swarm.backends.local.kv_cache import slots_within
+    from swarm.backends.local.learner import LocalLearner
+    from swarm.backends.local.loading import load_policy, provenance
+    from swarm.backends.local.reference import check_rows, check_slots
+    from swarm.rendering.grammars import Guides, can_guide, load_tokenizer
+    from swarm.rendering.renderer import load_renderer
 
     disable_progress_bar()
     folder = base_model(job, models)
@@ -169,7 +168,7 @@ def base_model(job: Job, models: Path) -> Path:
     """Return the folder of the model that the job's training begins with, made if need be; raise BackendError."""
     if job.start_from is None:
         return _named_model(job, models)
-    from swarm.backends.local.model.beginning import require_beginning
+    from swarm.backends.local.loading import require_beginning
 
     start, bare = model_place(job.start_from, models), job.model.model_copy(update={"warm_start_steps": 0})
     require_beginning(start, _named_model(job.model_copy(update={"model": bare}), models))
@@ -178,7 +177,7 @@ def base_model(job: Job, models: Path) -> Path:
 
 def _named_model(job: Job, models: Path) -> Path:
     if isinstance(job.model, TinyModel):
-        from swarm.backends.tiny.model import ensure_tiny, require_context
+        from swarm.backends.tiny_model import ensure_tiny, require_context
 
         require_context(job.max_context)  # before its making, which takes a while
         try:
@@ -190,7 +189,7 @@ def _named_model(job: Job, models: Path) -> Path:
     except InvalidRequest as error:
         raise BackendError(str(error)) from error
     if job.model.warm_start_steps:
-        from swarm.backends.imitation.model import ensure_imitated
+        from swarm.backends.local.warm_start import ensure_imitated
 
         try:
             return ensure_imitated(job, models, _log_warm_start)

@@ -17,19 +17,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from swarm.backends.protocols import BackendError
-from swarm.backends.verl.generating.draws import Draws
+from swarm.backends.verl.engine import Draws
 from swarm.job import Job, PathModel
-from swarm.verl_fields import VerlFields
+from swarm.rendering.messages import BackendError
+from swarm.verl_config import VerlFields
 
 _log = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
-    from swarm.backends.algorithms.sides import Disputed, ReplicaSaid
-    from swarm.backends.rendering.renderer import HFRenderer
+    from swarm.algorithms.mismatch import Disputed, ReplicaSaid
     from swarm.backends.verl.cluster import Cluster
-    from swarm.backends.verl.generating.engine import ReplicatedEngine
-    from swarm.backends.verl.learning.learner import VerlLearner
+    from swarm.backends.verl.engine import ReplicatedEngine
+    from swarm.backends.verl.learner import VerlLearner
+    from swarm.rendering.renderer import HFRenderer
 
 PROBS_TOLERANCE: Final = {"float32": 1e-3, "bfloat16": 0.1}
 """Largest accepted difference of a sampled token's two probabilities, by element type, as the local backend's."""
@@ -172,9 +172,9 @@ def _prepared(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
 
     quiet_and_closed((job.verl or VerlFields()).address)  # before anything imports Ray
     from swarm.backends.local.backend import base_model
-    from swarm.backends.rendering.renderer import load_renderer
-    from swarm.backends.verl.generating.engines.vllm import check as check_vllm
-    from swarm.backends.verl.learning.adapter import check as check_verl
+    from swarm.backends.verl.adapter import check as check_verl
+    from swarm.backends.verl.vllm import check as check_vllm
+    from swarm.rendering.renderer import load_renderer
 
     _log.info("event=versions verl=%r engine=%r", check_verl(), check_vllm())
     folder = base_model(job, models)
@@ -182,8 +182,8 @@ def _prepared(job: Job, models: Path) -> tuple[Path, HFRenderer, Cluster]:
 
 
 def _learner(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> VerlLearner:
-    from swarm.backends.verl.critic.learner import CriticLearner
-    from swarm.backends.verl.learning.learner import VerlLearner
+    from swarm.backends.verl.critic import CriticLearner
+    from swarm.backends.verl.learner import VerlLearner
 
     fields, options = cluster.fields, cluster.for_rank
     kind = CriticLearner if fields.named.has_critic else VerlLearner
@@ -191,8 +191,8 @@ def _learner(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> V
 
 
 def _engine(job: Job, folder: Path, cluster: Cluster, draws: Draws | None) -> ReplicatedEngine:
-    from swarm.backends.verl.generating.engines.spec import ReplicaSpec
-    from swarm.backends.verl.generating.making import make_engine
+    from swarm.backends.verl.engine import make_engine
+    from swarm.backends.verl.types import ReplicaSpec
 
     fields = cluster.fields
     spec = ReplicaSpec(
@@ -231,7 +231,7 @@ def _turn(learner: VerlLearner, engine: ReplicatedEngine) -> Iterator[None]:
 def _asked(engine: ReplicatedEngine, rows: Sequence[Disputed]) -> dict[int, ReplicaSaid]:
     import torch
 
-    from swarm.backends.algorithms.sides import OPINION_S, ReplicaSaid
+    from swarm.algorithms.mismatch import OPINION_S, ReplicaSaid
 
     found: dict[int, ReplicaSaid] = {}
     for number, said in engine.scored([row.ids.tolist() for row in rows], OPINION_S / 2).items():
@@ -256,6 +256,6 @@ async def _ended(cluster: Cluster, engine: ReplicatedEngine | None, learner: Ver
 def _hash_of(learner: VerlLearner) -> str:
     import ray
 
-    from swarm.backends.local.provenance import ordered_hash
+    from swarm.backends.local.loading import ordered_hash
 
     return ordered_hash((pair for bucket in learner.exported() for pair in ray.get(bucket).items()), zero=0)

@@ -1,4 +1,16 @@
-"""The Ray cluster of one training: joined or started, counted before anything is placed on it, left at the end.
+"""Join or start Ray, placement, check.
+
+GPUs that a rank and a replica share: Ray keeps one for each pair, and both of the pair see it as their only one.
+
+Promises: GPUs are waited for within a bound, and kept for nobody else until they are freed. Ray counts halves of a GPU
+and bounds no memory: who shares one takes turns. Knows nothing of what is placed.
+
+`python -m swarm.backends.verl.cluster`: would a job's training find what it needs here, without starting it?
+
+Promises: nothing is trained, loaded or placed; each thing that is looked at is one line, and what is missing says what
+to do. Exit code 0 where all is there, 2 where something is missing.
+
+The Ray cluster of one training: joined or started, counted before anything is placed on it, left at the end.
 
 Promises: nothing is waited for without a bound; what is missing is one line that says where to change it; a Ray that
 was started here ends with the training, one that was joined goes on. Ray sends no telemetry.
@@ -6,7 +18,9 @@ was started here ends with the training, one that was joined goes on. Ray sends 
 
 from __future__ import annotations
 
+import argparse
 import contextlib
+import json
 import logging
 import os
 import secrets
@@ -15,18 +29,163 @@ import stat
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
 import psutil
 
-from swarm.backends.protocols import BackendError
-from swarm.backends.verl.bundles import Bundles
-from swarm.backends.verl.processes.one_thread import OneThread
-from swarm.backends.verl.processes.surroundings import needed_alone
-from swarm.job import Job
-from swarm.verl_fields import VerlFields
+from swarm.backends.verl import vllm
+from swarm.backends.verl.processes import OneThread, needed_alone
+from swarm.backends.verl.vllm import head_size
+from swarm.errors import InvalidRequest
+from swarm.job import Job, TinyModel
+from swarm.models import model_place, require_model_folder
+from swarm.rendering.messages import BackendError
+from swarm.verl_config import VerlFields
+
+FREE_S: Final = 120.0
+"""Seconds within which so many GPUs must be free."""
+
+
+class Bundles:
+    """A placement group of Ray's with a bundle of one GPU for each pair."""
+
+    def __init__(self, count: int, seconds: float = FREE_S) -> None:
+        """Keep so many GPUs, on as few nodes as have room; BackendError where they are not free within `seconds`."""
+        from ray.util.placement_group import placement_group
+
+        self._group = placement_group([{"GPU": 1}] * count, strategy="PACK")
+        if not self._group.wait(seconds):
+            self.free()
+            raise BackendError(
+                f"verl.colocated: expected {count} GPUs that are free in the Ray cluster within {seconds:.0f} s, found "
+                "too many taken: end what else is on it, or lower verl.trainers and verl.replicas"
+            )
+
+    def options(self, number: int) -> dict[str, Any]:
+        """Return Ray's options of an actor on half of the GPU of a pair; cores are shared, not counted."""
+        from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+        strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=number)
+        return {"num_cpus": 0, "num_gpus": 0.5, "scheduling_strategy": strategy}
+
+    def free(self) -> None:
+        """Give the GPUs back, and end what is still on them."""
+        from ray.util.placement_group import remove_placement_group
+
+        remove_placement_group(self._group)
+
+
+@dataclass(frozen=True, slots=True)
+class Looked:
+    """One thing that was looked at: whether it is there, and what was found or is to be done."""
+
+    what: str
+    there: bool
+    said: str
+
+
+def looked(job: Job, models: Path) -> list[Looked]:
+    """Return what a training of the job would find here, in the order in which it would ask."""
+    checks: Sequence[tuple[str, Callable[[], str]]] = (
+        ("python", lambda: f"{sys.version.split()[0]} at {sys.executable}"),
+        ("verl", _verl),
+        ("vllm", vllm.check),
+        ("ray", lambda: f"{version('ray')}, {_where(job)}"),
+        ("devices", lambda: _devices(job)),
+        ("model", lambda: _model(job, models)),
+    )
+    return [_tried(what, look) for what, look in checks]
+
+
+def _tried(what: str, look: Callable[[], str]) -> Looked:
+    try:
+        return Looked(what, True, look())
+    except (BackendError, InvalidRequest) as error:
+        return Looked(what, False, str(error))
+    except (ImportError, PackageNotFoundError) as error:
+        return Looked(what, False, f"{error}; install ajet[verl] as docs/cluster.md says")
+    except (OSError, RuntimeError, KeyError) as error:  # what packages raise where a driver or a library is not theirs
+        return Looked(what, False, f"{type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+def _verl() -> str:
+    from swarm.backends.verl.adapter import check
+
+    return check()
+
+
+def _fields(job: Job) -> VerlFields:
+    return job.verl or VerlFields()
+
+
+def _where(job: Job) -> str:
+
+    address = _fields(job).address
+    if address is None:
+        return "to be started on this machine"
+    require_reachable(address)
+    return f"answers at {address}"
+
+
+def _devices(job: Job) -> str:
+    import torch
+
+    fields = _fields(job)
+    if fields.address is not None:
+        return f"{fields.devices} for {fields.placed}; the cluster is asked for them when the training starts"
+    if device_of(job) == "cpu":
+        return f"cpu: {fields.placed}, on {job.dtype}; for trying out, not for speed"
+    if (found := torch.cuda.device_count()) < fields.devices:
+        raise BackendError(f"expected {fields.devices} GPUs for {fields.placed}, found {found} here: {fewer(fields)}")
+    return f"{fields.devices} GPUs for {fields.placed}"
+
+
+def _model(job: Job, models: Path) -> str:
+    if isinstance(job.model, TinyModel):
+        vllm.require_heads(job.model.head_size, "a tiny model", _device(job))
+        return "made on the spot"
+    require_model_folder(folder := model_place(job.model.path, models))
+    architecture = vllm.require_architecture(folder)
+    if _fields(job).named.has_critic:
+        _require_critic(folder)
+    vllm.require_heads(head_size(folder), str(folder), _device(job))
+    return f"{architecture} in {folder}"
+
+
+def _require_critic(folder: Path) -> None:
+    from transformers import AutoConfig
+
+    from swarm.backends.verl.critic import require_critic
+
+    require_critic(AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False))
+
+
+def _device(job: Job) -> str:
+    """Return what this machine computes on; a cluster elsewhere says so when it is joined."""
+
+    return "cuda" if _fields(job).address is not None else device_of(job)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print what was looked at; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m swarm.backends.verl.cluster", description=__doc__)
+    parser.add_argument("--job", default="{}", help="the job as JSON")
+    parser.add_argument("--models", type=Path, required=True, help="folder of models")
+    parser.add_argument("--json", action="store_true", help="machine-readable output")
+    options = parser.parse_args(arguments)
+    job = Job.recorded(options.job)
+    found = looked(job, options.models)
+    if options.json:
+        print(json.dumps([asdict(each) for each in found]))  # noqa: T201
+    else:
+        for each in found:
+            print(f"{'ok     ' if each.there else 'missing'}  {each.what:<8} {each.said}")  # noqa: T201
+    return 0 if all(each.there for each in found) else 2
+
 
 _log = logging.getLogger(__name__)
 REACH_S: Final = 10.0
@@ -349,3 +508,7 @@ def require_reachable(address: str) -> None:
             f"expected a Ray cluster at {address}, found none that answers ({error.strerror or error}): start it there "
             f"with `ray start --head --port {port}`, or leave verl.address out to start one here"
         ) from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from research.agents import files as agent_files
-from research.agents.files import AgentFiles, BadAgent
+from research.agents import request as agent_files
+from research.agents.request import AgentFiles, BadAgent
 
 CODE = "def agent(episode):\n    return 1.0\n"
 

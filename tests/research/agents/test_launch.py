@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.agents.files import AgentFiles
 from research.agents.launch import container_spec, in_process
-from research.agents.request import AgentRequest, Confinement, PlayedServer
-from research.agents.restarts import FIRST_WAIT_S, HEALTHY_S, MOST_IN_VAIN, MOST_WAIT_S, RestartPolicy, why_again
-from research.agents.run import hear
+from research.agents.request import AgentFiles, AgentRequest, Confinement, PlayedServer
+from research.agents.run import FIRST_WAIT_S, HEALTHY_S, MOST_IN_VAIN, MOST_WAIT_S, RestartPolicy, hear, why_again
 from sandboxes import Exit
 from sandboxes.docker.archive import check
-from sandboxes.gateway.destinations import Destination
+from sandboxes.gateway.egress import Destination
 from swarm.environments import Task, registry
 from tests.swarm.environments.test_brought import brought_in
 

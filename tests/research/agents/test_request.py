@@ -19,7 +19,7 @@ from research.agents.request import (
     variables_of,
 )
 from research.installation.home import Home
-from research.servers.names import BadServer
+from research.installation.servers import BadServer
 from swarm.environments import Task
 from swarm.job import Job
 from swarm.server import Keys

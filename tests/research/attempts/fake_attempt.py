@@ -7,12 +7,11 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Any, Self
 
-from research.attempts.attempt import Attempt
-from research.attempts.processes import DIED
-from research.attempts.workers import Account, evaluation_of
 from research.files import write_json
-from research.results.attempt_files import AttemptFolder, AttemptSpec, Role
-from swarm.environments.playing.during import EvaluationsFile
+from research.runs.attempt import Attempt
+from research.runs.files import AttemptFolder, AttemptSpec, Role
+from research.runs.workers import DIED, Account, evaluation_of
+from swarm.environments.play import EvaluationsFile
 from swarm.errors import Unreachable
 from swarm.job import Job
 from swarm.wire import EpisodeList, ServerState, Status

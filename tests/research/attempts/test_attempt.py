@@ -14,20 +14,18 @@ from types import SimpleNamespace
 
 import pytest
 
-from research.attempts.attempt import Attempt, main
-from research.attempts.monitor import TrainingMonitor
-from research.attempts.processes import ProcessGroup
-from research.attempts.workers import ProcessWorkers
 from research.errors import NotIsolated
 from research.files import read_json, write_json
-from research.installation.model_folder import model_folder
-from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec
-from research.results.during import read_during
-from research.results.failure_codes import MODEL_CHANGED, TRAINING_NAN, AttemptFailed
-from research.results.wandb_reader import TrackedRun
+from research.installation.base_job import model_folder
+from research.runs.attempt import Attempt, main
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec, read_during
+from research.runs.wandb_log import TrackedRun
+from research.runs.watchdog import TrainingMonitor
+from research.runs.workers import ProcessGroup, ProcessWorkers
 from studies.metrics import Asked
-from studies.metrics.kinds.transfer import Transfer
-from studies.records.design_parts import Watchdog
+from studies.metrics.builtin import Transfer
+from studies.records.procedure import Watchdog
+from studies.records.runs import MODEL_CHANGED, TRAINING_NAN, AttemptFailed
 from swarm.wire import ServerState, Status
 from tests.research.attempts.fake_attempt import FakeAttempt, Play, evaluate, for_ever, train
 from tests.research.factories import edit, make_order, with_run, with_schedule
@@ -39,8 +37,8 @@ SCHEDULED = with_schedule(ORDER, every=2, episodes=8)
 
 @pytest.fixture(autouse=True)
 def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("research.attempts.attempt.AsyncSwarmClient", lambda server, token: server)
-    monkeypatch.setattr("research.attempts.attempt.POLL_S", 0.001)
+    monkeypatch.setattr("research.runs.attempt.AsyncSwarmClient", lambda server, token: server)
+    monkeypatch.setattr("research.runs.attempt.POLL_S", 0.001)
 
 
 @pytest.fixture
@@ -267,7 +265,7 @@ def test_whoever_is_told_to_end_again_and_again_ends_all_that_plays_and_leaves_n
             os.kill(os.getpid(), signal.SIGTERM)
             await asyncio.sleep(0.01)
 
-    monkeypatch.setattr("research.attempts.attempt.Attempt", partial(FakeAttempt, client=play))
+    monkeypatch.setattr("research.runs.attempt.Attempt", partial(FakeAttempt, client=play))
     write_json(folder.spec, ORDER.model_dump(mode="json"))
     monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
     assert main() == 128 + signal.SIGTERM
@@ -279,7 +277,7 @@ def test_whoever_is_told_to_end_again_and_again_ends_all_that_plays_and_leaves_n
 def test_the_outcome_of_an_attempt_is_written_and_told_by_its_exit_code(
     folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, client: Play, code: int
 ) -> None:
-    monkeypatch.setattr("research.attempts.attempt.Attempt", partial(FakeAttempt, client=client))
+    monkeypatch.setattr("research.runs.attempt.Attempt", partial(FakeAttempt, client=client))
     write_json(folder.spec, ORDER.model_dump(mode="json"))
     monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
     assert main() == code
@@ -302,7 +300,7 @@ def test_an_order_that_is_none_is_refused_in_one_line(
 async def test_a_server_that_cannot_start_is_a_failed_boot_with_its_last_words(
     folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, script: str, how: str
 ) -> None:
-    monkeypatch.setattr("research.attempts.attempt.python_of", lambda backend: program(folder, script))
+    monkeypatch.setattr("research.runs.attempt.python_of", lambda backend: program(folder, script))
     reason = await refused(Attempt(folder, ORDER), "boot_failed")
     assert (how in reason, "another server runs" in reason) == (True, "echo" in script)
 
@@ -367,7 +365,7 @@ async def test_a_process_that_goes_on_writing_hides_no_reason_why_the_attempt_en
         if not ignore_errors:
             raise OSError(39, "Directory not empty")
 
-    monkeypatch.setattr("research.attempts.workers.shutil.rmtree", written_meanwhile)
+    monkeypatch.setattr("research.runs.workers.shutil.rmtree", written_meanwhile)
     folder.given("client").mkdir(parents=True)
     workers = ProcessWorkers(ProcessGroup(folder.path), folder, ORDER, "", "")
     with pytest.raises(AttemptFailed) as failed:

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from research.attempts.launcher import LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR
-from research.attempts.workers import playing
 from research.errors import BadModel
 from research.files import read_json
-from research.installation.model_folder import model_folder
-from research.results.attempt_files import LEAST_SILENCE_S, AttemptFolder, AttemptSpec
+from research.installation.base_job import model_folder
+from research.runs.files import LEAST_SILENCE_S, AttemptFolder, AttemptSpec
+from research.runs.launcher import LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR
+from research.runs.workers import playing
 from studies import EventType
 from studies.records.design import Design, Price
-from swarm.client.asynchronous import EPISODE_TIMEOUT_S
+from swarm.client.async_client import EPISODE_TIMEOUT_S
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import base_job, design
 from tests.research.model_folders import model_at

@@ -18,32 +18,31 @@ from typing import Any, cast
 
 import pytest
 
-from research.attempts.attempt import Attempt
-from research.attempts.cleanup import reaping
-from research.attempts.containers import (
+from research.isolation.access_policy import AccessPolicy
+from research.isolation.mode import EngineThread, Sandboxing
+from research.runs.attempt import Attempt
+from research.runs.collect import collect
+from research.runs.files import AttemptFolder, AttemptSpec, Role, read_during
+from research.runs.resume import reaping
+from research.runs.workers import (
     FAILURES,
     ContainerWorker,
+    ManagedProcess,
+    ProcessGroup,
     container_spec,
     engine_failures,
     take_evaluation,
     take_evaluations,
     tasks_of,
 )
-from research.attempts.processes import ManagedProcess, ProcessGroup
-from research.isolation.access_policy import AccessPolicy
-from research.isolation.engine_thread import EngineThread
-from research.isolation.mode import Sandboxing
-from research.results.attempt_files import AttemptFolder, AttemptSpec, Role
-from research.results.collect import collect
-from research.results.during import read_during
-from research.results.failure_codes import ENGINE_GONE, INVALID_CODES, AttemptFailed
 from sandboxes import ContainerHandle, DockerSandbox, Exit, SandboxError, SandboxSpec
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.gateway.gateway import Gateway
 from sandboxes.images import Image
 from studies.metrics import Asked
-from studies.metrics.kinds.transfer import Transfer
-from studies.records.design_parts import Watchdog
+from studies.metrics.builtin import Transfer
+from studies.records.procedure import Watchdog
+from studies.records.runs import ENGINE_GONE, INVALID_CODES, AttemptFailed
 from tests.research.attempts.trials import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
 from tests.research.factories import with_run, with_schedule
 
@@ -129,7 +128,7 @@ def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(
     handle = trial.launch(trial.order(steps=FOREVER))
     eventually(lambda: trial.at("train", step=1), "training has begun")
     other = trial.containers.run(dataclasses.replace(sleeper(trial), name="other", labels={"study": "s2", "role": "x"}))
-    (pid,) = trial.pids("research.attempts.attempt")
+    (pid,) = trial.pids("research.runs.attempt")
     os.kill(pid, signal.SIGKILL)
     eventually((trial.path / "sandboxes" / "attempt" / "exit.json").exists, "the shim says that it ended")
     assert set(trial.running()) == {"x"}, "and nothing of any other attempt"

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from research.attempts.episode_audit import Replayed, frames_of, replay
-from swarm.backends.fake.backend import Script, number_script
+from research.runs.provenance import Replayed, frames_of, replay
+from swarm.backends.fake import Script, number_script
 from swarm.client import Agent, AsyncSwarmClient, Episode
 from swarm.environments.base import Outcome, Split, said
-from swarm.environments.playing.play import agent_of
+from swarm.environments.play import agent_of
 from swarm.environments.registry import get_environment
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.swarm.server.support import eventually, job, serving
@@ -174,7 +174,7 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = get_environment("arith")
-    monkeypatch.setattr("research.attempts.episode_audit._LISTED", 80)
+    monkeypatch.setattr("research.runs.provenance._LISTED", 80)
     given_up: list[str] = []
 
     async def flooding(episode: Episode[Any]) -> Outcome:
@@ -185,7 +185,7 @@ async def test_training_hidden_behind_a_flood_of_episodes_that_were_given_up_is_
 
     result = await found(tmp_path, "arith", flooding)
     assert "given up" in str(result.complaint())
-    monkeypatch.setattr("research.attempts.episode_audit._LISTED", 1000)
+    monkeypatch.setattr("research.runs.provenance._LISTED", 1000)
     honest = await found(tmp_path / "other", "arith", flooding)
     assert honest.complaint() is None, "where all are listed, those given up hide nothing"
 

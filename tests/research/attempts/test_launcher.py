@@ -16,11 +16,11 @@ import pytest
 from research.design.pricing import locked_price, observed_seconds, price_of
 from research.files import read_json
 from research.isolation.mode import UNISOLATED, Isolation, Sandboxing
-from research.results.alarms import NOT_FINITE
-from research.results.attempt_files import AttemptFolder, AttemptProgress, AttemptSpec
-from research.results.wandb_reader import TrackedRun, TrackingLate
+from research.runs.files import AttemptFolder, AttemptProgress, AttemptSpec
+from research.runs.wandb_log import TrackedRun, TrackingLate
 from sandboxes import SandboxError
 from studies import EventLog, EventType, RunState, StudyState
+from studies.checks.alarms import NOT_FINITE
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import base_job, design
 from tests.research.factories import edit
@@ -261,7 +261,7 @@ def test_a_training_that_broke_down_gets_no_other_try_because_the_tracker_is_beh
 def test_a_tracker_that_stays_behind_is_waited_for_no_longer_than_the_bound(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("research.attempts.launcher.LATEST_LOG_S", 3.0)
+    monkeypatch.setattr("research.runs.launcher.LATEST_LOG_S", 3.0)
     bench = Bench(tmp_path)
     bench.read_tracking = Tracker(bench, 1e6, whole=False)
     bench.drive(bench.loop())

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from research.attempts.monitor import READ_AGAIN_S, TrainingMonitor
-from research.results.alarms import DEFAULT_WATCHDOG
-from research.results.attempt_files import LEAST_SILENCE_S, AttemptFolder, AttemptSpec
-from research.results.failure_codes import AttemptFailed
-from research.results.wandb_reader import TrackedRun, TrackingUnreadable
-from studies.records.design_parts import Watchdog
+from research.runs.files import LEAST_SILENCE_S, AttemptFolder, AttemptSpec
+from research.runs.wandb_log import TrackedRun, TrackingUnreadable
+from research.runs.watchdog import READ_AGAIN_S, TrainingMonitor
+from studies.checks.alarms import DEFAULT_WATCHDOG
+from studies.records.procedure import Watchdog
+from studies.records.runs import AttemptFailed
 from swarm.wire import ServerState, Status
 from tests.research.factories import make_order
 
@@ -87,7 +87,7 @@ def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a
 
 def test_a_status_without_a_new_step_judges_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[int] = []
-    monkeypatch.setattr("research.attempts.monitor.alarms", lambda rows, _: judged.append(len(rows)) or ())
+    monkeypatch.setattr("research.runs.watchdog.alarms", lambda rows, _: judged.append(len(rows)) or ())
     watching = watch(Log(), Clock())
     for _ in range(3):
         heard(watching, CALM, CALM)
@@ -110,7 +110,7 @@ def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypat
     async def sleep(seconds: float) -> None:
         clock.now += seconds
 
-    monkeypatch.setattr("research.attempts.monitor.asyncio.sleep", sleep)
+    monkeypatch.setattr("research.runs.watchdog.asyncio.sleep", sleep)
     with pytest.raises(AttemptFailed, match=r"expected 4 steps .*found 1"):
         asyncio.run(watch(log, clock).recall(5))
     assert log.reads > 100

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from research.installation.backends import VERL_PYTHON, variables_of
-from research.results.collect import collect
+from research.installation.base_job import VERL_PYTHON, variables_of
+from research.runs.collect import collect
 from sandboxes import Exit
 from swarm.job import Job
 from tests.research.attempts.trials import EPISODES, Trial

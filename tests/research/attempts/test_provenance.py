@@ -6,9 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import Any
 
-from research.attempts.provenance import LISTED, READS, decoding, file_hashes, hardware, trained_and_evaluated
-from research.results.attempt_files import AttemptFolder
-from research.results.wandb_reader import TrackedRun
+from research.runs.files import AttemptFolder
+from research.runs.provenance import LISTED, READS, decoding, file_hashes, hardware, trained_and_evaluated
+from research.runs.wandb_log import TrackedRun
 from swarm.job import Job
 from swarm.wire import EpisodeSummary
 from tests.research.factories import make_order

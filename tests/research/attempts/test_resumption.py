@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from research.results.collect import collect
-from research.results.wandb_reader import find_log, read_log
+from research.runs.collect import collect
+from research.runs.wandb_log import find_log, read_log
 from swarm.job import Job, TinyModel
-from swarm.server.service.backend_factory import make_backend
-from swarm.server.service.core import default_store
-from swarm.server.shared.directory import ServerDirectory
-from swarm.server.training.metrics import make_batch
+from swarm.rollout.keys import ServerDirectory
+from swarm.server.service import default_store, make_backend
 from swarm.store import open_store
+from swarm.training.metrics import make_batch
 from tests.research.attempts.trials import STEPS, Tries, eventually
 
 pytestmark = pytest.mark.slow

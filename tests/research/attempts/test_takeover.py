@@ -10,12 +10,10 @@ from typing import Any, cast
 import pytest
 from filelock import FileLock
 
-from research.attempts.cleanup import end_containers
-from research.attempts.takeover import Beginning, beginning, take_over
 from research.files import read_json, write_json
 from research.isolation.mode import Containers
-from research.results.attempt_files import AttemptFolder, AttemptProgress
-from research.results.during import read_during, write_during
+from research.runs.files import AttemptFolder, AttemptProgress, read_during, write_during
+from research.runs.resume import Beginning, beginning, end_containers, take_over
 from sandboxes import Result, SandboxError
 from studies import RunState
 from tests.research.attempts.trials import Tries
@@ -79,7 +77,7 @@ def test_what_an_attempt_that_never_began_was_to_go_on_from_is_not_lost(tries: T
 
 
 def test_a_folder_that_a_server_holds_is_left_to_it(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("research.attempts.takeover.LETS_GO_S", 0.0)
+    monkeypatch.setattr("research.runs.resume.LETS_GO_S", 0.0)
     leave(tries, "server_died")
     with FileLock(tries.folder(1).server / "server.lock"):
         begins = beginning(tries.run, tries.folder)

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from research.attempts.workers import TRANSCRIPTS
-from research.environments.bring import bring
+from research.environments.install import bring
 from research.environments.reference import read_reference
-from research.results.attempt_files import AttemptSpec
-from research.results.collect import collect
+from research.runs.collect import collect
+from research.runs.files import AttemptSpec
+from research.runs.workers import TRANSCRIPTS
 from sandboxes import Exit
-from studies.records.run_data import Conditions
+from studies.records.runs import Conditions
 from swarm.environments import registry
 from tests.research.attempts.trials import DEADLINE_S, EPISODES, PLAYS, Trial
 from tests.research.factories import make_home, with_run, with_schedule

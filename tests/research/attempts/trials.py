@@ -13,13 +13,13 @@ from typing import Any
 
 import psutil
 
-from research.attempts.takeover import beginning, take_over
 from research.files import read_json, write_json
 from research.isolation.mode import ENGINE_VARIABLES
-from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, AttemptSpec
+from research.runs.resume import beginning, take_over
 from sandboxes import Handle, ProcessSandbox, SandboxSpec
 from studies import AttemptState, RunState
-from studies.records.design_parts import Watchdog
+from studies.records.procedure import Watchdog
 from tests.research.factories import make_order
 
 DEADLINE_S = 300.0
@@ -51,7 +51,7 @@ class Trial:
 
     def launch(self, order: AttemptSpec) -> Handle:
         write_json(self.folder.spec, order.model_dump(mode="json"))
-        command = (sys.executable, "-m", "research.attempts.attempt", str(self.folder.path))
+        command = (sys.executable, "-m", "research.runs.attempt", str(self.folder.path))
         spec = SandboxSpec("attempt", command, self.folder.path, self.variables(), time_limit_s=None, trusted=True)
         return self.sandbox.run(dataclasses.replace(spec, after_kill=self.after_kill()))
 

@@ -13,16 +13,15 @@ from typing import Any
 import pytest
 import typer.main
 
-from research.cli.app import app, run
-from research.cli.lazy import LazyGroup
-from research.cli.swarm.app import _BOOTING
-from research.installation import server_process
+from research.cli.app import LazyGroup, app, run
+from research.cli.swarm import _BOOTING
+from research.controller.session import controlling
+from research.installation import servers
 from research.installation.home import Home
-from research.installation.server_process import SwarmProcess, find_swarm
-from research.study.one_controller import controlling
+from research.installation.servers import SwarmProcess, find_swarm
 from studies import EventLog
 from swarm.client import SwarmClient
-from swarm.client.home import folder_of
+from swarm.client.identity import folder_of
 from swarm.job import Job
 from tests.research.commands import ended
 from tests.research.factories import make_study
@@ -133,9 +132,9 @@ def finished(home: Path, finished_home: Path) -> Iterator[Synthetic]:
 @contextmanager
 def own_server(home: Path, name: str | None = None, job: Job | None = None) -> Iterator[Threaded]:
     """Run a swarm server of an installation in a thread; it is found as if it were a process, and plays by a fake."""
-    folder, is_server = folder_of(home, name), server_process._is_server
+    folder, is_server = folder_of(home, name), servers._is_server
     with threaded(folder, job, start=job is not None) as running, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(server_process, "_is_server", lambda pid, at: at == folder or is_server(pid, at))
+        patch.setattr(servers, "_is_server", lambda pid, at: at == folder or is_server(pid, at))
         keys = {role: running.served.server.keys.role(role) for role in ("admin", "client", "viewer")}
         (folder / "tokens.json").write_text(json.dumps(keys))
         (folder / "server.json").write_text(json.dumps({"url": running.served.url, "pid": os.getpid()}))

@@ -10,12 +10,11 @@ from unittest.mock import MagicMock
 import pytest
 import typer
 
-from research.cli.output import warn
-from research.cli.study import run
-from research.cli.study.run import conduct
-from research.installation.backends import LOCAL_PACKAGES, backend_of
-from research.study.one_controller import controlling
-from research.study.session import Session
+from research.cli import research
+from research.cli.research import conduct
+from research.controller.session import Session, controlling
+from research.installation.base_job import LOCAL_PACKAGES, backend_of
+from research.text import warn
 from studies import EventLog, EventType, fold
 from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet, every_command
@@ -63,7 +62,7 @@ def test_a_study_that_is_over_says_how_the_server_that_shows_it_is_ended(
     bench = Bench(tmp_path, design=design(16))
     state = bench.drive(bench.loop()).state
     view = MagicMock(url="http://127.0.0.1:4200", own=own)
-    monkeypatch.setattr(run, "PrefectView", lambda *given: view)
+    monkeypatch.setattr(research, "PrefectView", lambda *given: view)
     monkeypatch.setattr(Session, "plan", lambda session: state)
     monkeypatch.setattr(Session, "run", lambda session, observer: state)
     with closing(EventLog(bench.home.database)) as log, controlling(bench.home, log, STUDY, warn) as lease:
@@ -81,7 +80,7 @@ def test_the_exit_codes_stand_in_the_help(ajet: Ajet) -> None:
 def test_a_study_whose_backend_is_not_installed_is_refused_before_anything_is_made(
     ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
-    monkeypatch.setattr("research.installation.backends.find_spec", lambda name: None if name == missing else name)
+    monkeypatch.setattr("research.installation.base_job.find_spec", lambda name: None if name == missing else name)
     ajet("research", "group size 4 vs 8 on guess", "--no-prefect").refused(missing, "pip install 'ajet[local]'")
     assert not home.exists()
 
@@ -94,7 +93,7 @@ def test_a_resumed_study_whose_backend_is_not_installed_is_left_as_it_is(
     bench.loop().plan()
     before = bench.events()
     assert backend_of(fold(before)) == "local"
-    monkeypatch.setattr("research.installation.backends.find_spec", lambda name: None)
+    monkeypatch.setattr("research.installation.base_job.find_spec", lambda name: None)
     ajet("study", "resume", "--no-prefect").refused("ajet[local]")
     assert bench.events() == before
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 from typer.main import get_command
 
-from research.cli.app import Ajet, app
-from research.cli.lazy import Lazy
-from research.cli.study.app import Studies
+from research.cli.app import Ajet, Lazy, app
+from research.cli.study import Studies
 
 pytestmark = pytest.mark.slow
 
@@ -25,11 +24,11 @@ HEAVY = {
 }  # fmt: skip
 """What takes a tenth of a second and more to import."""
 ROOMS = {"sqlalchemy", "aiohttp", "studies", "swarm", "sandboxes"}
-LISTING = "research.cli.study.shown.listing"
-DRIVING = {"research.study.controller", "research.planners", "swarm.client"}
+LISTING = "research.cli.studies"
+DRIVING = {"research.controller.controller", "research.planners", "swarm.client"}
 SHARED = (
     "aiohttp", "filelock", "pydantic", "rich.console", "rich.markdown", "rich.table", "sqlalchemy.orm", "studies",
-    "research.cli.study.app",
+    "research.cli.study",
 )  # fmt: skip
 """What most commands import, none of it heavy: what the forking process knows before it forks."""
 
@@ -139,7 +138,7 @@ def test_the_doctor_asks_for_versions_and_imports_only_what_speaks_to_an_engine(
 
 @pytest.mark.parametrize(
     "module",
-    ["research.attempts.attempt", "research.attempts.cleanup", "research.agents.launch", "swarm.environments.__main__"],
+    ["research.runs.attempt", "research.runs.resume", "research.agents.launch", "swarm.environments.__main__"],
 )
 def test_a_process_of_a_study_imports_no_library_that_it_does_not_use(modules: Imported, module: str) -> None:
     found = modules(module=module)

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from research.cli.job import explanations
-from research.cli.study import steering as watching
+from research.cli import steering as watching
+from research.cli.catalogs import explanations
 from research.installation.home import Home
 from studies import Event, EventLog, EventType
 from swarm.job import Job, tunables
-from swarm.verl_fields import CriticFields, VerlFields
+from swarm.verl_config import CriticFields, VerlFields
 from tests.disks import needs_mounts, read_only
 from tests.research.cli.conftest import Ajet, every_command
 from tests.research.factories import make_study
@@ -224,7 +224,7 @@ def test_doctor_is_not_ready_where_the_home_cannot_be_written(
     ajet: Ajet, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("AJET_HOME", str(tmp_path / "none" / "yet"))
-    monkeypatch.setattr("research.doctor.os.access", lambda folder, _: folder != tmp_path)
+    monkeypatch.setattr("research.cli.system.os.access", lambda folder, _: folder != tmp_path)
     assert checks(ajet, code=1)["home"]["level"] == "missing"
 
 
@@ -274,6 +274,6 @@ def test_doctor_says_which_extra_is_missing(ajet: Ajet, monkeypatch: pytest.Monk
             raise PackageNotFoundError(name)
         return "1"
 
-    monkeypatch.setattr("research.doctor.version", version)
+    monkeypatch.setattr("research.cli.system.version", version)
     ended = ajet("doctor")
     assert (ended.code, "pip install 'ajet[local]'" in ended.out, "not ready" in ended.out) == (1, True, True)

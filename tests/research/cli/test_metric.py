@@ -15,7 +15,7 @@ from tests.research.cli.conftest import Ajet
 VARY = ("--vary", "learning_rate=0.001,0.003", "--env", "guess")
 METRIC = '''
 from studies.metrics import Asked, MetricKind, Results, Value
-from studies.metrics.kinds.base import before_and_after
+from studies.metrics.base import before_and_after
 from studies.records.design import Metric
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from research.cli import model
-from research.models.checking import job_on, known_check
+from research.cli import catalogs
+from research.models.fetch import job_on, known_check
 from swarm.models import ModelCheck, TemplateCheck
 from tests.research.cli.conftest import Ajet
 from tests.swarm.backends.local.models import TEMPLATE, save_folder
@@ -45,7 +45,7 @@ def test_a_check_says_what_the_model_does(
     assert ("fails on tools" in ended.err.splitlines()[-1], "measuring updates" in ended.err) == (True, True)
     kept = known_check(job_on(folder, max_context=64), home / "models")
     assert kept is not None
-    monkeypatch.setattr(model, "measured_check", lambda job, models, note: kept)
+    monkeypatch.setattr(catalogs, "measured_check", lambda job, models, note: kept)
     checked = json.loads(ajet("model", "check", str(folder), "--max-context", "64", "--json").out)
     assert checked["template"]["tools"] == "refused"
     assert checked["fused"]
@@ -53,7 +53,7 @@ def test_a_check_says_what_the_model_does(
 
 def test_a_check_that_others_held_up_says_by_how_much() -> None:
     found = ModelCheck.model_construct(busy=0.25, template=TemplateCheck.model_construct(tools="rendered"))
-    (warning,) = model.warnings(found)
+    (warning,) = catalogs.warnings(found)
     assert "25% of its threads'" in warning
     assert "up to 4.0 times" in warning
-    assert list(model.warnings(found.model_copy(update={"busy": 0.9}))) == []
+    assert list(catalogs.warnings(found.model_copy(update={"busy": 0.9}))) == []

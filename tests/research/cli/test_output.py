@@ -9,9 +9,10 @@ import pytest
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.output import columns, console, warn
-from research.cli.study.run import watching
+from research.cli.app import columns, console
+from research.cli.research import watching
 from research.installation.home import Home
+from research.text import warn
 from tests.research.cli.conftest import every_command
 from tests.studies.synthetic import Synthetic
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from research.cli.study.request import refuse_server
+from research.controller.options import refuse_server
+from research.controller.session import Session
 from research.errors import DesignRefused
 from research.proposals.arms import compare, field_value
-from research.spelling import did_you_mean, meant_in
-from research.study.session import Session
+from research.text import did_you_mean, meant_in
 from swarm.job import Job, tunables
 from tests.golden import assert_golden, refused
 from tests.research.bench import STUDY, Bench
@@ -266,7 +266,7 @@ def test_a_disk_that_fails_in_an_unusual_way(ajet: Ajet, monkeypatch: pytest.Mon
     def fail(*_: object) -> None:
         raise OSError(errno.EIO, "Input/output error", "somewhere")
 
-    monkeypatch.setattr("research.cli.study.shown.finding.find_study", fail)
+    monkeypatch.setattr("research.cli.studies.find_study", fail)
     ajet("study", "show").refused("somewhere: Input/output error")
 
 

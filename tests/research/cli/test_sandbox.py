@@ -16,9 +16,9 @@ from requests import Response
 
 from research.installation.home import Home
 from research.isolation import client_image
-from research.isolation import pruning as sandbox_pruning
+from research.isolation import inventory as sandbox_pruning
 from sandboxes import DockerSandbox, ProcessSandbox, SandboxSpec
-from sandboxes.docker import options
+from sandboxes.docker import launch
 from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image, identity
@@ -63,7 +63,7 @@ def sleeping(name: str) -> SandboxSpec:
 
 
 def left_volume(engine: ContainerEngine, containers: DockerSandbox) -> None:
-    labels = {options.INSTALLATION: containers.installation, options.NAME: "gone", options.ROLE: "input"}
+    labels = {launch.INSTALLATION: containers.installation, launch.NAME: "gone", launch.ROLE: "input"}
     engine.client.volumes.create(f"gone.{containers.installation}.input", labels=labels)
 
 

@@ -13,13 +13,12 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
+from research.design.comparison import StatisticalRequirements
 from research.design.compiler import REPLICATING_TABLE, accept_hypotheses, proposed_code, seed_source
+from research.design.noise_bank import NOISE_SEEDS, NoiseBank
 from research.design.power import MOST_SEEDS
 from research.design.pricing import Pricing, make_pricing
-from research.design.requirements import StatisticalRequirements
-from research.durations import parse_budget
 from research.errors import DesignRefused
-from research.noise.bank import NOISE_SEEDS, NoiseBank
 from research.proposals.actions import (
     Action,
     Conclude,
@@ -33,10 +32,10 @@ from research.proposals.actions import (
     ProposedScreen,
 )
 from research.proposals.arms import lint_arms
-from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
+from research.text import parse_budget
 from studies.records.design import Budget, Design, Hypothesis, Metric
-from studies.records.design_parts import CollapseRule
-from studies.records.run_specs import confirm_spec
+from studies.records.procedure import CollapseRule
+from studies.records.runs import EXCLUDED_CODES, WORST_CODES, confirm_spec
 from swarm.job import Job, tunables
 from tests.golden import assert_golden
 from tests.research.banks import bank

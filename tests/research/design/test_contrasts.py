@@ -8,11 +8,10 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from research.design.comparison import StatisticalRequirements
 from research.design.compiler import accept_hypotheses
-from research.design.requirements import StatisticalRequirements
 from research.errors import DesignRefused
-from research.llm_planner.prompts import schema
-from research.llm_planner.strict_actions import StatedPropose
+from research.planners.prompts import StatedPropose, schema
 from research.proposals.actions import Propose, ProposeDesign
 from studies.records.design import Budget, Design
 from tests.golden import assert_golden

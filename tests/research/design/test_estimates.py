@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.design.estimates import (
+from research.design.pricing import (
     BOOTS_S,
     CALLS_PER_EPISODE,
     EVALUATION_EPISODES,
@@ -19,12 +19,13 @@ from research.design.estimates import (
     STARTUP_S,
     Estimates,
     is_guess,
+    make_pricing,
     parameters,
+    priced_by,
     runs_at_once,
     unchecked,
 )
-from research.design.pricing import make_pricing, priced_by
-from research.environments.measured import (
+from research.environments.catalog import (
     NO_MODEL,
     MeasuredEnvironment,
     conditions_of,
@@ -33,9 +34,9 @@ from research.environments.measured import (
     model_key,
 )
 from research.installation import machine
+from research.installation.base_job import model_folder
 from research.installation.home import Home
-from research.installation.model_folder import model_folder
-from research.results.alarms import DEFAULT_WATCHDOG, longest_silence, watchdog_of
+from studies.checks.alarms import DEFAULT_WATCHDOG, longest_silence, watchdog_of
 from swarm.job import Job, PathModel, TinyModel
 from swarm.models import ModelCheck, TemplateCheck, conditions
 from tests.research.model_folders import model_at
@@ -64,7 +65,7 @@ def test_where_nothing_was_measured_no_model_is_read_to_be_looked_up(monkeypatch
     def read(model: object) -> str:
         raise AssertionError("a model's folder was hashed for nothing")
 
-    monkeypatch.setattr("research.design.estimates.model_key", read)
+    monkeypatch.setattr("research.design.pricing.model_key", read)
     assert Estimates().run(Job(model=PathModel(path="/nowhere"))) > 0
     with pytest.raises(AssertionError, match="hashed"):
         measured(Job(), calls_per_episode=1.0).run(Job(model=PathModel(path="/nowhere")))

@@ -9,15 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from research.design.comparison import StatisticalRequirements
 from research.design.compiler import accept_hypotheses, seed_source
-from research.design.estimates import Estimates
-from research.design.pricing import Pricing
-from research.design.requirements import StatisticalRequirements
-from research.environments.measured import MeasuredEnvironment, conditions_of, model_key
+from research.design.noise_bank import NoiseBank, job_key
+from research.design.pricing import Estimates, Pricing
+from research.environments.catalog import MeasuredEnvironment, conditions_of, model_key
 from research.errors import DesignRefused
-from research.noise.bank import NoiseBank, job_key
 from research.proposals.actions import Propose, ProposeDesign, ProposedKnob, ProposedScreen
-from research.proposals.models import ComparedModel, ComparedModels
+from research.proposals.arms import ComparedModel, ComparedModels
 from studies.records.design import GAIN, Budget, Hypothesis
 from swarm.job import Job, PathModel
 from tests.golden import assert_golden

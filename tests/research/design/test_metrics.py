@@ -7,27 +7,23 @@ from typing import Any
 
 import pytest
 
-from research.design.comparison import UnsizedDesign, unsized_design
+from research.design.comparison import StatisticalRequirements, UnsizedDesign, unsized_design
 from research.design.compiler import accept_hypotheses, seed_source
-from research.design.estimates import Estimates
 from research.design.headroom import require_replicable
+from research.design.noise_bank import NoiseBank, job_key, metric_key
 from research.design.power import RatePower, rate_noise
-from research.design.pricing import make_pricing
-from research.design.requirements import StatisticalRequirements
+from research.design.pricing import Estimates, make_pricing
 from research.errors import DesignRefused, Unmeasurable
-from research.metrics.asked import AskedMetric
-from research.metrics.judge import MetricChoice
-from research.noise.bank import NoiseBank, job_key, metric_key
-from research.planner import Digest
+from research.planners.context import Digest
 from research.proposals.actions import Propose, ProposeDesign, ProposedKnob, ProposedReplication, ProposedScreen
-from studies.inquiry.ledger import stake_of_one_round as staked
-from studies.metrics.kinds.curve import LEAST_POINTS
+from research.proposals.metric_choice import AskedMetric, MetricChoice
+from studies.metrics.base import LEAST_POINTS
+from studies.records.alpha import stake_of_one_round as staked
 from studies.records.base import digest
-from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, RunSpec
-from studies.records.noise_plan import NoisePlan
-from studies.records.run_specs import noise_spec, plumbing_spec, screen_spec
-from studies.statistics.exact_rates import power_of_rates
-from studies.verdicts.verdict import invalid
+from studies.records.design import Arm, Budget, Design, Hypothesis, Metric, NoisePlan, RunSpec
+from studies.records.runs import noise_spec, plumbing_spec, screen_spec
+from studies.statistics.proportions import power_of_rates
+from studies.verdicts.rules import invalid
 from swarm.job import Job
 from tests.research.banks import group
 from tests.research.compiling import assert_refused, compile_design, noise_plan, refusal

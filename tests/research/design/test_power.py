@@ -9,22 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.design.cost import BudgetCheck, Stage
-from research.design.power import (
-    ALPHA,
-    MOST_SEEDS,
-    PowerAnalysis,
-    RatePower,
-    least_correlation,
-    planned_looks,
-    rate_noise,
-)
-from research.design.pricing import Pricing
-from research.durations import parse_budget
+from research.design.power import MOST_SEEDS, PowerAnalysis, RatePower, least_correlation, planned_looks, rate_noise
+from research.design.pricing import BudgetCheck, Pricing, Stage
+from research.text import parse_budget
+from studies.records.alpha import ALPHA
 from studies.records.design import Budget
-from studies.records.design_parts import Noise
-from studies.statistics.exact_rates import boschloo
-from studies.statistics.multiplicity import effective_level
+from studies.records.procedure import Noise
+from studies.statistics.comparison import effective_level
+from studies.statistics.proportions import boschloo
 from tests.golden import assert_golden
 
 

@@ -9,8 +9,17 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 
-from research.design.estimates import CALLS_PER_EPISODE, EVALUATION_EPISODES, SECONDS_PER_CALL, Estimates
-from research.design.pricing import locked_price, make_pricing, observed_seconds, price_key, price_of
+from research.design.pricing import (
+    CALLS_PER_EPISODE,
+    EVALUATION_EPISODES,
+    SECONDS_PER_CALL,
+    Estimates,
+    locked_price,
+    make_pricing,
+    observed_seconds,
+    price_key,
+    price_of,
+)
 from research.isolation.mode import Isolation, Sandboxing
 from studies import EventLog
 from swarm.job import Job

@@ -2,9 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from research.design.screen_defaults import default_screen, default_seeds
-from research.screening import steps_in_all
-from studies.records.design_parts import Knob, Screen
+from research.design.comparison import default_screen, default_seeds
+from research.design.screening import steps_in_all
+from studies.records.procedure import Knob, Screen
 
 
 def the_screen(knobs: str, runs: float, steps: int = 20, telling: int | None = None) -> Screen:

@@ -12,11 +12,11 @@ from pydantic import ValidationError
 from research.design.compiler import accept_hypotheses
 from research.errors import DesignRefused
 from research.proposals.actions import Propose, ProposeDesign
-from studies.inquiry.ledger import stake_of_one_round
+from studies.records.alpha import stake_of_one_round
 from studies.records.design import Budget, Design
-from studies.records.sentences import sentences
-from studies.verdicts.judge_input import JudgeInput
-from studies.verdicts.verdict import ArmData, judge
+from studies.records.statements import sentences
+from studies.verdicts.inputs import ArmData, JudgeInput
+from studies.verdicts.rules import judge
 from tests.golden import assert_golden
 from tests.research.banks import bank
 from tests.research.compiling import compile_design

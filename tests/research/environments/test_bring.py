@@ -12,16 +12,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from research.environments import bring as bringing
-from research.environments.bring import bring, environment_of
-from research.environments.drafts import draft_in, place
-from research.environments.record import client_files, records_of, requirements_of
-from research.environments.reference import read_reference
+from research.environments import install as bringing
+from research.environments.install import bring, draft_in, environment_of, place
+from research.environments.reference import client_files, read_reference, records_of, requirements_of
 from research.errors import BadEnvironment, HomeError, ResearchError
 from research.installation.home import Home
 from research.proposals.reward_code import MOST_BYTES as MOST_CODE_BYTES
 from sandboxes.docker import archive
-from swarm.environments.brought import MOST_GIVEN_BYTES, BroughtEnvironment
+from swarm.environments.custom import MOST_GIVEN_BYTES, BroughtEnvironment
 from swarm.environments.registry import get_environment, look_in
 from swarm.errors import InvalidRequest
 from tests.golden import refused

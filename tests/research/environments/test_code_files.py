@@ -13,7 +13,7 @@ from research.environments import code_files
 from research.environments.code_files import CodeFiles, is_record, read_code
 from research.environments.reference import read_reference
 from research.errors import BadEnvironment
-from swarm.environments.brought import files_hash
+from swarm.environments.custom import files_hash
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from research.environments.hidden_texts import holds_hidden
+from research.environments.code_files import holds_hidden
 from swarm.environments.base import Split, Task
 
 TASKS: Mapping[Split, list[Task]] = {

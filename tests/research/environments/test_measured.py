@@ -7,20 +7,13 @@ from typing import Any
 
 import pytest
 
-from research.environments.measured import (
-    MeasuredEnvironment,
-    all_measured,
-    conditions_of,
-    differences,
-    keep,
-    model_key,
-)
-from research.environments.record import client_files, records_of, requirements_of
+from research.environments.catalog import MeasuredEnvironment, all_measured, conditions_of, differences, keep, model_key
+from research.environments.reference import client_files, records_of, requirements_of
 from research.installation.home import Home
-from research.results.attempt_files import AttemptSpec
+from research.runs.files import AttemptSpec
 from studies.records.base import digest
 from studies.records.design import Design
-from studies.records.design_parts import EnvironmentRecord
+from studies.records.procedure import EnvironmentRecord
 from swarm.job import Job, PathModel, TinyModel
 from tests.research import designs
 from tests.research.factories import make_home, make_order

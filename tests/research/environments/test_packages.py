@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from research.environments.packages import how_to_install_apart, python_path
+from research.environments.install import how_to_install_apart, python_path
 from research.errors import BadEnvironment, HomeError
 from research.installation.home import Home
-from swarm.environments.brought import CodeSource
+from swarm.environments.custom import CodeSource
 from tests.research.environments.written import wheel_in
 from tests.research.factories import make_home
 

@@ -11,13 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.findings import collected
-from research.findings.collected import FILE, known_findings
-from research.findings.for_planners import HomeFindings
-from research.findings.known import FindingConditions, KnownFinding
-from research.findings.reading import findings_of
-from research.findings.search import contradictions, find
+from research.design import prior_findings
+from research.design.known_findings import FindingConditions, KnownFinding, findings_of
+from research.design.prior_findings import FILE, contradictions, find, known_findings
 from research.installation.home import Home
+from research.planners.context import HomeFindings
 from studies import EventLog
 from tests.golden import assert_golden
 from tests.research.calibrated import Came, write_study
@@ -96,8 +94,8 @@ def test_studies_are_read_again_only_where_something_moved(home: Home, monkeypat
     study.two_rounds()
     other.whole()
     read: list[str] = []
-    anew = collected._read_anew
-    monkeypatch.setattr(collected, "_read_anew", lambda *given: read.append(given[2]) or anew(*given))
+    anew = prior_findings._read_anew
+    monkeypatch.setattr(prior_findings, "_read_anew", lambda *given: read.append(given[2]) or anew(*given))
     found = known_findings(home, study.log)
     assert sorted(each.name for each in found.findings) == ["other/1/h1", "s-synthetic/1/h1", "s-synthetic/2/r2h1"]
     assert known_findings(home, study.log) == found

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from research.findings.recipe import Recipe, recipe_of
+from research.design.recipe import Recipe, recipe_of
 from research.installation.base_job import base_settings
 from studies import EventType, StudyState, judge_hypothesis
 from studies.records.design import Arm
-from studies.report.rounds.answer import recipe_said
+from studies.report.summary import recipe_said
 from swarm.job import Job
 from tests.golden import assert_golden
 from tests.research.in_rounds import InRounds

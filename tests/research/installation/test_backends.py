@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pytest
 
 from research.errors import BackendMissing
-from research.installation import backends, machine
-from research.installation.backends import VERL_PYTHON, python_of, require_backend
+from research.installation import base_job, machine
+from research.installation.base_job import VERL_PYTHON, python_of, require_backend
 
 
 @pytest.fixture
 def elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
     """vLLM is in another environment, as it is where Prefect is."""
-    monkeypatch.setattr(backends, "VERL_PACKAGES", ("a_package_that_nobody_has",))
+    monkeypatch.setattr(base_job, "VERL_PACKAGES", ("a_package_that_nobody_has",))
     monkeypatch.delenv(VERL_PYTHON, raising=False)
-    backends._require_verl.cache_clear()
+    base_job._require_verl.cache_clear()
 
 
 def written(folder: Path, text: str) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from research.base_fields import fixed_fields
 from research.errors import BadJob
-from research.installation.base_job import base_job, base_job_of, base_settings, far_off
+from research.installation.base_job import base_job, base_job_of, base_settings, far_off, fixed_fields
 from swarm.job import Job, PathModel
 from tests.research.model_folders import model_at
 

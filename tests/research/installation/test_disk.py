@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from research.files import read_json, write_json
-from research.installation.disk import FULL_EXIT, has_room, is_full, require_room, unless_full
-from research.results.failure_codes import DISK_FULL
+from research.files import FULL_EXIT, has_room, is_full, read_json, require_room, unless_full, write_json
 from sandboxes import Exit, SandboxError
 from studies import EventType
+from studies.records.runs import DISK_FULL
 from tests.disks import needs_mounts, on_small_disk
 from tests.research.bench import Bench
 
@@ -59,7 +58,7 @@ def test_an_attempt_without_room_for_its_last_word_is_known_by_its_exit_code(tmp
 
 def test_nothing_is_launched_on_a_disk_without_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench(tmp_path)
-    monkeypatch.setattr("research.installation.disk.room", lambda folder: 4096)
+    monkeypatch.setattr("research.files.room", lambda folder: 4096)
     with pytest.raises(SandboxError, match="found 4 KiB"):
         bench.loop().tick()
     assert all(event.type is not EventType.ATTEMPT_LAUNCHED for event in bench.events())
@@ -71,7 +70,7 @@ def test_a_file_system_that_does_not_tell_is_taken_to_have_room(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert has_room(tmp_path)
-    monkeypatch.setattr("research.installation.disk.room", lambda folder: None)
+    monkeypatch.setattr("research.files.room", lambda folder: None)
     require_room(tmp_path, 1 << 60)
 
 

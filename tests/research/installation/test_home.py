@@ -14,7 +14,7 @@ import pytest
 from research.errors import HomeError
 from research.files import write_json
 from research.installation.home import Home, home_error
-from research.installation.own_process import begin_process, bypass_proxy
+from research.own_process import begin_process, bypass_proxy
 from tests.golden import assert_golden, refused
 from tests.research.factories import make_home
 

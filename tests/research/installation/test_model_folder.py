@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from research.design.noise_bank import job_key, model_key
 from research.design.pricing import price_key
 from research.errors import BadModel
-from research.installation.model_folder import model_folder, parameter_count, require_unchanged
-from research.noise.bank import job_key, model_key
+from research.installation.base_job import model_folder, parameter_count, require_unchanged
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash
 from tests.research.model_folders import model_at, settled

@@ -22,11 +22,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from research.installation.home import Home
-from research.installation.slots import UNDER_WAY_S, MachineSlots
+from research.installation.machine import UNDER_WAY_S, MachineSlots
 from sandboxes import Exit
 from studies import EventLog
-from studies.log.leases import Holder
-from studies.log.slots import Slots
+from studies.log.locks import Holder, Slots
 from tests.research.installation.test_slots import Seconds
 
 pytestmark = pytest.mark.slow

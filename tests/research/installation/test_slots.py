@@ -13,11 +13,10 @@ import pytest
 import sqlalchemy as sa
 
 from research.installation.home import Home
-from research.installation.slots import UNDER_WAY_S, MachineSlots
+from research.installation.machine import UNDER_WAY_S, MachineSlots
 from sandboxes import ProcessSandbox, SandboxSpec
 from studies import EventLog, EventType
-from studies.log.leases import Holder
-from studies.log.slots import SlotAsk, Slots
+from studies.log.locks import Holder, SlotAsk, Slots
 from tests.golden import assert_golden
 from tests.research.bench import STUDY, Bench
 

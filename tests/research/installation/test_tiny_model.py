@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from research.errors import BadModel, ModelFailed
-from research.installation.model_folder import model_folder
+from research.installation.base_job import model_folder
 from research.installation.tiny_model import WEIGHTS, prepare_model
 from swarm.job import Job, PathModel
 from tests.research.model_folders import model_at

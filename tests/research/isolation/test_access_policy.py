@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.isolation.access_policy import AccessPolicy
-from sandboxes.gateway.gateway import Request
-from swarm.server.http.operations import OPERATIONS, paths_of
+from sandboxes.gateway.reverse_proxy import Request
+from swarm.server.openapi import OPERATIONS, paths_of
 from swarm.wire import tasks_digest
 
 TASKS = {"t-1", "t-2"}

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from research.installation.server_process import start_swarm, stop_swarm
-from research.isolation.client_wheel import build_wheel
+from research.installation.servers import start_swarm, stop_swarm
+from research.isolation.client_image import build_wheel
 from swarm.client import SwarmClient
 from swarm.job import Job
 

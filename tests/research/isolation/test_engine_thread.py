@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from research.isolation.engine_thread import EngineThread
+from research.isolation.mode import EngineThread
 
 
 async def interrupted(method: str) -> list[str]:

@@ -10,8 +10,7 @@ from typing import Any
 from simlab.flights.flight import Flight, FlightResult, fly
 from simlab.suites.traps import ASK, world
 
-from research.llm_planner.endpoint import OpenAiEndpoint
-from research.llm_planner.planner import LlmPlanner
+from research.planners.llm import LlmPlanner, OpenAiEndpoint
 from tests.research.planner.scripted_endpoint import Endpoint, Reply, says, scripted_endpoint
 
 KEY = "sk-secret-of-the-flight"

@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.llm_planner.closing_words import voiced
-from research.planner import Digest
-from research.planner.digest import ArmFacts
-from studies.records.planner_words import PlannerWords, quotation
-from studies.records.verdict import Verdict
+from research.planners.context import ArmFacts, Digest
+from research.planners.prompts import voiced
+from studies.records.verdict import PlannerWords, Verdict, quotation
 from tests.golden import assert_golden
 from tests.research.factories import make_verdict
 

@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 
 from research.design.compiler import accept_hypotheses
-from research.installation.model_folder import model_folder
-from research.llm_planner.coverage import left_out
-from research.llm_planner.prompts import messages
-from research.planner import Digest
-from research.planner.digest import tunable_facts
+from research.installation.base_job import model_folder
+from research.planners import unsupported
+from research.planners.context import Digest, tunable_facts
+from research.planners.prompts import left_out, messages
+from research.planners.topic import readable
 from research.proposals import actions
 from research.proposals.actions import Constant, Propose, ProposeDesign, ProposedReplication
+from research.proposals.arms import ComparedModels
 from research.proposals.flags import RequestedComparison
-from research.proposals.models import ComparedModels
-from research.topic import absent
-from research.topic.mentions import readable
 from studies.records.design import MODEL
 from tests.golden import assert_golden
 from tests.research.factories import make_claim
@@ -123,8 +121,10 @@ def digest(models: ComparedModels, proposed: bool = False) -> Digest:
 
 
 def test_folders_that_a_topic_names_are_no_models_that_are_not_here(models: ComparedModels) -> None:
-    assert absent.unavailable(digest(models).topic, ["guess"]) is not None, "by its words alone it would be refused"
-    assert absent.unavailable(readable(digest(models)), ["guess"]) is None
+    assert unsupported.unavailable(digest(models).topic, ["guess"]) is not None, (
+        "by its words alone it would be refused"
+    )
+    assert unsupported.unavailable(readable(digest(models)), ["guess"]) is None
     assert left_out(digest(models, proposed=True), ProposeDesign(environment="guess")) is None, "all of it is planned"
 
 

@@ -19,13 +19,12 @@ from simlab.flights.clock import SimClock
 from simlab.flights.flight import Desk, Flight, FlightResult, fly_in, scratch
 from simlab.suites.traps import ASK, world
 
-from research.llm_planner.endpoint import Endpoint as PlannerEndpoint
-from research.llm_planner.endpoint import OpenAiEndpoint
-from research.llm_planner.planner import LlmPlanner
-from research.llm_planner.recording import Recorder, Replay
-from research.looks.evidence import DATA
+from research.planners.llm import Endpoint as PlannerEndpoint
+from research.planners.llm import LlmPlanner, OpenAiEndpoint
+from research.planners.recording import Recorder, Replay
+from research.planners.tools import DATA
 from studies import EventType, StudyState
-from studies.records.design_parts import Amendment
+from studies.records.procedure import Amendment
 from tests.research.llm_planner.inquiring import KEY, MODEL, Script, facts_of, place_of, proposal
 from tests.research.llm_planner.inquiring import flown as fly_inquiry
 from tests.research.llm_planner.test_looking import calls

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from research.llm_planner.conversation import PLANNER
+from research.planners.llm import PLANNER
 from tests.research.llm_planner.inquiring import DESIGN, GROUPS, KEY, RATES, Script, facts_of, flown, place_of, proposal
 from tests.research.planner.scripted_endpoint import Endpoint, fails, says
 

@@ -11,11 +11,10 @@ import pytest
 from pydantic import BaseModel
 
 from research.errors import PlannerFailed
-from research.llm_planner.looking import MOST_ANSWERED, MOST_OF_ONE
-from research.llm_planner.prompts import MOST_LOOKS
-from research.looks.requests import LookAtEpisodes, LookAtRuns
-from research.planner import Digest
-from research.planner.looks import PLAYS, LookRefused
+from research.planners.context import PLAYS, Digest, LookRefused
+from research.planners.llm import MOST_ANSWERED, MOST_OF_ONE
+from research.planners.prompts import MOST_LOOKS
+from research.planners.tools import LookAtEpisodes, LookAtRuns
 from research.proposals.actions import Propose
 from tests.research.factories import make_verdict
 from tests.research.llm_planner.test_planner import (

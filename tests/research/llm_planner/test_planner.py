@@ -12,11 +12,18 @@ import pytest
 from research.design.compiler import accept_hypotheses
 from research.design.pricing import make_pricing
 from research.errors import BadTopic, PlannerFailed
-from research.llm_planner.completions import ChatCompletion, Unusable, Usage, json_object
-from research.llm_planner.endpoint import EndpointError, Kind, OpenAiEndpoint
-from research.llm_planner.planner import LlmPlanner
-from research.planner import Digest, PlannerTurn
-from research.planner.protocol import Check
+from research.planners.context import Digest
+from research.planners.llm import (
+    ChatCompletion,
+    EndpointError,
+    Kind,
+    LlmPlanner,
+    OpenAiEndpoint,
+    Unusable,
+    Usage,
+    json_object,
+)
+from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import Conclude, Decline, Propose, ProposeDesign
 from studies.records.base import canonical
 from studies.records.design import Budget

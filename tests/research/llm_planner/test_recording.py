@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.errors import PlannerFailed, PlannerUnready
-from research.llm_planner.endpoint import EndpointError, OpenAiEndpoint
-from research.llm_planner.planner import LlmPlanner
-from research.llm_planner.recording import Recorder, Replay, request_hash
-from research.planner import Digest, PlannerTurn
+from research.planners.context import Digest
 from research.planners.factory import make_planner
+from research.planners.llm import EndpointError, LlmPlanner, OpenAiEndpoint
+from research.planners.protocol import PlannerTurn
+from research.planners.recording import Recorder, Replay, request_hash
 from tests.research.llm_planner.test_planner import DESIGN, KEY, PROPOSAL, RECORDS, TOPIC, compiled
 from tests.research.planner.scripted_endpoint import Reply, fails, says, scripted_endpoint
 

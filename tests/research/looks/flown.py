@@ -15,10 +15,10 @@ from simlab.suites.traps import ASK, world
 from simlab.worlds.world import Played
 
 from research.design.compiler import DesignCompiler
-from research.looks import StudyLooks
-from research.noise.bank import NoiseBank
+from research.design.noise_bank import NoiseBank
+from research.planners.tools import StudyLooks
 from research.proposals.flags import RequestedComparison
-from research.results.attempt_files import AttemptSpec
+from research.runs.files import AttemptSpec
 from studies import EventLog, StudyState
 from studies.records.design import Budget
 

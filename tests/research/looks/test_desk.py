@@ -10,13 +10,11 @@ from typing import Any
 
 import pytest
 
-from research.looks.evidence import DATA
-from research.looks.logs import MOST_LINES
-from research.looks.runs import COLUMNS
-from research.planner.looks import LookRefused
-from research.planner.quoted import Quoted
-from research.results.collect import read_collected
+from research.planners.context import LookRefused
+from research.planners.history import Quoted
+from research.planners.tools import COLUMNS, DATA, MOST_LINES
 from studies import RunState
+from studies.checks.evidence import read_collected
 from studies.records.design import SUCCESS, Budget
 from tests.golden import assert_golden
 from tests.research.looks.flown import PLANTED, Landed, landed_study

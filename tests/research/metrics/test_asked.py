@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from research.design.requirements import StatisticalRequirements
+from research.design.comparison import StatisticalRequirements
 from research.errors import BadMetric, DesignRefused
-from research.metrics.asked import AskedMetric
-from research.metrics.judge import MetricChoice, default_effect, scheduled
+from research.proposals.metric_choice import AskedMetric, MetricChoice, default_effect, scheduled
 from studies.records.design import GAIN, SUCCESS, Schedule
 from swarm.job import Job
 

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from research.controller.evaluation import ask
 from research.errors import BadMetric, BadTopic, DesignRefused
-from research.metrics.asked import AskedMetric
-from research.metrics.judge import MetricChoice
-from research.metrics.reading import metric_in
-from research.metrics.words import TABLE
-from research.planner.digest import SUCCESS_ALONE, Digest
-from research.planner.protocol import PlannerTurn
-from research.planning.evaluation import ask
+from research.planners.context import SUCCESS_ALONE, Digest
+from research.planners.protocol import PlannerTurn
+from research.planners.rules import RulesPlanner
 from research.proposals.actions import Propose
-from research.rule_planner.planner import RulesPlanner
+from research.proposals.metric_choice import TABLE, AskedMetric, MetricChoice, metric_in
 from studies.metrics import kinds
 from swarm.job import Job
 

@@ -1,4 +1,4 @@
-"""A fake of `swarm.backends.conversion.gguf`: writes a folder of files in place of a model, or fails as it is told."""
+"""A fake of `swarm.backends.local.model_files`: writes a folder of files in place of a model, or fails as told."""
 
 from __future__ import annotations
 

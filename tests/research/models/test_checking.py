@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from research.errors import ModelFailed
-from research.models.checking import job_on, known_check, measured_check
+from research.models.fetch import job_on, known_check, measured_check
 from swarm.errors import InvalidRequest
 from tests.swarm.backends.local.models import save_folder
 from tests.swarm.models.folders import whole_folder

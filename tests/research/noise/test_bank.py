@@ -15,14 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from research.noise.bank import BankFile, NoiseBank, model_key, read_bank, shipped_bank
-from research.noise.figures import LEAST_DF, LEAST_PAIRS, figures
-from research.noise.results_version import RESULTS_VERSION
+from research.design.noise_bank import (
+    LEAST_DF,
+    LEAST_PAIRS,
+    RESULTS_VERSION,
+    BankFile,
+    NoiseBank,
+    figures,
+    model_key,
+    read_bank,
+    shipped_bank,
+)
 from studies import EventLog, EventType
-from studies.records.design import Metric, RunSpec
-from studies.records.design_parts import Noise
-from studies.records.noise_plan import NoisePlan
-from studies.records.run_specs import noise_hash, noise_spec
+from studies.records.design import Metric, NoisePlan, RunSpec
+from studies.records.procedure import Noise
+from studies.records.runs import noise_hash, noise_spec
 from swarm.job import Job, TinyModel
 from tests.golden import assert_golden
 from tests.research.banks import bank, group

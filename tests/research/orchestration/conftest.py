@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 from filelock import FileLock
 
-from research.orchestration.named import AUTH
-from research.orchestration.server import PrefectServer, client_environment
-from research.study.one_controller import controlling
+from research.controller.session import controlling
+from research.orchestration.server import AUTH, PrefectServer, client_environment
 from studies import EventLog
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design
@@ -46,7 +45,7 @@ def client(server: PrefectServer, pytestconfig: pytest.Config) -> Iterator[SyncP
             # Another worker writes to the same database, and a server whose database is locked answers 503; more tries
             # than these, and a test would wait for minutes until a server that is gone counts as gone.
             patch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
-            from research.orchestration.flow_run import connect  # Prefect reads its settings at import
+            from research.orchestration.prefect_api import connect  # Prefect reads its settings at import
         with connect(server.api) as found:
             yield found
 

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
+from research.controller.controller import StudyController
 from research.installation.home import Home
-from research.study.controller import StudyController
 from studies import EventLog, EventType, StudyState
 from studies.report import build_report
 from tests.research.bench import STUDY, Bench
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
     from prefect.client.schemas.objects import FlowRun, State
 
+    from research.orchestration.projection import ControllerSession
     from research.orchestration.server import PrefectServer
-    from research.orchestration.session import ControllerSession
 
 
 class Watched:
     """A study of fake attempts under a controller, and its flow run: `tick` and `look` are what goes on by itself."""
 
     def __init__(self, bench: Bench, client: SyncPrefectClient, log: EventLog) -> None:
-        from research.orchestration.session import ControllerSession
+        from research.orchestration.projection import ControllerSession
 
         self.bench = bench
         self.client = client
@@ -54,7 +54,7 @@ class Watched:
     @contextmanager
     def another_session(self) -> Iterator[ControllerSession]:
         """Show the study as the next controller's process does."""
-        from research.orchestration.session import ControllerSession
+        from research.orchestration.projection import ControllerSession
 
         with closing(EventLog(self.bench.home.database, clock=self.bench.clock)) as log:
             yield ControllerSession(self.bench.home, log, self.loop.state(), self.client)
@@ -114,7 +114,7 @@ class Told:
         self.synthetic.create()
 
     def session(self) -> ControllerSession:
-        from research.orchestration.session import ControllerSession
+        from research.orchestration.projection import ControllerSession
 
         return ControllerSession(self.home, self.synthetic.log, self.synthetic.state(), self.client)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from research.study.stop import answer, open_question
+from research.controller.interventions import answer, open_question
 from studies import EventLog, EventType, StudyLog
 from tests.research.bench import STUDY
 from tests.research.orchestration.shown import Asking, state_of

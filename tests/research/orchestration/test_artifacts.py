@@ -8,10 +8,9 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-from research.orchestration.shown.artifacts import DESCRIPTIONS, StudyArtifact, artifacts
-from research.orchestration.shown.pictures import with_pictures
+from research.orchestration.artifacts import DESCRIPTIONS, StudyArtifact, artifacts, with_pictures
 from studies import EventType, RunState, StudyState
-from studies.log.study_state import AttemptState
+from studies.log.study import AttemptState
 from studies.report import build_report
 from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design, hypothesis

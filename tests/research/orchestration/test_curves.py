@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from research.orchestration.shown.curves import MOST_POINTS, LiveCurves
-from research.results.attempt_files import AttemptProgress
-from studies.report.figures.drawing import curves_picture
-from studies.report.figures.series import ArmCurves, Curves, SeedCurve, mean_of
+from research.orchestration.artifacts import MOST_POINTS, LiveCurves
+from research.runs.files import AttemptProgress
+from studies.report.figure_data import ArmCurves, Curves, SeedCurve, mean_of
+from studies.report.plots import curves_picture
 from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic
 
@@ -98,9 +98,9 @@ def test_the_curves_of_rounds_that_are_over_stay_and_are_drawn_once(
 ) -> None:
     study, drawn = InRounds(tmp_path / "rounds"), list[str]()
     state, curves = study.two_rounds(), LiveCurves(study.folder)
-    monkeypatch.setattr("research.orchestration.shown.curves.data_uri", lambda data, kind: f"picture {len(data)}")
+    monkeypatch.setattr("research.orchestration.artifacts.data_uri", lambda data, kind: f"picture {len(data)}")
     monkeypatch.setattr(
-        "studies.report.figures.drawing.curves_picture",
+        "studies.report.plots.curves_picture",
         lambda data: drawn.append(" ".join(arm.arm for arm in data.arms)) or b"",
     )
     curves.read(state)

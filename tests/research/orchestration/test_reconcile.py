@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from research.orchestration.reconcile import Activity, Reconciled, SessionEnd, UserAction, ending, reconcile
-from research.scheduling.steps import BUDGET_RULE
+from research.orchestration.prefect_api import Activity, Reconciled, SessionEnd, UserAction, ending, reconcile
+from research.scheduler.steps import BUDGET_RULE
 from studies.log.event import EventType
 from tests.studies.synthetic import Synthetic
 

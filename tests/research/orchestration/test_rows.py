@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.orchestration.shown.rows import RowState, TaskRow, attempt_key, left, not_needed, rows
+from research.orchestration.task_rows import RowState, TaskRow, attempt_key, left, not_needed, rows
 from studies import StudyState
 from studies.log.event import Event, EventType
 from studies.records.design import RunSpec
-from studies.records.design_parts import Look
-from studies.records.run_specs import NOISE_ARM
+from studies.records.procedure import Look
+from studies.records.runs import NOISE_ARM
 from tests.research.in_rounds import InRounds
 from tests.studies.synthetic import Synthetic, design
 

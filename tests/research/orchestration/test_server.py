@@ -21,9 +21,17 @@ import psutil
 import pytest
 from filelock import FileLock
 
-from research.orchestration import named, server
-from research.orchestration.named import DATABASE, PrefectUnavailable, named_server, password_of, why_not_up
-from research.orchestration.server import ensure_server, record, stop_server
+from research.orchestration import server
+from research.orchestration.server import (
+    DATABASE,
+    PrefectUnavailable,
+    ensure_server,
+    named_server,
+    password_of,
+    record,
+    stop_server,
+    why_not_up,
+)
 from tests.research.orchestration.shown import http_server
 
 
@@ -52,7 +60,7 @@ def test_where_prefect_is_not_installed_a_line_says_how_to_have_it(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PREFECT_API_URL", address)
-    monkeypatch.setattr(named, "find_spec", lambda name: None)
+    monkeypatch.setattr(server, "find_spec", lambda name: None)
     with pytest.raises(PrefectUnavailable, match=r"'ajet\[prefect\]'$"):
         ensure_server(tmp_path / "prefect")
     assert not (tmp_path / "prefect").exists()

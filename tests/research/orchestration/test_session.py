@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 
 from research.installation.home import Home
-from research.scheduling.steps import BUDGET_RULE
+from research.scheduler.steps import BUDGET_RULE
 from studies import EventLog, EventType, StudyState
 from tests.research.bench import STUDY
 from tests.research.orchestration.shown import (
@@ -58,8 +58,7 @@ def test_cancel_stops_the_study_within_one_look_and_the_page_says_cancelled(watc
 
 
 def test_tags_that_somebody_gave_a_flow_run_stay_when_it_is_taken(client: SyncPrefectClient, tmp_path: Path) -> None:
-    from research.orchestration.deployments import hand_over
-    from research.orchestration.flow_run import FlowRun
+    from research.orchestration.prefect_api import FlowRun, hand_over
 
     run = hand_over(client, Home(tmp_path, ""), "a-study", "a-key").id
     client.update_flow_run(run, tags=["nightly", "ajet"])
@@ -91,7 +90,7 @@ def test_pause_begins_nothing_lets_runs_finish_and_lasts_until_cancel(watched: W
 @pytest.mark.parametrize("paused_by", ["page", "terminal"])
 @pytest.mark.parametrize("resumed_by", ["page", "terminal"])
 def test_a_pause_is_lifted_from_either_side(watched: Watched, paused_by: str, resumed_by: str) -> None:
-    from research.study.stop import request_continue, request_pause
+    from research.controller.interventions import request_continue, request_pause
 
     with closing(EventLog(watched.bench.home.database, clock=watched.bench.clock)) as log:
         watched.click("pause") if paused_by == "page" else request_pause(log, STUDY)

@@ -11,8 +11,8 @@ import pytest
 from research.files import write_json
 from research.installation.home import Home, attempt_in
 from research.orchestration.server import PrefectServer
-from research.orchestration.shown.rows import TaskRow
-from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress
+from research.orchestration.task_rows import TaskRow
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress
 from studies import EventType
 from studies.records.design import RunSpec
 from tests.research.orchestration.shown import Told, artifacts_of, logs_of, task_runs
@@ -20,14 +20,14 @@ from tests.research.orchestration.shown import Told, artifacts_of, logs_of, task
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-    from research.orchestration.flow_run import FlowRun
+    from research.orchestration.prefect_api import FlowRun
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
 def flow_run(client: SyncPrefectClient, tmp_path: Path) -> FlowRun:
-    from research.orchestration.flow_run import FlowRun
+    from research.orchestration.prefect_api import FlowRun
 
     return FlowRun.begin(client, Home(tmp_path, ""), tmp_path.name, "which rows", str(tmp_path))
 
@@ -62,7 +62,7 @@ def test_what_is_told_late_has_its_own_times(client: SyncPrefectClient, flow_run
 
 
 def test_what_is_told_again_changes_nothing(client: SyncPrefectClient, flow_run: FlowRun) -> None:
-    from research.orchestration.flow_run import FlowRun
+    from research.orchestration.prefect_api import FlowRun
 
     flow_run.put([training("r")])
     FlowRun(client, flow_run.id).put([training("r").then("FAILED", "Failed", ago(1), "nan")])
@@ -126,7 +126,7 @@ def done(rows: dict[str, dict[str, Any]]) -> bool:
 def test_what_a_killed_controller_left_open_is_ended_with_its_flow_run(
     client: SyncPrefectClient, flow_run: FlowRun
 ) -> None:
-    from research.orchestration.flow_run import close_abandoned
+    from research.orchestration.prefect_api import close_abandoned
 
     planned = TaskRow("p", "planned", (), ()).then("PENDING", "Planned", ago(-90))
     flow_run.put([training("running"), planned, training("over").then("COMPLETED", "Completed", ago(1))])

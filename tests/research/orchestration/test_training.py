@@ -11,16 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.files import write_json
-from research.orchestration.shown.training import (
-    MOST_STEPS,
-    TrainingLine,
-    end_told,
-    progress_told,
-    tracked_in,
-    tracked_told,
-)
-from research.results.attempt_files import AttemptFolder, AttemptOutcome, AttemptProgress
-from studies.log.study_state import AttemptState
+from research.orchestration.task_rows import MOST_STEPS, TrainingLine, end_told, progress_told, tracked_in, tracked_told
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress
+from studies.log.study import AttemptState
 
 LAUNCHED = "2031-03-04T09:30:00+00:00"
 ATTEMPT = AttemptState(1, "r-1", LAUNCHED, "finished", ended="2031-03-04T09:31:15+00:00")

@@ -15,13 +15,12 @@ from uuid import UUID
 
 import pytest
 
+from research.controller.controller import drive
+from research.controller.session import controlling
 from research.installation.home import Home
-from research.orchestration import view as module
-from research.orchestration.named import AUTH
-from research.orchestration.server import PrefectServer, PrefectUnavailable, client_environment
-from research.orchestration.view import PrefectView
-from research.study.driver import drive
-from research.study.one_controller import controlling
+from research.orchestration import projection as module
+from research.orchestration.projection import PrefectView
+from research.orchestration.server import AUTH, PrefectServer, PrefectUnavailable, client_environment
 from studies import EventLog, StudyState
 from tests.research.bench import STUDY, Bench
 from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, shown_in, state_of, wait_for

@@ -13,15 +13,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.planner import Digest
-from research.planner.inquiry import MOST_CHARACTERS, ClaimFacts, InquiryFacts, RoundFacts
-from research.planner.notebook import MOST_SHOWN as MOST_NOTES
-from research.planner.notebook import Notebook
-from research.planner.quoted import LONGEST, MOST, Quoted, plain, quoted
-from research.planner.surprises import MOST_SHOWN, surprises
+from research.planners.context import Digest
+from research.planners.history import (
+    LONGEST,
+    MOST,
+    MOST_CHARACTERS,
+    MOST_SURPRISES,
+    ClaimFacts,
+    InquiryFacts,
+    Notebook,
+    Quoted,
+    RoundFacts,
+    plain,
+    quoted,
+    surprises,
+)
+from research.planners.history import MOST_IDEAS as MOST_NOTES
 from research.proposals.actions import AskUser, Note, Revise
-from studies.inquiry.ledger import Ledgers, RoundOutcome
-from studies.log.study_state import PlannerNote
+from studies.log.study import PlannerNote
+from studies.records.alpha import Ledgers, RoundOutcome
 from studies.records.verdict import CollapseRate
 from tests.golden import assert_golden
 from tests.research.designs import claim, design
@@ -78,7 +88,7 @@ def test_what_other_measures_say_is_among_the_surprises_in_plain_words() -> None
 
 def test_surprises_are_the_latest_and_those_left_out_are_counted() -> None:
     told = facts(6, **MISSED).facts()
-    assert len(told["surprises"]) == MOST_SHOWN
+    assert len(told["surprises"]) == MOST_SURPRISES
     assert {entry["round"] for entry in told["surprises"]} == {4, 5, 6}
     assert told["left_out"].endswith("the first 20 surprises")
 

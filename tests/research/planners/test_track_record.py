@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from research.planners.track_record import EDGES, ScoredPrediction, forecaster, track
+from research.planners.factory import EDGES, ScoredPrediction, forecaster, track
 from studies import EventLog
-from studies.records.design_parts import Prediction
+from studies.records.procedure import Prediction
 from tests.research.calibrated import Came, verdict_on, write_study
 
 

@@ -9,23 +9,22 @@ from typing import Any, cast
 
 import pytest
 
+from research.controller.evaluation import ActionCheck, PlanningContext
+from research.controller.preview import expected_seeds, preview, run_hours
+from research.design.comparison import StatisticalRequirements
 from research.design.compiler import DesignCompiler
-from research.design.cost import Stage
+from research.design.noise_bank import NoiseBank
 from research.design.power import planned_looks
-from research.design.pricing import Pricing, make_pricing
-from research.design.requirements import StatisticalRequirements
+from research.design.pricing import Pricing, Stage, make_pricing
 from research.errors import DesignRefused
-from research.metrics.asked import AskedMetric
-from research.noise.bank import NoiseBank
-from research.planner.digest import Digest
-from research.planner.protocol import Check, PlannerTurn
-from research.planning.evaluation import ActionCheck, PlanningContext
-from research.planning.preview import expected_seeds, preview, run_hours
+from research.planners.context import Digest
+from research.planners.protocol import Check, PlannerTurn
 from research.proposals.actions import Action, Constant, Propose, ProposeDesign, ProposedHypothesis
 from research.proposals.flags import RequestedComparison
-from studies.records import sentences
+from research.proposals.metric_choice import AskedMetric
+from studies.records import statements
 from studies.records.design import Budget
-from studies.records.design_parts import Look
+from studies.records.procedure import Look
 from swarm.job import Job
 from tests.lazily import lazy
 
@@ -142,7 +141,7 @@ def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
     assert seen.refused is None
     assert seen.metric.key == "hidden/episodes_to_0.7"
     assert seen.hypotheses[0].statement.startswith("group_size = 16 needs fewer episodes")
-    assert sentences.tested(None, seen.hypotheses) == (f"Whether {seen.hypotheses[0].statement}",), (
+    assert statements.tested(None, seen.hypotheses) == (f"Whether {seen.hypotheses[0].statement}",), (
         "before a lock says it"
     )
     assert seen.first.metric == seen.metric

@@ -13,22 +13,21 @@ from typing import Any
 
 import pytest
 
+from research.controller.planning import Planning, arm_facts
 from research.design.compiler import CompiledDesign, DesignCompiler
+from research.design.noise_bank import NoiseBank
 from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
 from research.installation.home import Home
-from research.noise.bank import NoiseBank
-from research.planner.digest import Digest
-from research.planner.looks import TakenLook
-from research.planner.protocol import Check, PlannerTurn
-from research.planner.quoted import Quoted
-from research.planning.planning import Planning, arm_facts
+from research.planners.context import Digest, TakenLook
+from research.planners.history import Quoted
+from research.planners.protocol import Check, PlannerTurn
+from research.planners.rules import RulesPlanner
 from research.proposals.actions import Action, AskUser, Note, ProposeDesign
-from research.rule_planner.planner import RulesPlanner
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.records.design import Hypothesis
-from studies.records.planner_words import PlannerWords
-from studies.records.run_specs import noise_spec
-from studies.report.headline.next_question import AskedStudy, NextQuestion
+from studies.records.runs import noise_spec
+from studies.records.verdict import PlannerWords
+from studies.report.next_question import AskedStudy, NextQuestion
 from tests.research.bench import STUDY, Cut, CutLog, Knows
 from tests.research.calibrated import Came, verdict_on
 from tests.research.factories import make_claim
@@ -332,7 +331,7 @@ def test_advice_that_the_compiler_refuses_is_not_given(
         NextQuestion("too much", "ajet research 1", asked),
         NextQuestion("what fits", "ajet research 2", replace(asked, effect=0.02)),
     ]
-    monkeypatch.setattr("research.planning.planning.leads", lambda state: wanted)
+    monkeypatch.setattr("research.controller.planning.leads", lambda state: wanted)
     monkeypatch.setattr(Knows, "levels", lambda bank, job, metric: (0.957, 0.958))
     advising = planning(home, log, ScriptedPlanner(), Knows())
     assert advising.advice(state) == {"why": "what fits", "command": "ajet research 2"}

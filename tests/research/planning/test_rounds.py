@@ -15,18 +15,18 @@ from simlab.flights.killing import fly_killed
 from simlab.worlds.world import MainEffect, Planted
 
 from research.errors import PlannerFailed
-from research.planner.digest import Digest, tunable_facts
-from research.planner.protocol import Check, PlannerTurn
+from research.planners.context import Digest, tunable_facts
+from research.planners.protocol import Check, PlannerTurn
+from research.planners.rules import RulesPlanner
 from research.proposals.actions import Conclude
-from research.rule_planner.planner import RulesPlanner
-from research.scheduling.steps import ASK_RULE
+from research.scheduler.steps import ASK_RULE
 from studies import EventType, StudyState, fold
-from studies.inquiry.ledger import weights
+from studies.errors import LogCorrupt, ReportError
 from studies.log.event import Event, composed
+from studies.records.alpha import weights
 from studies.records.design import Design
-from studies.records.design_parts import RoundPlace
-from studies.records.errors import LogCorrupt, ReportError
-from studies.report.parts.evidence import Evidence
+from studies.records.procedure import RoundPlace
+from studies.report.evidence import Evidence
 from swarm.job import Job, tunables
 
 pytestmark = pytest.mark.slow
@@ -342,7 +342,7 @@ def test_a_round_whose_files_are_not_readable_can_be_asked_on_about_and_the_plan
     def gone(state: StudyState, folder: Path) -> Evidence:
         raise ReportError("expected the evaluation of run r1; found none")
 
-    monkeypatch.setattr("research.planning.planning.gather", gone)
+    monkeypatch.setattr("research.controller.planning.gather", gone)
     planner = _Watched()
     landed = fly(flight(2, planner=lambda clock: planner))
     assert (landed.refused, landed.state.round) == (None, 2)

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.errors import DesignRefused
-from research.planner.digest import tunable_facts
+from research.planners.context import tunable_facts
 from research.proposals.arms import common_controls, compare, feared, field_value, lint_arms, possible
 from studies.records.design import Hypothesis
-from studies.records.design_parts import Prediction
+from studies.records.procedure import Prediction
 from swarm.job import Job, PathModel, TinyModel, Tracking, tunables
 from tests.golden import assert_golden
 

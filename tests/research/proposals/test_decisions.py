@@ -9,8 +9,8 @@ from pydantic import ValidationError
 
 from research.proposals.actions import ProposedRule
 from research.proposals.decisions import DEFAULT_TABLE, KILL, UNRULED, Condition, decide, rules_for
-from research.validation import describe
-from studies.records.design_parts import Rule
+from research.text import describe
+from studies.records.procedure import Rule
 from studies.records.verdict import Verdict
 from tests.studies.synthetic import hypothesis, judged
 

@@ -9,13 +9,12 @@ import pytest
 
 from research.design.compiler import accept_hypotheses
 from research.errors import BadModel, BadTopic, DesignRefused
-from research.installation.model_folder import model_folder
-from research.planner.digest import Digest, tunable_facts
+from research.installation.base_job import model_folder
+from research.planners.context import Digest, tunable_facts
+from research.planners.rules import RulesPlanner, require_readable
 from research.proposals.actions import Propose
-from research.proposals.arms import compare
+from research.proposals.arms import NO_MODELS, ComparedModels, compare, folders_in
 from research.proposals.flags import RequestedComparison, folders_varied
-from research.proposals.models import NO_MODELS, ComparedModels, folders_in
-from research.rule_planner.planner import RulesPlanner, require_readable
 from studies.records.design import MODEL, Hypothesis
 from swarm.job import Job, PathModel
 from tests.golden import assert_golden

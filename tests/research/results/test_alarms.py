@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.results.alarms import DEFAULT_WATCHDOG, NOT_FINITE, Alarm, alarms, ending, silence, stopping
-from studies.records.design_parts import Watchdog
+from studies.checks.alarms import DEFAULT_WATCHDOG, NOT_FINITE, Alarm, alarms, ending, silence, stopping
+from studies.records.procedure import Watchdog
 
 HEALTHY: list[dict[str, Any]] = json.loads((Path(__file__).parent / "healthy_history.json").read_text())
 """What a real training of the tiny model on `guess` logged: 20 steps of 32 episodes."""

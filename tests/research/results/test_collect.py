@@ -12,15 +12,16 @@ from typing import Any
 
 import pytest
 
-from research.results.attempt_files import AttemptFolder, AttemptSpec
-from research.results.collect import NOTHING_SAID, CollectError, ReadTracking, collect, measure
-from research.results.wandb_reader import TrackedRun, TrackingUnreadable, parse, read_log, read_tracking
+from research.runs.collect import NOTHING_SAID, ReadTracking, collect, measure
+from research.runs.files import AttemptFolder, AttemptSpec
+from research.runs.wandb_log import TrackedRun, TrackingUnreadable, parse, read_log, read_tracking
+from studies.checks.evidence import CollectError
 from studies.metrics import Asked, kind_named
-from studies.metrics.kinds.transfer import Transfer
+from studies.metrics.builtin import Transfer
 from studies.records.base import canonical
-from studies.records.design_parts import Watchdog
+from studies.records.procedure import Watchdog
 from swarm.environments.registry import environments
-from swarm.server.training.tracking import WandbTracker
+from swarm.training.trackers import WandbTracker
 from tests.research.factories import edit, make_order, with_run, with_schedule
 from tests.research.fakes import evaluation, read_fake_tracking, write_results
 
@@ -34,7 +35,7 @@ ELSEWHERE = with_run(ORDER, metric=Transfer().define(Asked("it is solved", EPISO
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptFolder:
     """What a finished attempt left, with a tracker's log that needs no W&B."""
-    monkeypatch.setattr("research.results.collect.read_tracking", read_fake_tracking)
+    monkeypatch.setattr("research.runs.collect.read_tracking", read_fake_tracking)
     folder = AttemptFolder(tmp_path / "attempt")
     write_results(folder, ORDER, 0.5)
     return folder
@@ -76,7 +77,7 @@ def test_results_are_read_back_from_a_real_wandb_log(
 def test_a_wandb_log_that_is_missing_or_damaged_is_refused(
     folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("research.results.collect.read_tracking", read_tracking)
+    monkeypatch.setattr("research.runs.collect.read_tracking", read_tracking)
     assert "found 0" in refuse(folder, ORDER, "tracking_unreadable")
     run = folder.path / "wandb" / f"offline-run-20260101_000000-{ORDER.tracking_id}"
     run.mkdir(parents=True)
@@ -334,7 +335,7 @@ def test_the_reader_of_logs_does_not_get_the_terminals_ctrl_c(tmp_path: Path, mo
     reader = tmp_path / "reader"
     reader.write_text(f"#!{sys.executable}\nimport os, sys\nsys.exit(os.getsid(0) != os.getpid())\n")
     reader.chmod(0o700)
-    monkeypatch.setattr("research.results.wandb_reader.sys.executable", str(reader))
+    monkeypatch.setattr("research.runs.wandb_log.sys.executable", str(reader))
     assert read_log(tmp_path / "run.wandb").history == {}
 
 

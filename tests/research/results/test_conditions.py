@@ -11,17 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from research.isolation.mode import Sandboxing
-from research.results.attempt_files import (
-    AttemptSpec,
-    EpisodeOutcome,
-    Evaluation,
-    ObservedConditions,
-    RunEvaluation,
-)
-from research.results.conditions import conditions_of, neighbours_of
-from studies.log.study_state import AttemptState
-from studies.records.run_data import Conditions
-from swarm.environments.playing.evaluate import rounds
+from research.runs.files import AttemptSpec, EpisodeOutcome, Evaluation, ObservedConditions, RunEvaluation
+from research.runs.provenance import conditions_of, neighbours_of
+from studies.log.study import AttemptState
+from studies.records.runs import Conditions
+from swarm.environments.play import rounds
 from swarm.environments.registry import environments
 from tests.research.factories import make_order
 

@@ -10,8 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.results.attempt_files import AttemptFolder, Evaluation
-from research.results.during import NewestSuccess, before, due, lacking, read_during, to_keep, write_during
+from research.runs.files import (
+    AttemptFolder,
+    Evaluation,
+    NewestSuccess,
+    before,
+    due,
+    lacking,
+    read_during,
+    to_keep,
+    write_during,
+)
 from tests.research.factories import make_order, with_schedule
 
 STEPS = 8

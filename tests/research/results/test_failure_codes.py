@@ -9,17 +9,11 @@ from typing import Any
 
 import pytest
 
-from research.attempts.containers import FAILURES
-from research.results.failure_codes import (
-    BLAMELESS_CODES,
-    EVIDENCE_CODES,
-    INVALID_CODES,
-    WITHIN_REACH_OF_CODE,
-    WORST_CODES,
-)
-from research.results.resumption import WAYS, way_on
-from research.scheduling.steps import BUDGET_CODE
-from studies.log.study_state import AttemptState, RunState
+from research.runs.resume import WAYS, way_on
+from research.runs.workers import FAILURES
+from research.scheduler.steps import BUDGET_CODE
+from studies.log.study import AttemptState, RunState
+from studies.records.runs import BLAMELESS_CODES, EVIDENCE_CODES, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
 from tests.research.factories import make_order, with_run
 
 RESEARCH = Path(__file__).parents[3] / "research"
@@ -30,7 +24,7 @@ NAMED = re.compile(r"""\bcode="([a-z_]+)",""")
 
 def test_no_code_is_raised_that_the_lock_does_not_name() -> None:
     used = {BUDGET_CODE}
-    for path in [*(RESEARCH / "attempts").glob("*.py"), *(RESEARCH / "results").glob("*.py")]:
+    for path in [*(RESEARCH / "runs").glob("*.py"), RESEARCH.parent / "studies/checks/evidence.py"]:
         source = path.read_text()
         for pattern in (RAISED, RETURNED, NAMED):
             used |= set(pattern.findall(source))

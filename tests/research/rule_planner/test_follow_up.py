@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from research.design.compiler import accept_hypotheses
-from research.planner import Digest
-from research.planner.inquiry import ClaimFacts, InquiryFacts, RoundFacts
+from research.planners.context import Digest
+from research.planners.history import ClaimFacts, InquiryFacts, RoundFacts
+from research.planners.rules import RulesPlanner
 from research.proposals.actions import Propose, ProposeDesign
-from research.rule_planner.planner import RulesPlanner
-from studies.inquiry.ledger import Ledgers, RoundOutcome
+from studies.records.alpha import Ledgers, RoundOutcome
 from studies.records.design import Design, Hypothesis
-from studies.records.design_parts import Knob
-from studies.verdicts.calibration import brier
+from studies.records.procedure import Knob
+from studies.verdicts.forecasts import brier
 from tests.studies.verdicts.test_contrasts import MEANS, A, B, crossed, judged, locked, runs
 
 

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from research.controller import interventions
+from research.controller.interventions import answer, open_question
 from research.design.pricing import price_of
 from research.errors import BadApproval
-from research.scheduling.approvals import approval_mode
-from research.scheduling.next_step import next_step
-from research.scheduling.steps import AskApproval, BuildReport, Collect, Decide, PlanRun
-from research.study import amendments
-from research.study.stop import answer, open_question
+from research.scheduler.approvals import approval_mode
+from research.scheduler.next_step import next_step
+from research.scheduler.steps import AskApproval, BuildReport, Collect, Decide, PlanRun
 from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
 from tests.research.bench import STUDY, Bench, unapproved
 from tests.research.designs import design, every_stage, noise_plan
@@ -148,7 +148,7 @@ def test_a_denied_study_is_denied_by_the_log_alone(fast_path: Path) -> None:
 def test_a_veto_of_all_that_a_question_is_about_makes_it_needless(fast_path: Path) -> None:
     bench = Bench(fast_path, design=design(16), approve="stages")
     looked_at_again(bench)
-    amendments.veto(StudyLog(bench.log, STUDY), "h1", "enough")
+    interventions.veto(StudyLog(bench.log, STUDY), "h1", "enough")
     state = bench.drive(bench.loop()).state
     assert state.status == "concluded"
     assert state.open_question is None

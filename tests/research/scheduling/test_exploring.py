@@ -10,16 +10,16 @@ from simlab.flights.flight import Desk, Flight, FlightResult, fly
 from simlab.flights.killing import fly_killed
 from simlab.worlds.world import MainEffect, Planted
 
-from research.planner.digest import Digest
-from research.planner.protocol import Check, PlannerTurn
+from research.planners.context import Digest
+from research.planners.protocol import Check, PlannerTurn
+from research.planners.rules import RulesPlanner
 from research.proposals.actions import Constant, Explore, Tried
-from research.rule_planner.planner import RulesPlanner
 from studies import EventType, StudyState
-from studies.inquiry.exploration import Exploration
+from studies.errors import EventRefused
 from studies.log.event import Event
+from studies.records.alpha import Exploration
 from studies.records.design import Arm
-from studies.records.errors import EventRefused
-from studies.records.run_specs import screen_metric
+from studies.records.runs import screen_metric
 from swarm.job import Job, tunables
 
 pytestmark = pytest.mark.slow

@@ -8,16 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.results.failure_codes import (
-    EXCLUDED_CODES,
-    GENERATED_CODE_FAILED,
-    INVALID_CODES,
-    WITHIN_REACH_OF_CODE,
-    WORST_CODES,
-)
-from research.scheduling.retry_policy import given_up
-from studies.log.study_state import AttemptState, AttemptStatus, RunState
+from research.scheduler.required_runs import given_up
+from studies.log.study import AttemptState, AttemptStatus, RunState
 from studies.records.design import Metric, RunSpec
+from studies.records.runs import EXCLUDED_CODES, GENERATED_CODE_FAILED, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
 
 SPEC = RunSpec(
     study="s1", design_hash="d" * 64, arm="a", seed=1, environment="guess", job={},

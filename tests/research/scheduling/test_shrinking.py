@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from research.durations import parse_budget
-from research.results.attempt_files import AttemptSpec
-from research.scheduling.shrinking import GIVEN_UP
-from research.scheduling.steps import BUDGET_CODE, BUDGET_RULE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
-from research.study.progress_lines import progress_lines
+from research.controller.progress import progress_lines
+from research.runs.files import AttemptSpec
+from research.scheduler.budget import GIVEN_UP
+from research.scheduler.steps import BUDGET_CODE, BUDGET_RULE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
+from research.text import parse_budget
 from studies import EventType, StudyState
 from studies.records.design import Design
-from studies.records.design_parts import Knob, Replication, Rung, Screen
+from studies.records.procedure import Knob, Replication, Rung, Screen
 from tests.research.bench import Bench, Cut
 from tests.research.designs import design, rate, screened
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.design.screen_defaults import BOUND
-from research.screening import Trial, due, next_candidate, select, steps_in_all
-from research.screening.points import MOST_LISTED
+from research.design.comparison import BOUND
+from research.design.samplers import MOST_LISTED
+from research.design.screening import Trial, due, next_candidate, select, steps_in_all
 from studies.records.base import JsonValue
 from studies.records.design import Arm
-from studies.records.design_parts import Knob, Rung, Screen, Selection
+from studies.records.procedure import Knob, Rung, Screen, Selection
 
 Truth = Callable[[Mapping[str, JsonValue], int], float | None]  # the score of a candidate's job fields at a rung
 LADDERS = (

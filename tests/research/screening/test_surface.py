@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.screening.surface import Ladders, Surface
+from research.design.samplers import Ladders, Surface
 
 LADDERS = Ladders((5, 4, 2), (True, True, True))
 GRID = list(product(range(5), range(4), range(2)))

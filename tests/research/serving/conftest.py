@@ -17,7 +17,7 @@ import pytest
 
 from research.installation.home import Home
 from research.orchestration.server import PrefectServer, client_environment, ensure_server, lives, recorded, stop_server
-from research.serving.supervision import WORKER, end_worker
+from research.orchestration.supervision import WORKER, end_worker
 from studies import EventLog, StudyState, fold
 from tests.furnished import furnish
 from tests.research.orchestration.conftest import client, page, prefect_server, server  # noqa: F401 - fixtures
@@ -74,7 +74,7 @@ class Pages:
 
     @property
     def place(self) -> str:
-        from research.orchestration.deployments import place_of
+        from research.orchestration.prefect_api import place_of
 
         return place_of(self.home)
 
@@ -122,7 +122,7 @@ class Pages:
         known = recorded(self.home.prefect / WORKER)
         assert known is not None
         children = psutil.Process(int(str(known["pid"]))).children()
-        return [child for child in children if "research.serving.sitting" in child.cmdline()]
+        return [child for child in children if "research.orchestration.flow" in child.cmdline()]
 
     def begin(self, name: str, **parameters: Any) -> UUID:
         """Press Run on a deployment."""
@@ -182,7 +182,7 @@ def trainings(state: StudyState) -> list[psutil.Process]:
     """Return the processes of attempts that live, without a child of theirs that has not yet become another program."""
     found = [
         process for process in psutil.process_iter(["cmdline", "ppid"])
-        if "research.attempts.attempt" in (words := process.info["cmdline"] or []) and state.id in str(words)
+        if "research.runs.attempt" in (words := process.info["cmdline"] or []) and state.id in str(words)
     ]  # fmt: skip
     parents = {process.pid for process in found}
     return [process for process in found if process.info["ppid"] not in parents]
@@ -216,7 +216,7 @@ def served_in(own_home: Path, **named: str) -> Iterator[Pages]:
             patch.setenv(name, value)
         patch.setenv("PREFECT_CLIENT_MAX_RETRIES", "3")
         server = ensure_server(home.prefect, port=0)
-        from research.orchestration.flow_run import connect  # Prefect reads its settings at import
+        from research.orchestration.prefect_api import connect  # Prefect reads its settings at import
 
         with connect(server.api) as client:
             yield Pages(server, client, home, mine)

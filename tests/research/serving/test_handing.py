@@ -14,17 +14,16 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from research.controller.interventions import request_pause, request_stop
 from research.errors import NoWorker
 from research.installation.home import Home
+from research.orchestration import deployment as handing
+from research.orchestration.deployment import MOST_FRUITLESS, Orphans, undoes
 from research.orchestration.server import PrefectServer
-from research.serving import handing
-from research.serving.orphans import MOST_FRUITLESS, Orphans
-from research.serving.supervision import sitting
-from research.serving.wishes import undoes
-from research.study.stop import request_pause, request_stop
+from research.orchestration.supervision import sitting
 from studies import EventLog, EventType, StudyLog, fold
 from studies.log.fold import SERVED
-from studies.log.leases import Holder
+from studies.log.locks import Holder
 from tests.research.orchestration.shown import CANCELLED, runs_of, state_of
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ Telling = Callable[[Home], str]
 @pytest.fixture
 def tell(client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Telling:
     """Tell the server what a worker does, and return its place; an automation would act on other tests' flow runs."""
-    from research.orchestration.deployments import place_of
-    from research.serving.registration import ProcessPool, register
+    from research.orchestration.deployment import ProcessPool, register
+    from research.orchestration.prefect_api import place_of
 
     monkeypatch.setattr(client, "read_automations_by_name", lambda name: [name])
 
@@ -95,8 +94,7 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
     from prefect.client.schemas.responses import DeploymentResponse
     from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
-    from research.orchestration.deployments import hand_over
-    from research.serving.patience import patiently
+    from research.orchestration.prefect_api import hand_over, patiently
 
     read = client.read_deployment_by_name
 
@@ -114,7 +112,7 @@ def test_what_a_worker_tells_the_server_stays_where_a_study_is_shown_at_the_same
     assert known.work_pool_name is not None
     create = partial(client.create_flow_run_from_deployment, known.id)
     fixed = client.read_work_pool(known.work_pool_name).base_job_template["job_configuration"]
-    assert "research.serving.sitting" in fixed["command"]
+    assert "research.orchestration.flow" in fixed["command"]
     for name, value in (("command", "touch /tmp/x"), ("env", {"PYTHONPATH": "/tmp"}), ("working_dir", "/tmp")):
         with pytest.raises(PrefectHTTPStatusError) as refused:
             patiently(partial(create, parameters={"study": "s-shown"}, job_variables={name: value}), print)
@@ -150,7 +148,7 @@ def test_one_that_waits_where_no_worker_looks_is_closed_and_given_anew(
 def test_one_that_waits_since_before_a_pause_is_not_what_lifts_it(
     home: Home, client: SyncPrefectClient, give: handing.Giving, asked: bool
 ) -> None:
-    from research.serving.waiting import give_once
+    from research.orchestration.deployment import give_once
 
     study = f"s-5-{asked}"
     with created(home, study) as log:
@@ -173,7 +171,7 @@ class Left:
     study: str = field(default_factory=lambda: f"left-{uuid4().hex[:8]}")
 
     def look(self, key: str = "") -> UUID:
-        from research.serving.waiting import give_once
+        from research.orchestration.deployment import give_once
 
         return give_once(self.client, self.home, self.study, f"{self.study}{key}", again=False).id
 
@@ -194,7 +192,7 @@ def left(pool: None, client: SyncPrefectClient, home: Home) -> Left:
 
 
 def test_the_worker_gives_nothing_twice_and_nothing_that_was_cancelled_before_it_began(left: Left) -> None:
-    from research.serving.waiting import CancelledWhileWaiting
+    from research.orchestration.deployment import CancelledWhileWaiting
 
     first = left.look("/1")
     assert left.look("/2") == first
@@ -216,7 +214,7 @@ def test_one_whose_process_was_killed_before_it_had_the_study_is_followed_by_so_
 def test_one_that_a_worker_took_and_left_before_it_began_is_put_back_in_line(left: Left) -> None:
     from prefect.states import Pending
 
-    from research.serving.waiting import BEGINNING_S, TakenInVain
+    from research.orchestration.deployment import BEGINNING_S, TakenInVain
 
     now = [0.0]
     looking = TakenInVain(left.home, clock=lambda: now[0])
@@ -240,7 +238,7 @@ def test_a_sleep_of_the_machine_and_another_clock_of_the_server_begin_nothing_tw
     """Begun twice, Prefect's worker would end, as the flow run has its place in the worker's limit still."""
     from prefect.states import Pending
 
-    from research.serving.waiting import TakenInVain
+    from research.orchestration.deployment import TakenInVain
 
     run = left.look()
     left.set(run, Pending(timestamp=datetime.now(UTC) - timedelta(hours=8)))
@@ -255,7 +253,7 @@ def test_a_sleep_of_the_machine_and_another_clock_of_the_server_begin_nothing_tw
 def test_installations_that_share_a_server_have_pools_and_deployments_of_their_own(
     home: Home, tmp_path: Path, client: SyncPrefectClient, tell: Telling
 ) -> None:
-    from research.serving.waiting import give_once
+    from research.orchestration.deployment import give_once
 
     other = Home.locate({"AJET_HOME": str(tmp_path / "other")}).prepare()
     other.prefect.mkdir()
@@ -282,7 +280,7 @@ def test_a_worker_of_another_pool_keeps_a_schedule(home: Home, client: SyncPrefe
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.schedules import IntervalSchedule
 
-    from research.serving.registration import ProcessPool, register
+    from research.orchestration.deployment import ProcessPool, register
 
     place = tell(home)
     deployment = client.read_deployment_by_name(f"ajet-resume/resume@{place}")
@@ -307,9 +305,8 @@ def test_a_server_that_does_not_take_it_is_one_line_with_the_way_on(
 def test_a_cancel_that_no_controller_lived_to_see_stops_the_study(
     home: Home, server: PrefectServer, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.serving import worker
-    from research.serving.registration import ProcessPool
-    from research.serving.waiting import give_once
+    from research.orchestration import worker
+    from research.orchestration.deployment import ProcessPool, give_once
 
     monkeypatch.setattr(worker, "ensure_server", lambda folder: server)
     with created(home, "s-6") as log:
@@ -328,13 +325,13 @@ def test_a_cancel_that_no_controller_lived_to_see_stops_the_study(
 def test_whoever_goes_on_with_a_study_while_the_worker_stops_it_for_a_cancel_wished_that_later(
     home: Home, client: SyncPrefectClient
 ) -> None:
-    from research.orchestration.deployments import wish_of
-    from research.serving.waiting import give_once, give_or_stop
+    from research.orchestration.deployment import give_once, give_or_stop
+    from research.orchestration.prefect_api import wish_of
 
     given: list[FlowRun] = []
 
     def go_on() -> None:
-        from research.orchestration.flow_run import connect
+        from research.orchestration.prefect_api import connect
 
         with connect(str(client.api_url)) as own:
             given.append(give_once(own, home, "s-7", "s-7/again", again=True))

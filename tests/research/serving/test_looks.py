@@ -13,19 +13,18 @@ import httpx
 import pytest
 
 from research.installation.home import Home
-from research.orchestration import PrefectServer
-from research.serving import patience
+from research.orchestration import PrefectServer, prefect_api
 from sandboxes import SandboxError
 
 if TYPE_CHECKING:
-    from research.serving.worker import StudyWorker
+    from research.orchestration.worker import StudyWorker
 
 
 @pytest.fixture
 def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StudyWorker:
     """A worker of an installation whose server answers at an address, and is told nothing."""
-    from research.serving import worker
-    from research.serving.registration import ProcessPool
+    from research.orchestration import worker
+    from research.orchestration.deployment import ProcessPool
 
     @contextmanager
     def connected(api: str) -> Iterator[None]:
@@ -42,7 +41,7 @@ def looking(client: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_worker_whose_server_came_back_elsewhere_begins_anew(
     looking: StudyWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.serving import worker
+    from research.orchestration import worker
 
     done: list[str] = []
     alive = cast("Any", SimpleNamespace(poll=lambda: None, pid=0))
@@ -75,13 +74,13 @@ def test_a_study_that_cannot_be_handed_over_keeps_no_other_from_it(
 
 def test_nothing_is_handed_over_on_a_full_disk(looking: StudyWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process could not even begin, so that all tries of a study would be gone within minutes."""
-    from research.installation import disk
+    from research import files
 
     tried: list[str] = []
     monkeypatch.setattr(looking, "_hand_over", lambda client, study: tried.append(study))
     monkeypatch.setattr(looking, "_orphans", SimpleNamespace(found=lambda: ["left"]))
     with monkeypatch.context() as full:
-        full.setattr(disk, "room", lambda folder: 0)
+        full.setattr(files, "room", lambda folder: 0)
         with pytest.raises(SandboxError, match="Free some space"):
             looking._hand_over_all()
     assert tried == []
@@ -109,7 +108,7 @@ def test_what_lasts_is_said_once_and_its_end_once(looking: StudyWorker, monkeypa
 
 
 def test_a_line_that_a_full_disk_does_not_take_ends_no_worker(looking: StudyWorker) -> None:
-    from research.serving.worker import StudyWorker
+    from research.orchestration.worker import StudyWorker
 
     def full(line: str) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -139,7 +138,7 @@ AWAY = httpx.ConnectError("refused")
 def test_a_server_that_is_away_is_waited_for_and_said_once(
     monkeypatch: pytest.MonkeyPatch, errors: tuple[Exception, ...], most_s: float, raised: type[Exception] | None
 ) -> None:
-    monkeypatch.setattr(patience, "AGAIN_S", 0.0)
+    monkeypatch.setattr(prefect_api, "AGAIN_S", 0.0)
     left, noted = list(errors), list[str]()
 
     def ask() -> str:
@@ -149,8 +148,8 @@ def test_a_server_that_is_away_is_waited_for_and_said_once(
 
     if raised is not None:
         with pytest.raises(raised):
-            patience.patiently(ask, noted.append, most_s)
+            prefect_api.patiently(ask, noted.append, most_s)
         return
-    assert patience.patiently(ask, noted.append, most_s) == "here"
+    assert prefect_api.patiently(ask, noted.append, most_s) == "here"
     (line,) = noted
     assert "ConnectError: refused" in line

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from research.installation.home import Home
-from research.serving.orphans import MOST_FRUITLESS, Orphans
+from research.orchestration.deployment import MOST_FRUITLESS, Orphans
 from studies import EventType, StudyLog
 from studies.log.fold import SERVED, WORKED
-from studies.log.leases import TTL_S, ControllerLeases, Holder
+from studies.log.locks import TTL_S, ControllerLeases, Holder
 from tests.studies.synthetic import STUDY, Synthetic
 
 Change = tuple[EventType, Mapping[str, object]]

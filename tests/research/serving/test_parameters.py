@@ -6,8 +6,8 @@ import pytest
 import typer.main
 from pydantic import ValidationError
 
-from research.cli.study.research import research
-from research.serving.parameters import ResearchParameters, ResumeParameters, form_of
+from research.cli.research import research
+from research.orchestration.deployment import ResearchParameters, ResumeParameters, form_of
 
 ELSEWHERE = {"record", "replay", "prefect", "detach", "json", "server"}
 """Options of the command that are of a terminal, of files beside it, or refused."""

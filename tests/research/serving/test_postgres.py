@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from research.orchestration.named import DATABASE
+from research.orchestration.server import DATABASE
 from tests.research.orchestration.shown import CANCELLED, wait_for
 from tests.research.serving.conftest import Pages, served_in, trainings
 from tests.studies.conftest import postgres_url  # noqa: F401 - a fixture

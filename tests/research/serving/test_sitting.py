@@ -16,26 +16,24 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from research.controller.interventions import request_pause, request_stop
+from research.controller.options import begin_study
+from research.controller.session import StudyRequest, controlling
 from research.errors import ResearchError, StudyBusy
 from research.installation.home import Home
-from research.orchestration.reconcile import SessionEnd
+from research.orchestration.deployment import Orphans, ResearchParameters
+from research.orchestration.prefect_api import SessionEnd
 from research.orchestration.server import PrefectServer
-from research.requests import begin_study
-from research.serving.orphans import Orphans
-from research.serving.parameters import ResearchParameters
-from research.study.one_controller import controlling
-from research.study.session import StudyRequest
-from research.study.stop import request_pause, request_stop
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
-from studies.log.leases import ControllerLeases, Holder
+from studies.log.locks import ControllerLeases, Holder
 from tests.research.orchestration.shown import artifacts_of, state_of
 from tests.studies.synthetic import Synthetic
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
 
-    from research.orchestration.flow_run import FlowRun
+    from research.orchestration.prefect_api import FlowRun
 
 STUDY = "group-size-abcd"
 DROVE = SessionEnd("left", "it was driven")
@@ -68,14 +66,14 @@ def log(home: Home) -> Iterator[EventLog]:
 @pytest.fixture
 def sits(home: Home, log: EventLog, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch) -> Sits:
     """Have a process sit for a flow run with a key, as `hand_over` makes it, up to where the study is driven."""
-    from research.orchestration.flow_run import FlowRun
-    from research.serving import sitting
+    from research.orchestration import flow
+    from research.orchestration.prefect_api import FlowRun
 
-    monkeypatch.setattr(sitting.Sitting, "_drive", lambda self, study, *rest: DROVE)
-    monkeypatch.setattr(sitting, "LOOK_S", 0.01)
+    monkeypatch.setattr(flow.Sitting, "_drive", lambda self, study, *rest: DROVE)
+    monkeypatch.setattr(flow, "LOOK_S", 0.01)
 
     def sit(key: str) -> SessionEnd:
-        return sitting.Sitting(home, log, FlowRun(client, hand_over(client, home, key))).work()
+        return flow.Sitting(home, log, FlowRun(client, hand_over(client, home, key))).work()
 
     return sit
 
@@ -92,9 +90,9 @@ def taking_up(log: EventLog) -> str:
 
 
 def hand_over(client: SyncPrefectClient, home: Home, key: str) -> UUID:
-    from research.orchestration import deployments  # Prefect reads its settings at import
+    from research.orchestration import prefect_api  # Prefect reads its settings at import
 
-    return deployments.hand_over(client, home, STUDY, key).id
+    return prefect_api.hand_over(client, home, STUDY, key).id
 
 
 def asking() -> str:
@@ -186,8 +184,8 @@ def test_a_study_that_is_still_being_stopped_goes_on_once_it_was(home: Home, log
 def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
     home: Home, log: EventLog, sits: Sits, client: SyncPrefectClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.orchestration.flow_run import FlowRun
-    from research.serving import sitting
+    from research.orchestration import flow
+    from research.orchestration.prefect_api import FlowRun
 
     opened, why = list[str](), "the database starts again"
 
@@ -197,13 +195,13 @@ def test_an_event_log_that_is_away_when_a_process_begins_is_waited_for(
             raise StoreError(why)
         return EventLog(url)
 
-    monkeypatch.setattr(sitting, "PAUSE_S", 0.0)
-    monkeypatch.setattr(sitting, "EventLog", away_at_first)
+    monkeypatch.setattr(flow, "PAUSE_S", 0.0)
+    monkeypatch.setattr(flow, "EventLog", away_at_first)
     flow_run = FlowRun(client, hand_over(client, home, asking()))
-    assert sitting._worked(home, flow_run) == DROVE
-    monkeypatch.setattr(sitting, "PATIENCE_S", -1.0)
+    assert flow._worked(home, flow_run) == DROVE
+    monkeypatch.setattr(flow, "PATIENCE_S", -1.0)
     opened.clear()
-    assert sitting._worked(home, flow_run) == SessionEnd("failed", why)
+    assert flow._worked(home, flow_run) == SessionEnd("failed", why)
 
 
 RUN = UUID("051ddaab-9b8d-41c4-8083-782f3c17c0b3")
@@ -221,8 +219,8 @@ RUN = UUID("051ddaab-9b8d-41c4-8083-782f3c17c0b3")
 def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_asks_for_is_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str, run: UUID, resumed: bool
 ) -> None:
-    from research.orchestration.flow_run import FlowRunState, RequestedWork
-    from research.serving.sitting import Sitting
+    from research.orchestration.flow import Sitting
+    from research.orchestration.prefect_api import FlowRunState, RequestedWork
 
     gone = {"topic": "group size 4 vs 8 on arith", "model_path": "/gone/since"}
     asked = SimpleNamespace(
@@ -245,9 +243,9 @@ def test_a_flow_run_goes_on_with_its_own_study_only_though_the_model_that_it_ask
 def test_a_stop_that_takes_too_long_is_said(
     home: Home, log: EventLog, sits: Sits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.serving import sitting
+    from research.orchestration import flow
 
-    monkeypatch.setattr(sitting, "STOPPING_S", 0.0)
+    monkeypatch.setattr(flow, "STOPPING_S", 0.0)
     with controlling(home, log, STUDY, print):
         request_stop(home, log, STUDY)
         with pytest.raises(StudyBusy, match="drives it"):
@@ -263,7 +261,7 @@ def test_a_folder_that_cannot_be_written_is_what_the_flow_run_says(
     taken.write_text("a file has its name")
     run = hand_over(client, Home(tmp_path, ""), asking())
     named = {"AJET_HOME": str(taken), "PREFECT__FLOW_RUN_ID": str(run), "PREFECT_API_URL": server.api}
-    subprocess.run([sys.executable, "-m", "research.serving.sitting"], env={**os.environ, **named}, check=True)
+    subprocess.run([sys.executable, "-m", "research.orchestration.flow"], env={**os.environ, **named}, check=True)
     found = state_of(client.read_flow_run(run))
     assert found.is_crashed(), "the worker hands it over again"
     assert "was begun: expected" in str(found.message)
@@ -274,16 +272,15 @@ def test_a_flow_run_that_is_refused_is_named_by_its_topic_says_why_in_its_log_an
 ) -> None:
     from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
 
-    from research.orchestration.deployments import RESEARCH, deployment_of
-    from research.orchestration.flow_run import FlowRun
-    from research.serving import sitting
+    from research.orchestration import flow
+    from research.orchestration.prefect_api import RESEARCH, FlowRun, deployment_of
 
-    monkeypatch.setattr(sitting.Sitting, "_drive", lambda self, study, *rest: DROVE)
+    monkeypatch.setattr(flow.Sitting, "_drive", lambda self, study, *rest: DROVE)
     asked = {"topic": "group size 4 vs 8 on arith", "env": "nowhere"}
     made = client.create_flow_run_from_deployment(deployment_of(client, home, RESEARCH).id, parameters=asked).id
     flow_run = FlowRun(client, made)
     with pytest.raises(ResearchError) as refused:
-        sitting.Sitting(home, log, flow_run).work()
+        flow.Sitting(home, log, flow_run).work()
     assert client.read_flow_run(made).name == asked["topic"]
     for data in ("once", "sent again, as the server was busy"):
         flow_run.publish("a-plan", "markdown", data, "what is planned")
@@ -295,7 +292,7 @@ def test_a_flow_run_that_is_refused_is_named_by_its_topic_says_why_in_its_log_an
 
 async def test_a_flow_run_that_is_begun_again_while_it_ends_is_left_for_the_next_look() -> None:
     """Prefect's worker ends of one that still holds a place in its limit."""
-    from research.serving.worker import once_each
+    from research.orchestration.worker import once_each
 
     ending, fresh = (SimpleNamespace(flow_run=SimpleNamespace(id=number)) for number in (1, 2))
     limiter = SimpleNamespace(statistics=lambda: SimpleNamespace(borrowers=(1,)))

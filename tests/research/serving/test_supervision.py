@@ -14,9 +14,9 @@ import pytest
 
 from research.errors import NoWorker, WorkerBusy
 from research.installation.home import Home
+from research.orchestration import supervision
 from research.orchestration.server import record
-from research.serving import supervision
-from research.serving.supervision import LEAVING_S, WORKER, end_worker, require_worker, working
+from research.orchestration.supervision import LEAVING_S, WORKER, end_worker, require_worker, working
 
 
 @pytest.fixture

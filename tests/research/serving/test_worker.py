@@ -9,9 +9,9 @@ from uuid import UUID
 
 import pytest
 
-from research.orchestration.reconcile import SessionEnd
+from research.orchestration.prefect_api import SessionEnd
 from research.orchestration.server import recorded
-from research.serving.supervision import WORKER
+from research.orchestration.supervision import WORKER
 from tests.research.orchestration.shown import CANCELLED, PATIENCE_S, PAUSED, artifacts_of, visit, wait_for
 from tests.research.serving.conftest import TOPIC, Pages, stop, trainings
 
@@ -76,8 +76,8 @@ def test_a_study_lives_in_the_pages_from_its_beginning_over_every_button_and_eve
 def test_a_flow_run_whose_controller_is_silent_crashes_and_one_that_beats_does_not(
     pages: Pages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from research.orchestration.flow_run import FlowRun
-    from research.serving import registration
+    from research.orchestration import deployment as registration
+    from research.orchestration.prefect_api import FlowRun
 
     for found in pages.client.read_automations_by_name(registration.SILENT):
         pages.client.delete_automation(found.id)

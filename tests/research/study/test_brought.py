@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-import research.attempts.launcher
-import research.study.session
-from research.environments.bring import environment_of
+from research.controller import session as study_session
+from research.controller.session import Session
+from research.environments.install import environment_of
 from research.errors import BadEnvironment
 from research.files import read_json
-from research.results.attempt_files import AttemptFolder
-from research.scheduling.required_runs import attempts_running, is_over
-from research.study.session import Session
+from research.runs import launcher
+from research.runs.files import AttemptFolder
+from research.scheduler.required_runs import attempts_running, is_over
 from studies import EventLog, EventType, StudyState, fold
 from swarm.environments import registry
 from swarm.errors import InvalidRequest
@@ -60,7 +60,7 @@ class Brought:
 
     def session(self) -> StudyState:
         self.process()
-        self._monkeypatch.setattr(research.study.session, "StudyController", lambda **_: self.bench.loop())
+        self._monkeypatch.setattr(study_session, "StudyController", lambda **_: self.bench.loop())
         with closing(EventLog(self.bench.home.database)) as log:
             session = Session(self.bench.home, log, STUDY, self.bench.planner)
             session.plan()
@@ -143,7 +143,7 @@ def test_packages_that_cannot_be_had_stop_the_study_and_nothing_is_launched(
         raise BadEnvironment("expected pip to bring what requirements.txt names; it could not: no such thing")
 
     with monkeypatch.context() as without:
-        without.setattr(research.attempts.launcher, "packages_of", refuse)
+        without.setattr(launcher, "packages_of", refuse)
         with pytest.raises(BadEnvironment, match="no such thing"):
             brought.session()
     state = brought.state()
@@ -162,7 +162,7 @@ def test_packages_are_seen_to_once_for_each_attempt_before_it_is_launched(
         asked.append(name)
         return (Path("/packages"),)
 
-    monkeypatch.setattr(research.attempts.launcher, "packages_of", found)
+    monkeypatch.setattr(launcher, "packages_of", found)
     state = brought.session()
     attempts = [
         AttemptFolder(brought.bench.home.attempt(STUDY, run.run_id, attempt.number))

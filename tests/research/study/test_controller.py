@@ -6,17 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from research.controller.wandb import CopyFinding, OnlineLogging, WandbMirror
 from research.errors import PlannerFailed
-from research.planner.digest import Digest
-from research.planner.protocol import Check, PlannerTurn
-from research.results.attempt_files import AttemptSpec
-from research.scheduling.steps import BUDGET_CODE
-from research.tracking.copies import CopyFinding
-from research.tracking.login import OnlineLogging
-from research.tracking.mirror import WandbMirror
+from research.planners.context import Digest
+from research.planners.protocol import Check, PlannerTurn
+from research.runs.files import AttemptSpec
+from research.scheduler.steps import BUDGET_CODE
 from sandboxes import Handle, SandboxError, SandboxSpec
 from studies import Event, EventLog, EventType, StoreError
-from studies.records.planner_words import PlannerWords
+from studies.records.verdict import PlannerWords
 from tests.research.bench import STUDY, Bench, check_whole
 from tests.research.fakes import ANSWERED, FakeSandbox, ManualClock, ScriptedPlanner
 from tests.studies.raw import append

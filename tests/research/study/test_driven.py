@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from research.results.failure_codes import EXCLUDED_CODES, WORST_CODES
-from research.study.progress import StudyProgress, progress_of
+from research.controller.progress import StudyProgress, progress_of
 from studies import EventType
 from studies.records.design import Arm, Design, Hypothesis, Metric, RunSpec
-from studies.records.design_parts import Look, Replication
+from studies.records.procedure import Look, Replication
+from studies.records.runs import EXCLUDED_CODES, WORST_CODES
 from studies.report import build_report
-from studies.report.headline.headline import headline
-from studies.verdicts.recompute import verdict_follows
+from studies.report.summary import headline
+from studies.verdicts.judge import verdict_follows
 from tests.research import designs
 from tests.research.bench import MOST_TICKS, Bench
 from tests.research.designs import design, every_stage, noise_plan

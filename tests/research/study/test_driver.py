@@ -10,8 +10,8 @@ from threading import Event
 
 import pytest
 
+from research.controller.controller import drive
 from research.errors import ModelFailed
-from research.study.driver import drive
 from sandboxes import SandboxError
 from studies import ControllerLeaseLost, StoreError, StudyState
 from tests.studies.synthetic import Synthetic

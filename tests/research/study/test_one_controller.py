@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
+from research.controller.session import controlling, require_files, require_here
 from research.errors import StudyBusy, StudyElsewhere
 from research.installation.home import Home
-from research.study.one_controller import controlling, require_files, require_here
 from studies import ControllerLeaseLost, EventLog, fold
-from studies.log.leases import ControllerLeases
+from studies.log.locks import ControllerLeases
 from tests.research.bench import STUDY, Bench
 
 CONTROLLER = """
 import sys
 from pathlib import Path
-from research.study.one_controller import controlling
+from research.controller.session import controlling
 from research.installation.home import Home
 from studies import EventLog
 home = Home(Path(sys.argv[1]), sys.argv[2]).prepare()

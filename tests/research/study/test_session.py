@@ -10,16 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from research.controller.session import Session, StudyRequest, create_study
 from research.errors import BadModel
-from research.installation.base_job import base_job_of
+from research.installation.base_job import base_job_of, model_folder
 from research.installation.home import Home
-from research.installation.model_folder import model_folder
-from research.planner.digest import Digest
-from research.planner.protocol import Check, PlannerTurn
-from research.rule_planner.planner import RulesPlanner
-from research.scheduling.next_step import next_step
-from research.scheduling.steps import AskApproval
-from research.study.session import Session, StudyRequest, create_study
+from research.planners.context import Digest
+from research.planners.protocol import Check, PlannerTurn
+from research.planners.rules import RulesPlanner
+from research.scheduler.next_step import next_step
+from research.scheduler.steps import AskApproval
 from studies import EventLog, fold
 from swarm.job import Job
 from tests.research.bench import STUDY, Bench

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from research.noise.bank import NoiseBank, model_key
-from research.study.controller import StudyController
-from research.study.one_controller import controlling
+from research.controller.controller import StudyController
+from research.controller.session import controlling
+from research.design.noise_bank import NoiseBank, model_key
 from studies import EventLog, EventType, StudyState, fold
 from tests.research.bench import Bench, Cut
 from tests.research.designs import design

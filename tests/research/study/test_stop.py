@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from research.controller.interventions import request_stop
+from research.controller.session import controlling
 from research.installation.home import Home
 from research.isolation.mode import Isolation, Sandboxing
-from research.study.one_controller import controlling
-from research.study.stop import request_stop
 from sandboxes import ProcessSandbox, SandboxError, SandboxSpec
 from studies import AttemptState, EventLog, fold
 from tests.research.bench import STUDY, Bench
@@ -82,7 +82,7 @@ def test_containers_are_ended_with_their_attempts_or_nothing_is_said_to_be_over(
 ) -> None:
     containers = FakeContainers(gone=True)
     isolation = Isolation(Sandboxing(kind="docker", image="sha256:" + "0" * 64), containers)
-    monkeypatch.setattr("research.study.stop.supervise", lambda settings, environ, home: isolation)
+    monkeypatch.setattr("research.controller.interventions.supervise", lambda settings, environ, home: isolation)
     with pytest.raises(SandboxError, match="Docker Engine"):
         request_stop(bench.home, bench.log, STUDY)
     assert statuses(bench) == ["None", "None"], "their containers may still run"

@@ -11,14 +11,13 @@ import pytest
 
 from research.design.compiler import accept_hypotheses
 from research.errors import BadTopic
-from research.llm_planner.coverage import left_out
-from research.llm_planner.planner import LlmPlanner
-from research.planner import Digest
-from research.planner.digest import EnvironmentFacts, environment_facts
+from research.planners.context import Digest, EnvironmentFacts, environment_facts
+from research.planners.llm import LlmPlanner
+from research.planners.prompts import left_out
+from research.planners.rules import RulesPlanner
+from research.planners.topic import readable
 from research.proposals.actions import Propose, ProposeDesign
 from research.proposals.flags import RequestedComparison
-from research.rule_planner.planner import RulesPlanner
-from research.topic.mentions import readable
 
 STOCK, SHOP = "stock@9ee1c0bc8381", "shop@123456789012"
 KNOWN = (

@@ -14,25 +14,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.design.comparison import UnsizedDesign, unsized_design
+from research.design.comparison import StatisticalRequirements, UnsizedDesign, unsized_design
 from research.design.compiler import accept_hypotheses, seed_source
 from research.design.pricing import make_pricing
-from research.design.requirements import StatisticalRequirements
 from research.errors import BadTopic, DesignRefused
-from research.planner import Digest
-from research.planner.digest import tunable_facts
-from research.planner.protocol import PlannerTurn
+from research.planners import unsupported
+from research.planners.context import Digest, tunable_facts
+from research.planners.follow_up import predict
+from research.planners.lexicon import DOWN, UP, stem
+from research.planners.protocol import PlannerTurn
+from research.planners.rules import RulesPlanner
+from research.planners.unsupported import ASKING, GRAMMAR, split_requests
 from research.proposals.actions import MOST_KNOBS, Conclude, Propose, ProposeDesign
 from research.proposals.flags import RequestedComparison
-from research.rule_planner.planner import RulesPlanner
-from research.rule_planner.priors import predict
-from research.topic import absent
-from research.topic.leftover import ASKING, GRAMMAR
-from research.topic.lexicon import DOWN, UP, stem
-from research.topic.requests import split_requests
 from studies.records.design import Budget, Hypothesis
-from studies.records.sentences import sentences
-from studies.report.headline.next_question import leads
+from studies.records.statements import sentences
+from studies.report.next_question import leads
 from swarm.environments.registry import environments
 from swarm.job import Job, tunables
 from tests.research.compiling import compile_design, refusal
@@ -452,7 +449,7 @@ def test_a_plain_question_is_heard_whole(topic: str) -> None:
 
 @pytest.mark.parametrize("topic", ["success above 90 % with larger groups", "raise success by 150 %", "100 % success"])
 def test_a_share_that_can_be_is_no_refusal(topic: str) -> None:
-    assert absent.refusal(topic, ["guess"]) is None
+    assert unsupported.refusal(topic, ["guess"]) is None
 
 
 @given(st.text(max_size=200) | st.lists(st.sampled_from([*REQUESTS, PLAIN, "%", "seed", "150"])).map(" ".join))
@@ -460,4 +457,4 @@ def test_hearing_ends_for_any_text_and_leaves_no_request_behind(topic: str) -> N
     split = split_requests(topic)
     assert len(split.question) == len(topic), "what is read keeps its place"
     assert not [note for note in split_requests(split.question).without_effect if "seeds are drawn" in note]
-    absent.refusal(topic, ["guess"])
+    unsupported.refusal(topic, ["guess"])

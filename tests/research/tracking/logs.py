@@ -12,7 +12,7 @@ from swarm.job import Job, Tracking
 _CODE = """
 import sys
 from swarm.job import Job
-from swarm.server.training.tracking import make_tracker
+from swarm.training.trackers import make_tracker
 tracker = make_tracker(Job.model_validate_json(sys.argv[1]))
 for line in sys.stdin:
     step = int(line)

@@ -13,12 +13,19 @@ from types import SimpleNamespace
 
 import pytest
 
-from research.results.attempt_files import AttemptFolder
-from research.results.wandb_reader import find_log
-from research.tracking import calls as calling
-from research.tracking.calls import WandbCalls, WandbUnavailable
-from research.tracking.copies import ENDING_S, LATEST_S, SHOWN_S, AttemptCopy, Standing
-from research.tracking.login import OnlineLogging
+from research.controller import wandb as calling
+from research.controller.wandb import (
+    ENDING_S,
+    LATEST_S,
+    SHOWN_S,
+    AttemptCopy,
+    OnlineLogging,
+    Standing,
+    WandbCalls,
+    WandbUnavailable,
+)
+from research.runs.files import AttemptFolder
+from research.runs.wandb_log import find_log
 from tests.research.tracking.logs import Writing, write
 from tests.wandb_standin import StandIn, standing_in
 

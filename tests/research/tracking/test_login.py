@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from research.tracking.login import OnlineLogging, wandb_login
+from research.controller.wandb import OnlineLogging, wandb_login
 
 KEY = "k" * 40
 

@@ -14,16 +14,13 @@ from typing import Any, cast
 
 import pytest
 
-from research.cli.output import warn
+from research.controller import wandb as calling
+from research.controller import wandb as mirroring
+from research.controller import wandb as sending
+from research.controller.options import mirror_of
+from research.controller.wandb import CopyFinding, OnlineLogging, WandbCalls, WandbMirror, WandbViewer
 from research.installation.home import Home
-from research.requests.copies import mirror_of
-from research.tracking import calls as calling
-from research.tracking import files as sending
-from research.tracking import mirror as mirroring
-from research.tracking.calls import WandbCalls, WandbViewer
-from research.tracking.copies import CopyFinding
-from research.tracking.login import OnlineLogging
-from research.tracking.mirror import WandbMirror
+from research.text import warn
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from tests.research.factories import make_home
 from tests.research.fakes import create_study

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from sandboxes.docker.archive import pack
-from sandboxes.docker.containers import ContainerHandle, DockerSandbox
+from sandboxes.docker.container import ContainerHandle, DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.docker.options import USER
+from sandboxes.docker.launch import USER
 from sandboxes.images import Image
 from sandboxes.spec import Exit, Limits, SandboxSpec
 from tests.sandboxes.attacks.catalogue import hostile_files

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from sandboxes.docker.options import INSTALLATION
+from sandboxes.docker.launch import INSTALLATION
 from sandboxes.spec import SandboxError
 from tests.sandboxes.attacks.conftest import Attackers
 

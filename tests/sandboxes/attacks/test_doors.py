@@ -13,11 +13,12 @@ from aiohttp import web
 
 from research.isolation.access_policy import AccessPolicy
 from sandboxes.docker.archive import pack
-from sandboxes.gateway.destinations import Destination
-from sandboxes.gateway.gateway import PLACEHOLDER, PORTS, Gateway, Upstream
+from sandboxes.gateway.egress import Destination
+from sandboxes.gateway.gateway import PORTS, Gateway
+from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
 from sandboxes.spec import Exit, Limits, SandboxSpec
 from swarm.environments import get_environment
-from swarm.environments.tasks_file import to_json
+from swarm.environments.custom import to_json
 from tests.sandboxes.attacks.catalogue import attempts
 from tests.sandboxes.attacks.conftest import SECRET, Attackers, own_addresses
 from tests.sandboxes.proxies import serving as serving_web

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.docker.containers import DockerSandbox
-from sandboxes.folders import until
-from sandboxes.spec import Exit, SandboxError
+from sandboxes.docker.container import DockerSandbox
+from sandboxes.spec import Exit, SandboxError, until
 from tests.sandboxes.attacks.conftest import WAIT_S, Attackers, door
 
 
@@ -59,7 +58,7 @@ def test_what_a_killed_controller_left_ends_by_itself_and_is_settled_by_the_next
     code = """
 import os, signal, sys
 from pathlib import Path
-from sandboxes.docker.containers import DockerSandbox
+from sandboxes.docker.container import DockerSandbox
 from sandboxes.docker.engine import connect
 handle = DockerSandbox(Path(sys.argv[1]), connect(os.environ)).adopt(sys.argv[2])
 assert handle.poll() is None

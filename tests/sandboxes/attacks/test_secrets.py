@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from sandboxes.docker.containers import DockerSandbox
+from sandboxes.docker.container import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine, connect
-from sandboxes.gateway.gateway import PORTS, Gateway, Upstream
+from sandboxes.gateway.gateway import PORTS, Gateway
+from sandboxes.gateway.reverse_proxy import Upstream
 from sandboxes.images import Image
 from sandboxes.spec import Exit, SandboxError
 from tests.sandboxes.attacks.conftest import Attackers, Weak

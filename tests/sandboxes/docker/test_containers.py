@@ -11,9 +11,9 @@ from contextlib import contextmanager
 import pytest
 
 from sandboxes import Exit, Limits, SandboxError
-from sandboxes.docker import handles, options
+from sandboxes.docker import container, launch
 from sandboxes.docker.archive import pack
-from sandboxes.folders import until
+from sandboxes.spec import until
 from tests.sandboxes.containing import DEADLINE_S, SLEEPER, STUBBORN, Box
 
 
@@ -71,7 +71,7 @@ def test_what_goes_wrong_in_pid_1_itself_is_an_error_and_told_in_the_output(box:
 def test_the_time_limit_kills_what_ignores_the_request_and_what_it_left_is_collected(
     box: Box, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(options, "GRACE_S", 0.2)
+    monkeypatch.setattr(launch, "GRACE_S", 0.2)
     code = "open('results/a', 'w').write('a'); import os\nif os.fork() == 0: os.setsid()\n" + STUBBORN
     handle = box.run(code, time_limit_s=0.5, results={"a": 1})
     assert handle.wait(DEADLINE_S) == Exit("timeout", -9)
@@ -146,7 +146,7 @@ def test_a_container_that_is_overdue_is_killed_by_the_controller(box: Box, monke
     handle = box.run(SLEEPER, time_limit_s=3.0)
     box.api.pause(box.in_engine())
     assert handle.poll() is None
-    monkeypatch.setattr(handles, "OVERDUE_S", 0.5)
+    monkeypatch.setattr(container, "OVERDUE_S", 0.5)
     ended = handle.wait(DEADLINE_S)
     assert ended is not None
     assert ended.reason == "timeout"

@@ -9,8 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.docker.frames import LINE_BYTES, NOT_COLLECTED, TROUBLE_BYTES, Ending, FrameReport, read
-from sandboxes.docker.settling import verdict
+from sandboxes.docker.container import (
+    LINE_BYTES,
+    NOT_COLLECTED,
+    TROUBLE_BYTES,
+    Ending,
+    FrameReport,
+    read_frames,
+    verdict,
+)
 from sandboxes.spec import Exit
 
 
@@ -29,7 +36,7 @@ END = {"exit": "error", "code": 3, "dropped": 5, "oom_kills": 1}
 
 @given(st.binary(max_size=200))
 def test_a_whole_result_is_read_as_it_was(data: bytes) -> None:
-    report = read(lines(END, *result("a", data)), {"a": 200})
+    report = read_frames(lines(END, *result("a", data)), {"a": 200})
     assert report.ending == Ending("error", 3, 5, 1)
     assert (report.results, report.refused, report.trouble) == ({"a": data}, {}, "")
 
@@ -37,38 +44,42 @@ def test_a_whole_result_is_read_as_it_was(data: bytes) -> None:
 def test_a_log_that_ends_early_has_no_half_results() -> None:
     whole = lines(END, *result("a", b"first"), *result("b", b"second, longer"))
     for length in range(len(whole)):
-        report = read(whole[:length], {"a": 100, "b": 100})
+        report = read_frames(whole[:length], {"a": 100, "b": 100})
         assert report.results.keys() | report.refused.keys() == {"a", "b"}
         assert report.results.get("b", b"second, longer") == b"second, longer"
-    assert read(b"", {"a": 1}).refused == {"a": NOT_COLLECTED}
+    assert read_frames(b"", {"a": 1}).refused == {"a": NOT_COLLECTED}
 
 
 def test_a_result_that_is_larger_other_or_unasked_is_not_taken() -> None:
-    assert read(lines(*result("a", b"123456789")), {"a": 8}).refused == {"a": "too large: more than 8 bytes"}
+    assert read_frames(lines(*result("a", b"123456789")), {"a": 8}).refused == {"a": "too large: more than 8 bytes"}
     wrong = [*result("a", b"1")[:1], {"result": "a", "sha256": "0" * 64}]
-    assert "its hash" in read(lines(*wrong), {"a": 8}).refused["a"]
-    assert "not base64" in read(lines({"result": "a", "data": "!"}), {"a": 8}).refused["a"]
-    assert read(lines(*result("../b", b"1")), {"a": 8}).results == {}
-    assert read(lines({"result": "a", "refused": "a symbolic link"}), {"a": 8}).refused == {"a": "a symbolic link"}
+    assert "its hash" in read_frames(lines(*wrong), {"a": 8}).refused["a"]
+    assert "not base64" in read_frames(lines({"result": "a", "data": "!"}), {"a": 8}).refused["a"]
+    assert read_frames(lines(*result("../b", b"1")), {"a": 8}).results == {}
+    assert read_frames(lines({"result": "a", "refused": "a symbolic link"}), {"a": 8}).refused == {
+        "a": "a symbolic link"
+    }
 
 
 def test_the_first_word_on_a_result_and_on_the_end_is_the_last() -> None:
-    report = read(lines(END, *result("a", b"1"), *result("a", b"2"), {**END, "exit": "finished"}), {"a": 8})
+    report = read_frames(lines(END, *result("a", b"1"), *result("a", b"2"), {**END, "exit": "finished"}), {"a": 8})
     assert (report.results, report.refused) == ({"a": b"1"}, {})
-    assert read(lines({"result": "a", "refused": "missing"}, *result("a", b"1")), {"a": 8}).results == {}
+    assert read_frames(lines({"result": "a", "refused": "missing"}, *result("a", b"1")), {"a": 8}).results == {}
     assert report.ending is not None
     assert report.ending.reason == "error"
 
 
 def test_words_and_counts_that_pid_1_does_not_say_are_not_believed() -> None:
-    assert read(lines({**END, "exit": "killed"}), {}).ending is None
-    assert read(lines({**END, "code": True, "dropped": "5", "oom_kills": None}), {}).ending == Ending("error", 0, 0, 0)
-    assert len(read(lines({"result": "a", "refused": "x" * 10_000}), {"a": 8}).refused["a"]) == TROUBLE_BYTES
-    assert read(lines({**END, "more": "x" * LINE_BYTES}), {}).ending is None, "a line too long is none"
+    assert read_frames(lines({**END, "exit": "killed"}), {}).ending is None
+    assert read_frames(lines({**END, "code": True, "dropped": "5", "oom_kills": None}), {}).ending == Ending(
+        "error", 0, 0, 0
+    )
+    assert len(read_frames(lines({"result": "a", "refused": "x" * 10_000}), {"a": 8}).refused["a"]) == TROUBLE_BYTES
+    assert read_frames(lines({**END, "more": "x" * LINE_BYTES}), {}).ending is None, "a line too long is none"
 
 
 def test_what_is_no_frame_is_kept_as_trouble_within_bounds() -> None:
-    report = read(b"Traceback (most recent call last):\n" * 1000 + b"x" * 100_000, {})
+    report = read_frames(b"Traceback (most recent call last):\n" * 1000 + b"x" * 100_000, {})
     assert report.trouble.startswith("Traceback")
     assert len(report.trouble) <= TROUBLE_BYTES
     assert report.ending is None
@@ -80,12 +91,12 @@ def test_what_is_no_frame_is_kept_as_trouble_within_bounds() -> None:
     lambda frames: lines(*frames)
 ))  # fmt: skip
 def test_no_log_whatsoever_breaks_the_reader(log: bytes) -> None:
-    report = read(log, {"a": 3})
+    report = read_frames(log, {"a": 3})
     assert report.results.keys() | report.refused.keys() == {"a"}
 
 
 def test_a_line_nested_beyond_reason_is_trouble() -> None:
-    assert read(b"[" * 16_000 + b"\n" + lines(END), {}).ending == Ending("error", 3, 5, 1)
+    assert read_frames(b"[" * 16_000 + b"\n" + lines(END), {}).ending == Ending("error", 3, 5, 1)
 
 
 ASKED = {"asked_at": 1.0}

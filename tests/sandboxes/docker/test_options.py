@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 
-from sandboxes.docker import launching, options
+from sandboxes.docker import launch
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.inside.output import SHORT_LINE, TAIL_BYTES
-from sandboxes.inside.results import CHUNK_BYTES
+from sandboxes.inside.init import CHUNK_BYTES, SHORT_LINE, TAIL_BYTES
 from sandboxes.spec import Limits, SandboxError, SandboxSpec
 
 SPEC = SandboxSpec(
@@ -24,7 +23,7 @@ SPEC = SandboxSpec(
 
 
 def table(spec: SandboxSpec = SPEC, *, volume: str | None = "volume") -> dict[str, Any]:
-    return options.container(spec, "installation", volume=volume)
+    return launch.container_options(spec, "installation", volume=volume)
 
 
 ELSEWHERE = {
@@ -64,7 +63,7 @@ def test_every_option_of_a_container_is_in_this_table() -> None:
         "healthcheck": {"test": ["NONE"]},
         "stop_signal": "SIGTERM",
     }
-    assert made["labels"] == options.labels(SPEC, "installation", "container")
+    assert made["labels"] == launch.labels(SPEC, "installation", "container")
 
 
 def test_what_it_may_write_to_is_bounded_memory_from_which_nothing_is_run() -> None:
@@ -73,8 +72,8 @@ def test_what_it_may_write_to_is_bounded_memory_from_which_nothing_is_run() -> N
 
 
 def test_what_carries_its_input_in_has_no_right_and_nothing_to_run() -> None:
-    made = options.loader(SPEC, "installation", "volume")
-    assert made.pop("labels") == options.labels(SPEC, "installation", "loader")
+    made = launch.loader_options(SPEC, "installation", "volume")
+    assert made.pop("labels") == launch.labels(SPEC, "installation", "loader")
     [mount] = made.pop("mounts")
     assert (mount["Target"], mount["Source"], mount["Type"]) == ("/input", "volume", "volume")
     assert mount["VolumeOptions"] == {"NoCopy": True}, "nothing of the image's own gets there"
@@ -99,9 +98,9 @@ def test_the_engines_log_holds_the_worst_output_and_the_frames_behind_it(most: i
     """A log beyond its bound is cut at its beginning, and PID 1's words would be lost."""
     output = most // SHORT_LINE * logged("\x01" * (SHORT_LINE - 1) + "\n") + TAIL_BYTES * logged("\n")
     chunk = base64.b64encode(bytes(CHUNK_BYTES)).decode()
-    results = -(-options.MOST_RESULT_BYTES // CHUNK_BYTES) * logged(json.dumps({"result": "a" * 128, "data": chunk}))
-    one = replace(SPEC, limits=Limits(output_bytes=most), results={"a" * 128: options.MOST_RESULT_BYTES})
-    assert output + results < options.log_bytes(one) < 4 * (output + results)
+    results = -(-launch.MOST_RESULT_BYTES // CHUNK_BYTES) * logged(json.dumps({"result": "a" * 128, "data": chunk}))
+    one = replace(SPEC, limits=Limits(output_bytes=most), results={"a" * 128: launch.MOST_RESULT_BYTES})
+    assert output + results < launch.log_bytes(one) < 4 * (output + results)
 
 
 def test_every_limit_of_the_spec_is_one_of_the_container_and_there_is_no_swap() -> None:
@@ -111,7 +110,7 @@ def test_every_limit_of_the_spec_is_one_of_the_container_and_there_is_no_swap() 
     assert ulimits == {"core": (0, 0), "fsize": (70, 70), "nofile": (60, 60)}
     assert made["log_config"]["Type"] == "json-file"
     assert made["log_config"]["Config"] == {
-        "max-size": str(options.log_bytes(SPEC)),
+        "max-size": str(launch.log_bytes(SPEC)),
         "max-file": "1",
         "compress": "false",  # an engine's own setting must not clash with one file
         "mode": "blocking",  # nor lose what PID 1 says
@@ -138,7 +137,7 @@ def test_the_order_tells_pid_1_all_it_needs() -> None:
     assert json.loads(made["command"][0]) == {
         "command": ["python3", "agent.py"],
         "time_limit_s": 60.0,
-        "grace_s": options.GRACE_S,
+        "grace_s": launch.GRACE_S,
         "output_bytes": 4 << 20,
         "results": {"report.json": 1000},
         "ports": {"8000": "/run/ajet/server.sock"},
@@ -154,7 +153,7 @@ def test_gpus_are_asked_for_by_uuid_and_only_if_wanted() -> None:
 
 
 def test_labels_say_whose_it_is_and_the_specs_own_cannot_stand_in_for_ours() -> None:
-    made = options.labels(replace(SPEC, labels={"installation": "forged", "study": "s"}), "mine", "container")
+    made = launch.labels(replace(SPEC, labels={"installation": "forged", "study": "s"}), "mine", "container")
     assert made["ajet.installation"] == "mine"
     assert made["ajet.label.installation"] == "forged"
     assert made["ajet.label.study"] == "s"
@@ -187,9 +186,9 @@ def test_labels_say_whose_it_is_and_the_specs_own_cannot_stand_in_for_ours() -> 
     ],
 )
 def test_a_spec_that_no_container_can_be_made_of_is_refused_in_a_line(change: dict[str, Any], said: str) -> None:
-    options.check(SPEC)
+    launch.check(SPEC)
     with pytest.raises(SandboxError, match=said) as told:
-        options.check(replace(SPEC, **change))
+        launch.check(replace(SPEC, **change))
     assert "\n" not in str(told.value)
 
 
@@ -202,6 +201,6 @@ def test_what_an_engine_cannot_do_is_refused_before_anything_is_made(
 ) -> None:
     weak: Any = ContainerEngine(None, "unix:///engine", version="27.1.0", **engine)  # type: ignore[arg-type]
     with pytest.raises(SandboxError, match=said):
-        launching.make(weak, "installation", replace(SPEC, **spec), tmp_path)
+        launch.make(weak, "installation", replace(SPEC, **spec), tmp_path)
     assert list(tmp_path.iterdir()) == []
-    launching.check_engine(replace(weak, gpus=True), replace(SPEC, **spec, trusted=True))
+    launch.check_engine(replace(weak, gpus=True), replace(SPEC, **spec, trusted=True))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.gateway.destinations import Address, Destination, not_public
+from sandboxes.gateway.egress import Address, Destination, not_public
 from sandboxes.spec import SandboxError
 
 

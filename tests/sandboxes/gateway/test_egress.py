@@ -17,10 +17,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from sandboxes.gateway import egress, egress_log, tunnel_ends
-from sandboxes.gateway.destinations import Address, Destination
-from sandboxes.gateway.gateway import PORTS, Gateway, Upstream
-from sandboxes.gateway.proxy import connections
+from sandboxes.gateway import egress
+from sandboxes.gateway import proxy as connections
+from sandboxes.gateway.egress import Address, Destination
+from sandboxes.gateway.gateway import PORTS, Gateway
+from sandboxes.gateway.reverse_proxy import Upstream
 from tests.sandboxes.proxies import (
     DEADLINE_S,
     Endless,
@@ -346,7 +347,7 @@ async def test_a_destination_that_does_not_answer_is_given_up(tmp_path: Path, mo
 
 
 async def test_a_tunnel_through_which_nothing_goes_is_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tunnel_ends, "IDLE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(egress, "IDLE_TIMEOUT_S", 0.05)
     monkeypatch.setattr(connections, "SWEEP_S", 0.02)
     async with speaking(echo) as port, proxy(tmp_path, f"127.0.0.1:{port}") as out, out.tunnel(port) as agent:
         with contextlib.suppress(ConnectionResetError):
@@ -372,7 +373,7 @@ async def test_open_tunnels_count_towards_the_bound_on_connections(
 
 async def test_a_tunnel_counts_until_both_of_its_ends_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sandboxes.gateway.gateway.MOST_WAYS_OUT", 1)
-    monkeypatch.setattr(tunnel_ends._End, "pause_writing", lambda _: None)  # so that much waits for the agent
+    monkeypatch.setattr(egress._End, "pause_writing", lambda _: None)  # so that much waits for the agent
     gone = asyncio.Event()
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -415,7 +416,7 @@ async def test_a_server_that_answered_and_takes_no_more_is_left(tmp_path: Path) 
 
 
 async def test_the_log_is_bounded_and_keeps_the_latest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(egress_log, "LOG_BYTES", 1000)
+    monkeypatch.setattr(egress, "LOG_BYTES", 1000)
     async with proxy(tmp_path) as out:
         for number in range(30):
             await out.connect(f"host{number}.example.com:443")

@@ -21,10 +21,9 @@ from aiohttp import web
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.gateway import forwarding
-from sandboxes.gateway.gateway import DESCRIPTORS, PLACEHOLDER, PORTS, Gateway, Request, Upstream
-from sandboxes.gateway.listening import listening, name_of
-from sandboxes.gateway.proxy import agent, connections
+from sandboxes.gateway import proxy, reverse_proxy
+from sandboxes.gateway.gateway import DESCRIPTORS, PORTS, Gateway, listening, name_of
+from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Request, Upstream
 from sandboxes.spec import SandboxError
 from tests.sandboxes.proxies import (
     DEADLINE_S,
@@ -109,8 +108,8 @@ def sweeps(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     """Return what makes a time limit of agents short."""
 
     def shorten(limit: str) -> None:
-        monkeypatch.setattr(agent, limit, 0.05)
-        monkeypatch.setattr(connections, "SWEEP_S", 0.01)
+        monkeypatch.setattr(proxy, limit, 0.05)
+        monkeypatch.setattr(proxy, "SWEEP_S", 0.01)
 
     return shorten
 
@@ -594,7 +593,7 @@ async def test_a_connection_that_the_server_may_be_about_to_close_is_not_used_ag
 
     async with serving(handle) as port, opened(tmp_path, port) as both:
         for idle_s in (30.0, 30.0, -1.0):
-            monkeypatch.setattr(forwarding, "MOST_IDLE_S", idle_s)
+            monkeypatch.setattr(reverse_proxy, "MOST_IDLE_S", idle_s)
             assert await both.get() == 200
     assert peers[0] == peers[1] != peers[2]
 
@@ -685,7 +684,7 @@ async def test_the_sockets_are_there_for_the_container_and_gone_afterwards(tmp_p
 
 
 async def test_a_folder_that_others_could_enter_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sandboxes.gateway.listening._private", lambda folder: False)
+    monkeypatch.setattr("sandboxes.gateway.gateway._private", lambda folder: False)
     with pytest.raises(SandboxError, match="only its owner"):
         async with Gateway(tmp_path / "exchange", upstream=None, log=tmp_path / "log"):
             pass
@@ -733,7 +732,7 @@ async def test_what_is_collected_to_be_judged_counts_before_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task list may be large, and each of hundreds of connections may send one slowly."""
-    monkeypatch.setattr(forwarding, "MOST_BYTES_AT_ONCE", 1000)
+    monkeypatch.setattr(reverse_proxy, "MOST_BYTES_AT_ONCE", 1000)
     async with recorded(tmp_path) as (both, _):
 
         async def answered(status: int) -> bool:
@@ -748,7 +747,7 @@ async def test_what_is_collected_to_be_judged_counts_before_it_is_there(
 async def test_a_sandbox_sends_so_much_at_once_and_more_once_it_is_answered(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(forwarding, "MOST_BYTES_AT_ONCE", 1000)
+    monkeypatch.setattr(reverse_proxy, "MOST_BYTES_AT_ONCE", 1000)
     arrived, answer = asyncio.Event(), asyncio.Event()
 
     async def slow(request: web.BaseRequest) -> web.StreamResponse:

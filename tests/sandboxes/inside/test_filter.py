@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.inside import filter as filtering
-from sandboxes.inside.filter import ARCHITECTURES, Architecture, program
+from sandboxes.inside import seccomp as filtering
+from sandboxes.inside.seccomp import ARCHITECTURES, Architecture, program
 
 ALLOWED = 0
 X86, ARM = ARCHITECTURES["x86_64"], ARCHITECTURES["aarch64"]
@@ -95,7 +95,7 @@ def test_the_kernel_takes_the_filter_and_does_as_it_says() -> None:
     code = """
 import ctypes, os, socket, sys
 sys.path.insert(0, sys.argv[1])
-import filter
+import seccomp as filter
 ctypes.CDLL(None).prctl(38, 1, 0, 0, 0)
 filter.install()
 socket.socket(socket.AF_INET).close()

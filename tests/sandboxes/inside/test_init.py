@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from sandboxes.inside import init
-from sandboxes.inside.tie import GONE_S, LOOK_S, Tie, served
+from sandboxes.inside.init import GONE_S, LOOK_S, Tie, served
 
 INIT = Path(init.__file__)
 NEW_NAMESPACE = ["unshare", "--pid", "--fork", "--kill-child"]

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.inside import output as module
-from sandboxes.inside import results
-from sandboxes.inside.output import SHORT_LINE, TAIL_BYTES, Output
-from sandboxes.inside.results import NotAResult
+from sandboxes.inside import init
+from sandboxes.inside import init as module
+from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES, NotAResult, Output
 
 
 def taken(pieces: list[bytes], most_bytes: int) -> tuple[bytes, Output]:
@@ -128,7 +127,7 @@ def workspace(tmp_path: Path) -> Path:
 def opened(workspace: Path, name: str, most_bytes: int = 100) -> int:
     descriptor = os.open(workspace, os.O_RDONLY)
     try:
-        return results.open_result(descriptor, name, most_bytes)
+        return init.open_result(descriptor, name, most_bytes)
     finally:
         os.close(descriptor)
 
@@ -136,7 +135,7 @@ def opened(workspace: Path, name: str, most_bytes: int = 100) -> int:
 def test_a_plain_file_is_collected_in_frames_that_the_engine_does_not_cut(workspace: Path) -> None:
     data = os.urandom(30_000)
     (workspace / "results" / "a").write_bytes(data)
-    frames = list(results.collect(os.open(workspace, os.O_RDONLY), "a", 30_000))
+    frames = list(init.collect(os.open(workspace, os.O_RDONLY), "a", 30_000))
     assert b"".join(base64.b64decode(frame["data"]) for frame in frames[:-1]) == data
     assert frames[-1] == {"result": "a", "sha256": hashlib.sha256(data).hexdigest()}
     assert max(len(json.dumps(frame)) for frame in frames) < 16_384 - 1000
@@ -167,4 +166,4 @@ def test_a_device_a_link_and_a_file_elsewhere_are_refused_unread(workspace: Path
     with pytest.raises(NotAResult, match="its folder is not a folder"):
         opened(workspace, "environ")
     with pytest.raises(NotAResult, match="not in the workspace"):
-        results.check_result(os.stat("/proc/self/environ"), workspace.stat().st_dev, 100)
+        init.check_result(os.stat("/proc/self/environ"), workspace.stat().st_dev, 100)

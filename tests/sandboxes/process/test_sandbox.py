@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 from sandboxes import Exit, Handle, ProcessSandbox, SandboxError, SandboxSpec
-from sandboxes.folders import until
-from sandboxes.process import sessions
+from sandboxes import process as sessions
 from sandboxes.shim import LOG_BYTES
+from sandboxes.spec import until
 
 pytestmark = pytest.mark.slow
 
@@ -280,7 +280,7 @@ def test_on_a_full_disk_stop_ends_it_all_the_same(ground: Ground, monkeypatch: p
     handle = ground.run(SLEEPER)
     pid = ground.pid()
     with monkeypatch.context() as patch:
-        patch.setattr("sandboxes.process.sandbox.write_once", full)
+        patch.setattr("sandboxes.process.write_once", full)
         with pytest.raises(OSError, match="no space"):
             handle.stop()
     assert not lives(pid)
@@ -293,7 +293,7 @@ def test_what_a_clock_set_forward_hides_is_not_said_to_be_stopped(
     handle = ground.run(SLEEPER)
     pid = ground.pid()
     with monkeypatch.context() as patch:
-        patch.setattr("sandboxes.process.sessions.psutil.boot_time", lambda: time.time() + 3600)
+        patch.setattr("sandboxes.process.psutil.boot_time", lambda: time.time() + 3600)
         with pytest.raises(SandboxError, match="shim lives"):
             handle.stop(grace_s=0.1)
     assert handle.poll() is None

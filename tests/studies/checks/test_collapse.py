@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.checks.collapse import WINDOW_EPISODES, collapse, rate, training_curve
-from studies.records.design_parts import CollapseRule
-from studies.records.run_data import Conditions, TrainingCurve
+from studies.checks.training import WINDOW_EPISODES, collapse, rate, training_curve
+from studies.records.procedure import CollapseRule
+from studies.records.runs import Conditions, TrainingCurve
 from tests.golden import assert_golden
 from tests.lazily import lazy
 from tests.studies.synthetic import studies

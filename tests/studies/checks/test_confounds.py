@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.checks import job_fields
-from studies.checks.confounds import Violation, lint_conditions, lint_jobs
+from studies.checks import conditions as job_fields
+from studies.checks.confounders import Violation, lint_conditions, lint_jobs
 from studies.records.design import Arm, Design, Metric
-from studies.records.run_data import Conditions
-from studies.verdicts.subgroups import lint_subgroups
+from studies.records.runs import Conditions
+from studies.verdicts.judge import lint_subgroups
 from tests.studies import synthetic
 
 BASE = {"steps": 40, "episodes_per_step": 128, "group_size": 8, "epochs": 1, "model": {"kind": "tiny", "seed": 0}}

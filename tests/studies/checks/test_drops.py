@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies import StudyState
-from studies.checks.drops import EPISODES_TOLD, unequal_drops
-from studies.checks.run_facts import conditions_in
-from studies.checks.signal import untaught, untaught_by_arm
-from studies.report.headline.headline import headline
-from studies.report.parts.evidence import gather
-from studies.report.sections.scrutiny import threats
+from studies.checks.conditions import conditions_in
+from studies.checks.training import EPISODES_TOLD, unequal_drops, untaught, untaught_by_arm
+from studies.report.evidence import gather
+from studies.report.summary import headline
+from studies.report.validity import threats
 from tests.golden import assert_golden
 
 CONTROL, TREATMENT = "group_size=4", "group_size=16"

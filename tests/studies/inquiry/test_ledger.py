@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.inquiry.ledger import (
+from studies.records.alpha import (  # fmt: skip
     MOST_ROUNDS,
     ErrorLedger,
     Ledgers,
@@ -13,8 +13,8 @@ from studies.inquiry.ledger import (
     Stake,
     stake_of_one_round,
     weights,
-)  # fmt: skip
-from studies.records.design_parts import Look
+)
+from studies.records.procedure import Look
 from tests.golden import refused
 from tests.studies.synthetic import design as locked
 from tests.studies.synthetic import hypothesis

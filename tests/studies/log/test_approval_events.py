@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from studies import EventType, LogCorrupt, StudyState
-from studies.records.approval import ApprovalQuestion
+from studies.records.verdict import ApprovalQuestion
 from studies.report.build import render_report
 from tests.golden import assert_golden, refused
 from tests.studies.synthetic import STUDY, Synthetic

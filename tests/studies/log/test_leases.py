@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from studies import ControllerLeaseLost, EventLog, LeaseHeld, StoreError
-from studies.log.leases import Challenge, ControllerLease, ControllerLeases, Holder, kept
+from studies.log.locks import Challenge, ControllerLease, ControllerLeases, Holder, kept
 from tests.golden import assert_golden, refused
 from tests.studies.processes import go, line, start
 

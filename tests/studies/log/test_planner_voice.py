@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from studies import EventType, LogCorrupt, StudyState
-from studies.records.design_parts import Amendment
-from studies.records.planner_words import PlannerWords
+from studies.records.procedure import Amendment
+from studies.records.verdict import PlannerWords
 from studies.report.build import render_report
 from tests.golden import refused
 from tests.studies.synthetic import Synthetic

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies import EventLog, StoreError
-from studies.log.leases import ControllerLeases, Holder, LeaseWatch
-from studies.log.slots import Slot, SlotAsk, SlotRow, Slots, grantable
+from studies.log.locks import ControllerLeases, Holder, LeaseWatch, Slot, SlotAsk, SlotRow, Slots, grantable
 from tests.studies.processes import go, line, start
 
 HOST = "machine"

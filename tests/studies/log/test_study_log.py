@@ -8,7 +8,7 @@ import pytest
 import sqlalchemy as sa
 
 from studies import EventLog, EventType, LogCorrupt, StudyLog, UnknownStudy, fold
-from studies.log.lock_file import LOCK_FILE, lock_error, write_lock
+from studies.log.event_log import LOCK_FILE, lock_error, write_lock
 from tests.golden import assert_golden
 from tests.studies.raw import append
 from tests.studies.synthetic import Synthetic, design

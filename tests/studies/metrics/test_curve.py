@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.metrics import Refused, Results
-from studies.metrics.kinds.curve import Curve, by_episodes, by_seconds
+from studies.metrics.base import Curve, by_episodes, by_seconds
 
 SHARES = st.lists(st.floats(0, 1), min_size=4, max_size=12)
 

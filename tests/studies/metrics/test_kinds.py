@@ -19,7 +19,7 @@ from studies.metrics import (
     registry,
 )  # fmt: skip
 from studies.records.design import GAIN, SUCCESS, Metric, Schedule
-from studies.records.run_specs import screen_metric
+from studies.records.runs import screen_metric
 from tests.golden import refused
 
 ASKED = Asked(measures="the number is found", episodes=20, horizon=64, horizon_s=30.0)

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from research.scheduling.required_runs import EVERY_RUN
+from research.scheduler.required_runs import EVERY_RUN
 from studies.metrics import Asked, MetricKind, Refused, Results, Value, kind_named, kinds, registry
-from studies.metrics.reading import defined, values_of
+from studies.metrics.registry import defined, values_of
 from studies.records.design import SUCCESS, Metric
 from tests.golden import refused
 from tests.outside import install

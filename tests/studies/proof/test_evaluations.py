@@ -11,16 +11,14 @@ from typing import Any, cast
 import pytest
 
 from studies import EventType, RunState, StudyState, fold
-from studies.checks.run_facts import conditions_in
+from studies.checks.conditions import conditions_in
 from studies.metrics import Asked, Results, kind_named, kind_of
 from studies.proof import export, exported, verify
-from studies.proof.chain import events_of
-from studies.proof.evidence import check_files
-from studies.proof.findings import Findings
+from studies.proof.evidence import Findings, check_files
+from studies.proof.verify import events_of
 from studies.records.design import Metric, RunSpec, Schedule
-from studies.records.design_parts import CollapseRule
-from studies.records.run_data import Measurement
-from studies.records.run_specs import evaluated
+from studies.records.procedure import CollapseRule
+from studies.records.runs import Measurement, evaluated
 from studies.report import build_report
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.proof.conftest import Kept

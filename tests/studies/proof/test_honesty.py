@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from studies import EventType
 from studies.proof import Proof, exported, verify
-from studies.proof.verdicts import _same_numbers
+from studies.proof.verify import _same_numbers
 from tests.studies.proof import forging
 from tests.studies.proof.conftest import Kept
 

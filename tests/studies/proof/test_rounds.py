@@ -12,11 +12,11 @@ import pytest
 
 from studies import EventType, ExportError, StudyState
 from studies.proof import export, exported, verify
-from studies.proof.findings import Findings
-from studies.proof.rounds import check_rounds
+from studies.proof.evidence import Findings
+from studies.proof.verify import check_rounds
 from studies.records.base import canonical
 from studies.records.design import Design
-from studies.statistics.looks import spend
+from studies.statistics.sequential import spend
 from tests.golden import assert_golden
 from tests.studies.asked_on import STUDY, Inquiry
 from tests.studies.proof.forging import Row, payload_of, rehashed, rehashed_with_report, with_other_byte, with_payload

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from studies.checks.job_fields import differing
+from studies.checks.conditions import differing
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, Metric, RunSpec, Schedule
-from studies.records.run_specs import evaluated
+from studies.records.runs import evaluated
 from swarm.job import Job
 from tests.studies.synthetic import SOURCE, coded_design, design
 

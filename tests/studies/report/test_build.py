@@ -11,12 +11,11 @@ from xml.etree import ElementTree
 import pytest
 
 from studies import EventType, ReportError, StudyState
-from studies.records.design_parts import Prediction
-from studies.records.noise_plan import NoisePlan
-from studies.records.run_specs import noise_hash, noise_spec
-from studies.report import Report, build_report, draw_metric
+from studies.records.design import NoisePlan
+from studies.records.procedure import Prediction
+from studies.records.runs import noise_hash, noise_spec
+from studies.report import Report, build_report, draw_metric, plots
 from studies.report.build import escape_markdown, fenced
-from studies.report.figures import drawing
 from tests.golden import assert_golden
 from tests.studies.report.pages import Page, missing, pages, section
 from tests.studies.synthetic import EPISODES, Synthetic, base_job, design, hypothesis
@@ -80,7 +79,7 @@ def test_references_inside_figures_are_unique_on_the_page_and_all_resolve(built:
 def test_the_same_state_and_files_give_the_same_bytes(built: Built) -> None:
     state, first, _, _ = built
     before = {path: path.read_bytes() for path in (first.markdown, first.html, *first.figures)}
-    drawing.drawn_once.cache_clear()
+    plots.drawn_once.cache_clear()
     assert build_report(state, first.html.parent) == first
     assert all(path.read_bytes() == data for path, data in before.items())
     assert first.html_sha256 == hashlib.sha256(before[first.html]).hexdigest()

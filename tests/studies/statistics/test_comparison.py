@@ -9,11 +9,18 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from studies.records.design_parts import Noise
-from studies.statistics.comparison import Comparison, Runs, compare
-from studies.statistics.equivalence import equivalent, two_one_sided
-from studies.statistics.pooled import BANK_CAP, pooled
-from studies.statistics.samples import mean_interval, spread
+from studies.records.procedure import Noise
+from studies.statistics.comparison import (
+    BANK_CAP,
+    Comparison,
+    Runs,
+    compare,
+    equivalent,
+    mean_interval,
+    pooled,
+    spread,
+    two_one_sided,
+)
 from tests.golden import assert_golden
 from tests.lazily import lazy
 

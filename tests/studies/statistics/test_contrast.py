@@ -9,10 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from studies.records.design import trend_weights
-from studies.records.design_parts import Look
-from studies.statistics.comparison import welch
-from studies.statistics.contrast import contrast, error_of
-from studies.statistics.equivalence import equivalent, two_one_sided
+from studies.records.procedure import Look
+from studies.statistics.comparison import contrast, equivalent, error_of, two_one_sided, welch
 from studies.statistics.power import PowerDesign, power
 from tests.lazily import lazy
 from tests.studies.synthetic import studies

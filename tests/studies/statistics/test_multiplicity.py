@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.statistics.dunnett import adjusted_p, critical
-from studies.statistics.multiplicity import chosen, effective_level
+from studies.statistics.comparison import chosen, effective_level
+from studies.statistics.sequential import adjusted_p, critical
 from tests.lazily import lazy
 
 stats = lazy("scipy.stats")

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.records.design_parts import Look
+from studies.records.procedure import Look
 from studies.statistics.comparison import Runs, compare
-from studies.statistics.looks import crossings, spend, spent
 from studies.statistics.power import PowerDesign, at_shares, detectable, power, seeds_needed
+from studies.statistics.sequential import crossings, spend, spent
 from tests.lazily import lazy
 from tests.studies.synthetic import studies
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.statistics import exact_rates as exact
-from studies.statistics.rates import rate_difference, rate_interval
+from studies.statistics import proportions as exact
+from studies.statistics.proportions import rate_difference, rate_interval
 from tests.lazily import lazy
 
 stats = lazy("scipy.stats")

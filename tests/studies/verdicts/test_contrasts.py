@@ -7,18 +7,19 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from studies.checks.confounds import lint_jobs
-from studies.checks.job_fields import claim_of, pairs_of
-from studies.inquiry.ledger import stake_of_one_round
+from studies.checks.conditions import claim_of, pairs_of
+from studies.checks.confounders import lint_jobs
+from studies.records.alpha import stake_of_one_round
 from studies.records.design import Arm, Design, Hypothesis
-from studies.records.design_parts import CollapseRule
-from studies.records.sentences import sentences, statement_of
+from studies.records.procedure import CollapseRule
+from studies.records.statements import sentences, statement_of
 from studies.records.verdict import Verdict
-from studies.report.headline.practice import sight
-from studies.report.parts.deciding_interval import deciding_interval
-from studies.report.parts.wording import finding
-from studies.statistics.looks import spend
-from studies.verdicts.verdict import ArmData, judge
+from studies.report.next_question import sight
+from studies.report.wording import finding
+from studies.statistics.sequential import spend
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
+from studies.verdicts.wording import deciding_interval
 from tests.golden import assert_golden
 from tests.lazily import lazy
 from tests.studies.synthetic import base_job, design, hypothesis, runs_of, studies

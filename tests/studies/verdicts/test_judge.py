@@ -9,10 +9,10 @@ import pytest
 
 from studies import Event, EventType, StudyState
 from studies.records.design import Arm, Design, RunSpec
-from studies.records.design_parts import Amendment, Look, Replication
-from studies.records.run_data import Conditions
+from studies.records.procedure import Amendment, Look, Replication
+from studies.records.runs import Conditions
 from studies.records.verdict import Verdict
-from studies.statistics.looks import spend
+from studies.statistics.sequential import spend
 from studies.verdicts.judge import NO_RESULT, gather, judge_hypothesis, violations
 from tests.golden import assert_golden
 from tests.studies.synthetic import Synthetic, design, hypothesis

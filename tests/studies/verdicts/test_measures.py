@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.inquiry.ledger import stake_of_one_round as staked
+from studies.records.alpha import stake_of_one_round as staked
 from studies.records.design import Design, Metric
-from studies.records.design_parts import CollapseRule
+from studies.records.procedure import CollapseRule
 from studies.records.verdict import Verdict
-from studies.statistics.exact_rates import boschloo
+from studies.statistics.proportions import boschloo
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
 from studies.verdicts.scope import unseen_of
-from studies.verdicts.verdict import ArmData, judge
 from tests.golden import assert_golden
 from tests.studies.measured import HORIZON, measured_design, metric
 from tests.studies.synthetic import runs_of

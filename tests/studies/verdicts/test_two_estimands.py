@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.inquiry.ledger import stake_of_one_round as staked
+from studies.records.alpha import stake_of_one_round as staked
 from studies.records.design import Design
-from studies.records.design_parts import CollapseRule
+from studies.records.procedure import CollapseRule
 from studies.records.verdict import Verdict
-from studies.statistics.looks import spend
-from studies.verdicts.verdict import LEAST_KEPT, ArmData, judge
+from studies.statistics.sequential import spend
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import LEAST_KEPT, judge
 from tests.golden import assert_golden
 from tests.lazily import lazy
 from tests.studies import synthetic

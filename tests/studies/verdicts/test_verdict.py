@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from studies.inquiry.ledger import stake_of_one_round as staked
+from studies.records.alpha import stake_of_one_round as staked
 from studies.records.design import Design, Hypothesis
-from studies.records.design_parts import Look, Noise, Prediction, Replication
+from studies.records.procedure import Look, Noise, Prediction, Replication
 from studies.records.verdict import Verdict, VerdictName
 from studies.statistics.comparison import compare
-from studies.statistics.dunnett import adjusted_p
-from studies.statistics.looks import spend
-from studies.verdicts.calibration import brier, calibration
-from studies.verdicts.verdict import ArmData, judge
+from studies.statistics.sequential import adjusted_p, spend
+from studies.verdicts.forecasts import brier, calibration
+from studies.verdicts.inputs import ArmData
+from studies.verdicts.rules import judge
 from tests.golden import assert_golden
 from tests.studies import synthetic
 from tests.studies.synthetic import hypothesis, runs_of

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from swarm.answers import PLAIN, Answer, AnswerFormat, Piece, ToolCall, gathered, joined
-from swarm.answers.families.fenced import FencedFormat
-from swarm.answers.families.harmony import HarmonyFormat
-from swarm.answers.families.hermes import HermesFormat
-from swarm.answers.families.llama3 import Llama3Format
-from swarm.answers.families.mistral import MistralFormat
-from swarm.answers.families.tagged import ThinkFormat
-from swarm.answers.families.xml import GlmFormat, QwenXmlFormat
+from swarm.rendering.harmony import HarmonyFormat
+from swarm.rendering.json_formats import FencedFormat, Llama3Format, MistralFormat
+from swarm.rendering.messages import Answer, AnswerFormat, Piece, ToolCall, gathered
+from swarm.rendering.reading import joined
+from swarm.rendering.tagged import PLAIN, GlmFormat, HermesFormat, QwenXmlFormat, ThinkFormat
 
 
 def tool(name: str, properties: Mapping[str, Any], required: Sequence[str] = ()) -> Mapping[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarm.answers import Answer, AnswerFormat, ToolCall, Words
+from swarm.rendering.messages import Answer, AnswerFormat, ToolCall, Words
 from tests.swarm.answers.support import (
     CALL,
     GLM,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.answers import AnswerFormat, Reasoning, ToolCall, Words
+from swarm.rendering.messages import AnswerFormat, Reasoning, ToolCall, Words
 from tests.swarm.answers.support import FORMATS, HARMONY, HERMES, TOOLS, read, read_parts
 
 BITS = [

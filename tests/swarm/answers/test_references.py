@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.answers import Answer, AnswerFormat
+from swarm.rendering.messages import Answer, AnswerFormat
 from tests.swarm.answers.support import GLM, HARMONY, HERMES, LLAMA3, MISTRAL, TOOLS, XML, read
 
 MARKS = [

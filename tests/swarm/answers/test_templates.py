@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.answers import Answer, detect, gathered
-from swarm.backends.protocols import Message
+from swarm.rendering.messages import Answer, Message, gathered
+from swarm.rendering.renderer import detect
 from tests.swarm.answers.support import TOOLS
 from tests.swarm.timelines.families import FAMILIES, Family
 

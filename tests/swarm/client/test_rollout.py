@@ -29,8 +29,8 @@ from swarm.client import (
     SyncEpisode,
     plain_agent,
 )  # fmt: skip
-from swarm.client.agents import Result, RolloutSummary, UnusableReward, WrongResult
-from swarm.client.failures import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
+from swarm.client.episode import Result, RolloutSummary, UnusableReward, WrongResult
+from swarm.client.rollout import MOST_MISPLAYS, MOST_WAIT_S, LimitPauses, Misplays, limited_s
 from swarm.client.transport import Transports
 from swarm.environments import Outcome
 from swarm.errors import InvalidRequest, JobConflict, LeaseLost, ServerFailed, StoreUnavailable, SwarmError
@@ -141,7 +141,7 @@ async def test_a_rate_limited_play_is_played_again_after_a_pause_and_the_others_
     def limited() -> float:
         raise Limited("slow down")
 
-    monkeypatch.setattr("swarm.client.failures.MOST_WAIT_S", 0.01)
+    monkeypatch.setattr("swarm.client.rollout.MOST_WAIT_S", 0.01)
     summary = await client.rollout(agent_of(*[limited] * 100), TASKS, concurrency=4)
     assert served.server.training.rollout.counts["aborted"] == 100
     assert (summary.episodes, summary.dropped) == (12, {"rate_limited": 100})
@@ -162,7 +162,7 @@ async def test_a_server_without_room_to_write_is_waited_for(
     def full() -> float:
         raise error
 
-    monkeypatch.setattr("swarm.client.failures.MOST_WAIT_S", 0.01)
+    monkeypatch.setattr("swarm.client.rollout.MOST_WAIT_S", 0.01)
     summary = await client.rollout(agent_of(*[full] * 70), TASKS, concurrency=4)
     assert (summary.episodes, summary.dropped) == (12, {"store_unavailable": 70})
 

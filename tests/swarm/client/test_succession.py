@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from swarm.client import AsyncSwarmClient, NamedTask, SwarmClient
-from swarm.client.home import folder_of
-from swarm.client.succession import Succession
+from swarm.client.identity import Succession, folder_of
 from swarm.errors import EngineUnavailable, Forbidden, InvalidKey, SwarmError, Unreachable
 from swarm.server.__main__ import _claimed
 from swarm.wire import ServerState, fingerprint
@@ -27,7 +26,7 @@ URL = "http://127.0.0.1:9"
 HOLDER = """
 import asyncio, sys
 from pathlib import Path
-from swarm.client.succession import Succession
+from swarm.client.identity import Succession
 
 async def release(secret): raise AssertionError(secret)
 held = Succession(sys.argv[1], "other", Path(sys.argv[2]))

@@ -15,12 +15,13 @@ import pytest
 
 from swarm.client import AgentFailed, AsyncSwarmClient, Earned, Episode, NamedTask, SwarmClient
 from swarm.client import Team as team_of_the_package  # type: ignore[attr-defined]  # where it was had first
-from swarm.client.teams import SyncTeam, Team
-from swarm.client.teams import members as team_members
+from swarm.client import teams as team_members
+from swarm.client.sync_client import SyncTeam
+from swarm.client.teams import Team
 from swarm.errors import InvalidRequest, JobConflict, ServerFailed, StoreUnavailable, TeamAborted, Unreachable
-from swarm.server.episodes import teams
-from swarm.server.episodes.rollout import Rollout
-from swarm.server.episodes.teams import Resolver
+from swarm.rollout import teams
+from swarm.rollout.rollout import Rollout
+from swarm.rollout.teams import Resolver
 from swarm.wire import Ack, ServerState
 from tests.golden import refused
 from tests.swarm.factories import HI

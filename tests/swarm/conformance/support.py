@@ -7,7 +7,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from swarm.backends.fake.backend import Script
+from swarm.backends.fake import Script
 from swarm.job import Job
 from swarm.timelines import CallTree
 from tests.swarm.server.support import Served, job

@@ -16,9 +16,9 @@ from typing import Any, Literal
 import pytest
 from pydantic import BaseModel
 
-from swarm import connections
 from swarm.job import TinyModel
-from swarm.server.http.endpoint import Patience
+from swarm.server import connections
+from swarm.server.model_endpoint import Patience
 from tests.lazily import lazy
 from tests.swarm.conformance.support import (
     PAIR,

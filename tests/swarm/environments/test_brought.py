@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.environments import Task, said
-from swarm.environments.bringing.drawing import SPLITS
-from swarm.environments.bringing.loading import playable
-from swarm.environments.brought import (
+from swarm.environments.building import SPLITS
+from swarm.environments.custom import (
     CODE,
     DEMONSTRATIONS,
     MANIFEST,
@@ -24,9 +23,10 @@ from swarm.environments.brought import (
     data_hash,
     files_hash,
     is_brought,
+    to_json,
 )
+from swarm.environments.loading import playable
 from swarm.environments.registry import environments, get_environment, look_in
-from swarm.environments.tasks_file import to_json
 from swarm.errors import InvalidRequest
 from tests.golden import refused
 

@@ -12,10 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.environments import Demonstration, Game, Message, Split, calling, said
-from swarm.environments.arith import Arith, ArithGame
-from swarm.environments.brought import demonstrations_from_json, demonstrations_to_json
-from swarm.environments.guess import GUESSES, Guess, GuessGame
-from swarm.environments.market import TURNS, Market, MarketGame
+from swarm.environments.builtin import GUESSES, TURNS, Arith, ArithGame, Guess, GuessGame, Market, MarketGame
+from swarm.environments.custom import demonstrations_from_json, demonstrations_to_json
 
 
 def market() -> MarketGame:

@@ -21,8 +21,8 @@ import pytest
 from swarm.client import AsyncSwarmClient, NamedTask
 from swarm.environments import __main__ as process
 from swarm.environments import get_environment
-from swarm.environments.playing.evaluate import rounds
-from swarm.environments.tasks_file import read_tasks
+from swarm.environments.custom import read_tasks
+from swarm.environments.play import rounds
 from tests.golden import assert_golden
 from tests.swarm.factories import good
 from tests.swarm.server.support import Served, eventually, job, serving

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from swarm.environments import Environment, Outcome, Split, environments, get_environment, said
 from swarm.environments.adapters import ADAPTERS, adapted, slug
-from swarm.environments.splits import split_of
+from swarm.environments.base import split_of
 from swarm.errors import InvalidRequest
 from tests.golden import refused
 

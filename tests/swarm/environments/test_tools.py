@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.environments import Task, calling, calls_of, get_environment, said, text_of, tool, tool_result
-from swarm.environments.tasks_file import fitting, read_tasks, to_json
+from swarm.environments.custom import fitting, read_tasks, to_json
 from swarm.errors import InvalidRequest
 
 VALUES = st.recursive(

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import InvalidRequest
-from swarm.exports import ParquetExport, TokenReading, training_trace
+from swarm.server.export import ParquetExport, TokenReading, training_trace
 from swarm.wire import CallRecord, EpisodeRecord, TokenSpan
 from tests.lazily import lazy
 

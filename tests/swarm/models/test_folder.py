@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import InvalidRequest
-from swarm.models import folder_hash, hashing, model_place, require_model_folder
+from swarm.models import folder as hashing
+from swarm.models import folder_hash, model_place, require_model_folder
 from tests.golden import assert_golden
 from tests.swarm.models.folders import weights_file, whole_folder
 

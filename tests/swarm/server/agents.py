@@ -6,9 +6,10 @@ import json
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from swarm.backends.fake.backend import FakeBackend, FakeEngine, FakeLearner, FakeRenderer, Script
-from swarm.backends.protocols import Chunk, GenerationRequest, GrammarRefused, Sampling, Tool
+from swarm.backends.fake import FakeBackend, FakeEngine, FakeLearner, FakeRenderer, Script
+from swarm.backends.protocols import Chunk, GenerationRequest, Sampling
 from swarm.job import Job
+from swarm.rendering.messages import GrammarRefused, Tool
 
 ADD: Tool = {
     "type": "function",

@@ -15,15 +15,15 @@ from typing import Any
 import aiohttp
 import uvicorn
 
-from swarm.backends.fake.backend import FakeBackend, Script, number_script
+from swarm.backends.fake import FakeBackend, Script, number_script
 from swarm.backends.protocols import Backend
-from swarm.connections import LimitedHttp
 from swarm.job import Job
+from swarm.rollout.keys import ServerDirectory
+from swarm.rollout.rollout import Rollout
 from swarm.server import Keys, SwarmServer, make_app
-from swarm.server.episodes.rollout import Rollout
-from swarm.server.http.endpoint import PATIENCE, Patience
-from swarm.server.shared.directory import ServerDirectory
-from swarm.server.training.tracking import NullTracker, Tracker
+from swarm.server.connections import LimitedHttp
+from swarm.server.model_endpoint import PATIENCE, Patience
+from swarm.training.trackers import NullTracker, Tracker
 
 DEADLINE_S = 180.0
 MODEL = "fake"

@@ -14,18 +14,18 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from swarm.backends.fake.backend import EOS_ID, FakeBackend
+from swarm.backends.fake import EOS_ID, FakeBackend
 from swarm.backends.protocols import Batch, Sampling
+from swarm.calls.call import Call
+from swarm.calls.prompts import SamplingPlan
 from swarm.errors import EpisodeEnded, JobFinished, LeaseLost, Throttled
 from swarm.job import Job
-from swarm.server.calls.call import Call
-from swarm.server.calls.sampling_plan import SamplingPlan
-from swarm.server.episodes.episodes import LeasedEpisode
-from swarm.server.shared.keys import Claims
-from swarm.server.shared.states import StateMachine
-from swarm.server.training.tracking import NullTracker
-from swarm.server.training.training import NOTHING, Training
+from swarm.rollout.episodes import LeasedEpisode
+from swarm.rollout.keys import Claims
+from swarm.rollout.state import StateMachine
 from swarm.store import FakeStore
+from swarm.training.loop import NOTHING, Training
+from swarm.training.trackers import NullTracker
 from swarm.wire import BeginRequest, EndRequest, EpisodeKind, ServerState
 from tests.swarm.server.support import DEADLINE_S, Clock, job
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from swarm.backends.protocols import CallReward
-from swarm.server.training.metrics import make_batch
 from swarm.store import open_store
+from swarm.training.metrics import make_batch
 from tests.swarm.server.support import Served, job, serving
 
 

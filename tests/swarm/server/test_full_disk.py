@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.backend import FakeBackend, FakeLearner
+from swarm.backends.fake import FakeBackend, FakeLearner
 from swarm.backends.protocols import NoRoom
 from swarm.errors import StoreUnavailable
 from swarm.store import Change, Consumed, InStep, SqlStore
@@ -78,7 +78,7 @@ async def test_a_step_waits_for_room_wherever_it_lacks_and_is_learned_once(
     monkeypatch.setattr(SqlStore, "write", writing)
     monkeypatch.setattr(FakeLearner, "save", saving)
     monkeypatch.setattr(FakeBackend, "publish", publishing)
-    monkeypatch.setattr("swarm.server.training.training.RETRY_S", (0.01, 0.01))
+    monkeypatch.setattr("swarm.training.loop.RETRY_S", (0.01, 0.01))
     waits = {name: f"for room: {error}" for name, error in lacking.items()} | {
         "publish": "for room to publish: no room"
     }

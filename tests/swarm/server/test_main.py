@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from swarm.server.__main__ import main
-from swarm.store.databases.database import check
+from swarm.store.database import check
 
 pytestmark = pytest.mark.slow
 

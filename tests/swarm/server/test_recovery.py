@@ -11,8 +11,8 @@ import pytest
 import sqlalchemy as sa
 
 from swarm.job import Job
-from swarm.server.batches import streams
-from swarm.server.service.core import default_store
+from swarm.rollout import streams
+from swarm.server.service import default_store
 from swarm.wire import tasks_digest
 from tests.swarm.server.support import MODEL, Clock, Served, job, serving
 
@@ -180,7 +180,7 @@ def local(folder: Path) -> Callable[[Job], Any]:
 
 def weights(served: Served, folder: Path) -> dict[str, Any]:
     """Return everything the learner holds but the sampler's randomness."""
-    from swarm.backends.local.learning import checkpoint
+    from swarm.backends.local import checkpoint
 
     served.server.training.backend.learner.save(folder)
     found = checkpoint.read(folder)

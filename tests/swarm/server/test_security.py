@@ -16,10 +16,10 @@ from typing import Any
 import jwt
 import pytest
 
-from swarm.connections import MAX_HEAD_BYTES, MAX_HEADERS, LimitedHttp
 from swarm.server import Keys
-from swarm.server.http.guard import MAX_CONTROL_BYTES
-from swarm.server.http.operations import OPERATIONS
+from swarm.server.connections import MAX_HEAD_BYTES, MAX_HEADERS, LimitedHttp
+from swarm.server.http import MAX_CONTROL_BYTES
+from swarm.server.openapi import OPERATIONS
 from tests.swarm.server.http.test_control import routes
 from tests.swarm.server.support import Served, serving
 
@@ -45,7 +45,7 @@ def forged(keys: Keys) -> dict[str, str | None]:
 
 @pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
 async def test_no_route_but_health_opens_to_a_forged_key(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.connections.FAILURES", 100_000)
+    monkeypatch.setattr("swarm.server.connections.FAILURES", 100_000)
     walked = routes(served)
     assert len(walked) >= len(OPERATIONS)
     keys = forged(served.server.keys)
@@ -67,7 +67,7 @@ async def test_nobody_but_its_holder_moves_an_episode(served: Served, operation:
 async def test_many_wrong_keys_are_answered_429_and_valid_keys_still_pass(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.connections.FAILURES", 5)
+    monkeypatch.setattr("swarm.server.connections.FAILURES", 5)
     lease = await served.begin("a", kind="eval")
     for _ in range(5):
         assert (await served.call("GET", "/status", "wrong")).status == 401
@@ -85,7 +85,7 @@ async def test_many_wrong_keys_are_answered_429_and_valid_keys_still_pass(
 async def test_a_valid_key_in_the_header_of_another_protocol_is_no_guess(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.connections.FAILURES", 2)
+    monkeypatch.setattr("swarm.server.connections.FAILURES", 2)
     lease = await served.begin("a", kind="eval")
 
     async def listed(key: str) -> int:
@@ -152,13 +152,13 @@ async def test_who_says_half_of_a_line_after_an_answer_is_not_waited_for(
 
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have the server wait for hardly anything, and count anew what it drops."""
-    monkeypatch.setattr("swarm.connections.TICK_S", 0.01)
-    monkeypatch.setattr("swarm.connections.PATIENCE_S", 0.05)
+    monkeypatch.setattr("swarm.server.connections.TICK_S", 0.01)
+    monkeypatch.setattr("swarm.server.connections.PATIENCE_S", 0.05)
     monkeypatch.setattr(LimitedHttp, "_dropped", Counter[str]())
 
 
 async def test_too_many_connections_that_wait_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.connections.MOST_WAITING", 5)
+    monkeypatch.setattr("swarm.server.connections.MOST_WAITING", 5)
     crowd = [await served.connect() for _ in range(20)]
     reader, writer = await served.connect()
     writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
@@ -172,7 +172,7 @@ async def test_a_connection_beyond_those_that_have_a_request_under_way_is_told_t
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await served.call("GET", "/health")
-    monkeypatch.setattr("swarm.connections.most_connections", lambda: 1)
+    monkeypatch.setattr("swarm.server.connections.most_connections", lambda: 1)
     reader, writer = await served.connect()  # in place of the one that waited
     writer.write(f"GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.admin}\r\n\r\n".encode())
     assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
@@ -183,8 +183,8 @@ async def test_a_connection_beyond_those_that_have_a_request_under_way_is_told_t
 async def test_episodes_without_a_call_are_bounded_and_keep_no_agent_out_that_plays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.server.episodes.admission.MOST_UNPAID", 3)
-    monkeypatch.setattr("swarm.server.episodes.admission.UNPAID_PER_S", 0.0)
+    monkeypatch.setattr("swarm.rollout.episodes.MOST_UNPAID", 3)
+    monkeypatch.setattr("swarm.rollout.episodes.UNPAID_PER_S", 0.0)
     async with serving(tmp_path) as served:
         assert (await served.chat(await served.begin("a", kind="eval", owner="plays"))).status == 200
         for _ in range(2):
@@ -248,12 +248,12 @@ async def test_no_key_and_no_secret_is_in_any_log(
 async def test_what_never_reaches_anthropics_protocol_is_told_in_its_form_too(
     served: Served, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.connections.FAILURES", 1)
-    monkeypatch.setattr("swarm.server.http.guard.MAX_BODY_BYTES", 100)
+    monkeypatch.setattr("swarm.server.connections.FAILURES", 1)
+    monkeypatch.setattr("swarm.server.http.MAX_BODY_BYTES", 100)
     lease = await served.begin("a", kind="eval")
     large = await served.call("POST", path, lease["api_key"], raw=b" " * 101)
     wrong, again = [await served.call("POST", path, "wrong", {}) for _ in range(2)]
-    monkeypatch.setattr("swarm.server.http.http.read_body", None)
+    monkeypatch.setattr("swarm.server.http.read_body", None)
     defect = await served.call("POST", path, lease["api_key"], {})
     found = [
         (answer.status, answer.body["type"], answer.body["error"]["type"]) for answer in (large, wrong, again, defect)

@@ -18,16 +18,14 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from swarm.backends.fake.backend import EOS_ID, FakeBackend
+from swarm.backends.fake import EOS_ID, FakeBackend
 from swarm.errors import EpisodeEnded, JobConflict, JobFinished, LeaseLost, StoreUnavailable, SwarmError, Throttled
 from swarm.job import Job, Tracking
-from swarm.server import Keys, SwarmServer
-from swarm.server.batches.group import Group
-from swarm.server.batches.turns import Turns
-from swarm.server.episodes.rollout import Rollout
-from swarm.server.service import core
-from swarm.server.shared.keys import Claims
-from swarm.server.shared.served_clock import MOST_S, ServedClock
+from swarm.rollout.keys import Claims
+from swarm.rollout.rollout import Rollout
+from swarm.rollout.state import MOST_S, ServedClock
+from swarm.rollout.task_sampler import Group, Turns
+from swarm.server import Keys, SwarmServer, service
 from swarm.store import Began, Captured, Change, Closed, Consumed, InStep, Prepared, SqlStore, StreamMoved, TasksListed
 from swarm.store import open_store as open_sql_store
 from swarm.wire import (
@@ -273,7 +271,7 @@ class Server(RuleBasedStateMachine):
             mine = [sample.episode for sample in group.ended]
             self.adopted |= {name: turn for name in mine if turns.of(name) == turn}
 
-        with patch.object(core, "open_store", open_store), patch.object(Turns, "give", given):
+        with patch.object(service, "open_store", open_store), patch.object(Turns, "give", given):
             self.server.load(self.job)
             await self.server.start()
             await self.quiet()

@@ -14,11 +14,11 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
-from swarm.backends.protocols import TrainRow
 from swarm.client import AsyncSwarmClient, Episode, NamedTask
-from swarm.client.failures import MOST_MISPLAYS, AgentMisplays
+from swarm.client.rollout import MOST_MISPLAYS, AgentMisplays
 from swarm.errors import InvalidRequest
-from swarm.server.training.metrics import make_batch
+from swarm.timelines.node import TrainRow
+from swarm.training.metrics import make_batch
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import Served, job, serving
 

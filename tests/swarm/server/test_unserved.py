@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.fake.backend import EOS_ID, FakeBackend
+from swarm.backends.fake import EOS_ID, FakeBackend
 from swarm.backends.protocols import Sampling
+from swarm.calls.call import Call
+from swarm.calls.prompts import SamplingPlan
+from swarm.dialects.base import Reply
 from swarm.errors import SwarmError
-from swarm.server.calls.call import Call
-from swarm.server.calls.sampling_plan import SamplingPlan
-from swarm.server.dialects import Reply
-from swarm.server.episodes.episodes import LeasedEpisode
-from swarm.server.episodes.rollout import Rollout
-from swarm.server.shared.keys import Claims
-from swarm.server.shared.states import StateMachine
+from swarm.rollout.episodes import LeasedEpisode
+from swarm.rollout.keys import Claims
+from swarm.rollout.rollout import Rollout
+from swarm.rollout.state import StateMachine
 from swarm.store import Captured, Closed, FakeStore, Withdrawn
 from swarm.wire import BeginRequest, EndRequest, ServerState
 from tests.swarm.server.support import DEADLINE_S, job

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import TrainRow
+from swarm.timelines.node import TrainRow
 from tests.swarm.conformance.support import saying
 from tests.swarm.server.support import MODEL, Answer, Served, job, serving
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
-from swarm.backends.fake.backend import FakeEngine
+from swarm.backends.fake import FakeEngine
 from tests.swarm.server.support import job, serving
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "architecture.md"

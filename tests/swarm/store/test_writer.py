@@ -14,8 +14,7 @@ import pytest
 import sqlalchemy as sa
 
 from swarm.errors import StoreRefused, StoreUnavailable
-from swarm.store import Captured, Change, Closed, Consumed, InStep, Prepared, SqlStore, TasksListed, writer
-from swarm.store.databases import database
+from swarm.store import Captured, Change, Closed, Consumed, InStep, Prepared, SqlStore, TasksListed, database, writer
 from tests.swarm.server.support import eventually
 from tests.swarm.store.support import began, ended, node, opened, played, reopened
 
@@ -220,7 +219,7 @@ async def test_garbage_that_cannot_be_collected_stops_nothing(
     def broken(*_: object) -> bool:
         raise ValueError("senseless")
 
-    monkeypatch.setattr(writer.garbage, "collect", broken)
+    monkeypatch.setattr(writer.retention, "collect", broken)
     async with opened(sqlite_url) as (store, _):
         await store.write(began("e"), ended("e"))
         async with asyncio.timeout(120):

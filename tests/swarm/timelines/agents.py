@@ -7,8 +7,8 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from swarm.backends.fake.backend import FakeRenderer
-from swarm.backends.protocols import BackendError, Message, Renderer, Tool
+from swarm.backends.fake import FakeRenderer
+from swarm.rendering.messages import BackendError, Message, Renderer, Tool
 from swarm.timelines import Prompt, normalise
 from tests.swarm.timelines.desk import CLOCK, WEATHER, Desk, user
 from tests.swarm.timelines.families import FAMILIES, Call, Family

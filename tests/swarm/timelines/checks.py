@@ -7,10 +7,11 @@ from collections.abc import Sequence
 
 from hypothesis import strategies as st
 
-from swarm.backends.algorithms.rows import train_rows
-from swarm.backends.local.learning.trees import PackedRows, depth_first
-from swarm.backends.protocols import TrainEpisode, TrainRow
+from swarm.algorithms.rows import train_rows
+from swarm.backends.local.micro_batch import PackedRows, depth_first
+from swarm.backends.protocols import TrainEpisode
 from swarm.timelines import Drift, Node, linear_rows, taught
+from swarm.timelines.node import TrainRow
 from tests.swarm.timelines.desk import Served
 
 SPANS = st.tuples(

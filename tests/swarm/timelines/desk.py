@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from swarm.answers import gathered
-from swarm.backends.protocols import Renderer
+from swarm.rendering.messages import Renderer, gathered
 from swarm.timelines import CallTree, Drift, Node, Prompt
 from tests.swarm.timelines.families import Call, Family
 

@@ -15,7 +15,7 @@ from typing import Any
 import transformers
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from swarm.backends.rendering.renderer import HFRenderer
+from swarm.rendering.renderer import HFRenderer
 
 Call = tuple[str, Mapping[str, Any]]
 """A tool's name and its arguments."""

@@ -7,8 +7,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.fake.backend import FakeRenderer
-from swarm.backends.protocols import Renderer
+from swarm.backends.fake import FakeRenderer
+from swarm.rendering.messages import Renderer
 from swarm.timelines import linear_rows, token_counts, tree_tokens, unmerged_rows
 from tests.swarm.timelines.agents import FAKE, FAKES, REAL, Agent
 from tests.swarm.timelines.checks import check_packed, check_rows, distinct_prefixes

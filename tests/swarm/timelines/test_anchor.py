@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.fake.backend import FakeRenderer
-from swarm.backends.protocols import BackendError, Message, Tool
+from swarm.backends.fake import FakeRenderer
+from swarm.rendering.messages import BackendError, Message, Tool
 from swarm.timelines import Drift, normalise
-from swarm.timelines.anchor import anchored
+from swarm.timelines.splice import anchored
 from tests.swarm.timelines.agents import FAKE
 from tests.swarm.timelines.desk import WEATHER, Desk, system, user
 from tests.swarm.timelines.families import FAMILIES, Call, make_renderer

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import BackendError
+from swarm.rendering.messages import BackendError
 from swarm.timelines import Drift, linear_rows, tree_tokens, unmerged_rows
 from tests.swarm.timelines.checks import check_packed, check_rows
 from tests.swarm.timelines.desk import WEATHER, Desk, system, user

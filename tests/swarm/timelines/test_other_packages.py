@@ -14,8 +14,8 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 from renderers.qwen3 import Qwen3Renderer  # type: ignore[import-untyped]
 from tokenizers import AddedToken
 
-from swarm.backends.protocols import Message, Tool
-from swarm.backends.rendering.renderer import HFRenderer
+from swarm.rendering.messages import Message, Tool
+from swarm.rendering.renderer import HFRenderer
 from swarm.timelines import Drift
 from tests.swarm.timelines.desk import WEATHER, Desk, user
 from tests.swarm.timelines.families import MISTRAL, QWEN3, Call, make_tokenizer

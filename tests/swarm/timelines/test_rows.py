@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.protocols import TrainRow
 from swarm.timelines import Drift, Node, linear_rows, token_counts, tree_tokens, unmerged_rows
+from swarm.timelines.node import TrainRow
 from tests.swarm.timelines.checks import EPISODES, SPANS, check_packed, distinct_prefixes, grow, packed_rows
 from tests.swarm.timelines.desk import Served
 

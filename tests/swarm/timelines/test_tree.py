@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.backend import EOS_ID, FakeRenderer
-from swarm.backends.protocols import BackendError, Message, Tool
+from swarm.backends.fake import EOS_ID, FakeRenderer
+from swarm.rendering.messages import BackendError, Message, Tool
 from swarm.timelines import CallTree, Drift, Node, canonical, normalise
 from tests.swarm.timelines.agents import TrimmingRenderer
 

@@ -19,7 +19,7 @@ import pytest
 
 from research.agents.request import Confinement
 from research.agents.run import AgentResult
-from research.cli.clients.client_summary import _evaluated, exit_code, show, tell_why
+from research.cli.client import _evaluated, exit_code, show, tell_why
 from sandboxes import Exit
 from swarm.client import NamedTask, SwarmClient
 from swarm.errors import SwarmError

@@ -15,9 +15,9 @@ import psutil
 import pytest
 
 from sandboxes.docker.engine import ContainerEngine
-from sandboxes.docker.options import INSTALLATION
+from sandboxes.docker.launch import INSTALLATION
 from swarm.client import SwarmClient
-from swarm.client.asynchronous import NamedTask
+from swarm.client.async_client import NamedTask
 from tests.research.cli.clients.conftest import Client, Load, make_agent, running
 from tests.research.cli.conftest import Ajet, client_of, own_server, small_job
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-import research.environments.bring
-from research.environments.beginning import text_of_example
+from research.controller.session import controlling
+from research.environments import install
+from research.environments.reference import text_of_example
 from research.installation.home import Home
-from research.installation.server_process import SwarmProcess, start_swarm
-from research.study.one_controller import controlling
+from research.installation.servers import SwarmProcess, start_swarm
 from studies import EventLog
 from studies.log.event import EventType
 from swarm.job import Job
@@ -177,7 +177,7 @@ def test_what_cannot_be_brought_is_one_line_and_leaves_nothing(
 ) -> None:
     tasks, word = BROKEN[what]
     if what == "endless":
-        monkeypatch.setattr(research.environments.bring, "SECONDS", 3.0)
+        monkeypatch.setattr(install, "SECONDS", 3.0)
     ajet("env", "check", str(sums(tmp_path / "sums", tasks=tasks))).refused(word)
     assert left_in(home) == set()
 
@@ -204,7 +204,7 @@ def test_a_check_has_the_cores_of_one_run_of_a_study_and_foreign_code_a_clients_
     ajet: Ajet, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr("research.cli.environments.request.runs_at_once", lambda jobs, check_of: 3)
+    monkeypatch.setattr("research.cli.environments.runs_at_once", lambda jobs, check_of: 3)
     servers, variables = [], []
 
     def started(*arguments: Any, **options: Any) -> SwarmProcess:
@@ -212,7 +212,7 @@ def test_a_check_has_the_cores_of_one_run_of_a_study_and_foreign_code_a_clients_
         servers.append(start_swarm(*arguments, **options))
         return servers[-1]
 
-    monkeypatch.setattr("research.environments.checking.with_model.start_swarm", started)
+    monkeypatch.setattr("research.environments.model_check.start_swarm", started)
     folder, told = sums(tmp_path / "sums"), tmp_path / "told"
     path = folder / "environment.py"
     tells = f"import os\nopen({str(told)!r}, 'a').write(os.environ.get('AJET_TOKEN', '') + chr(10))\n"
@@ -233,7 +233,7 @@ def test_a_check_with_a_studys_job_counts_for_it_and_one_without_is_told_not_to(
     folder, file = sums(tmp_path / "sums"), tmp_path / "job.json"
     job = {"max_tokens": 64, "steps": 30, "lr_warmup_steps": 9, "group_size": 4, "epochs": 2, "learning_rate": 5e-4}
     file.write_text(json.dumps({**job, "backend": "fake"}))
-    monkeypatch.setattr("research.environments.checking.with_model.FAKE", "none at all")  # kept as of the model itself
+    monkeypatch.setattr("research.environments.model_check.FAKE", "none at all")  # kept as of the model itself
 
     def checked(*options: str) -> dict[str, Any]:
         return dict(shown(ajet, "check", str(folder), "--groups", "2", "--plays", "4", *options)["with_model"])

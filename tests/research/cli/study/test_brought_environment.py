@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from research.environments.bring import environment_of
+from research.environments.install import environment_of
 from research.installation.home import Home
 from swarm.environments import registry
 from tests.research.cli.conftest import Ajet

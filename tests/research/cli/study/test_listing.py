@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from research.cli.study.shown.listing import FILE, listed
-from research.installation import kept_studies
+from research.cli.studies import FILE, listed
+from research.installation import studies
 from research.installation.home import Home
 from studies import EventLog, EventType
 from studies.proof import DOES_NOT_FOLLOW
@@ -132,7 +132,7 @@ def test_a_disk_that_takes_nothing_costs_time_and_nothing_else(
     def full(*arguments: object, **more: object) -> str:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(kept_studies, "write_bytes", full)
+    monkeypatch.setattr(studies, "write_bytes", full)
     assert [line.row[0] for line in listed(place, finished.log)] == [STUDY]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from research.noise.bank import NoiseBank
+from research.design.noise_bank import NoiseBank
 from tests.golden import assert_golden
 from tests.research.banks import bank
 from tests.research.cli.conftest import Ajet
@@ -23,7 +23,7 @@ VARY = ("--vary", "learning_rate=0.001,0.003")
 def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the shipped bank say that the noise of `guess` is 0.03 and that of `arith` unknown."""
     shipped = bank(0.03, evaluation_sd=0.025, environments=("guess",))
-    monkeypatch.setattr("research.noise.bank.shipped_bank", lambda: shipped)
+    monkeypatch.setattr("research.design.noise_bank.shipped_bank", lambda: shipped)
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own
     ajet: Ajet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A run of arith costs less than one of guess; what a refusal offers is accepted."""
-    monkeypatch.setattr("research.noise.bank.shipped_bank", lambda: bank(0.03, environments=("arith", "guess")))
+    monkeypatch.setattr("research.design.noise_bank.shipped_bank", lambda: bank(0.03, environments=("arith", "guess")))
     topic = "group size 4 vs 16 on arith"
     found = planned(ajet, topic, "--budget", "30s", code=2)
     assert "seeds in arith" in found["refused"]
@@ -133,7 +133,7 @@ def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(
     assert [stage["name"] for stage in found["stages"]] == ["A/A", "confirm"]
     assert "runs of arith" in found["no_noise_because"]
     assert "first  6 A/A runs" in ajet("study", "plan", "group size 4 vs 16", "--env", "arith").out
-    monkeypatch.setattr("research.noise.bank.shipped_bank", NoiseBank)  # what the home knows takes its place
+    monkeypatch.setattr("research.design.noise_bank.shipped_bank", NoiseBank)  # what the home knows takes its place
     assert planned(ajet, TOPIC)["noise"] is None
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from research.cli.study.shown.progress import LineLog, LiveScreen, screen, stage
-from research.scheduling.steps import NO_MORE_CANDIDATES, SHRINK_RULE
+from research.cli.progress import LineLog, LiveScreen, screen, stage
+from research.scheduler.steps import NO_MORE_CANDIDATES, SHRINK_RULE
 from studies import EventType, StudyState
 from tests.studies.synthetic import Synthetic
 

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from research.cli.output import console
-from research.cli.study.prompt import prompting, read_answer
-from research.cli.study.shown.progress import LiveScreen
+from research.cli.app import console
+from research.cli.progress import LiveScreen
+from research.cli.research import prompting, read_answer
+from research.controller.controller import drive
+from research.controller.interventions import answer, open_question
+from research.controller.session import interruptible
 from research.installation.home import Home
-from research.study.driver import drive
-from research.study.session import interruptible
-from research.study.stop import answer, open_question
 from studies import EventLog, StudyLog, StudyState
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import design

@@ -13,10 +13,10 @@ import pytest
 
 from research.installation.home import Home
 from studies import EventType
-from studies.log.lock_file import LOCK_FILE
+from studies.log.event_log import LOCK_FILE
 from studies.proof import Proof, verify
-from studies.proof.chain import Rows
 from studies.proof.export import EVENTS
+from studies.proof.verify import Rows
 from tests.research.cli.conftest import Ajet
 from tests.studies.proof.forging import payload_of, rehashed, with_payload
 from tests.studies.synthetic import STUDY, Synthetic
@@ -205,6 +205,6 @@ def test_what_is_changed_between_verifying_and_exporting_is_not_exported(
         (folder / "report.md").write_text("another report")
         return proof
 
-    monkeypatch.setattr("research.cli.study.proof.verify_study", verified_then_written)
+    monkeypatch.setattr("research.cli.reports.verify_study", verified_then_written)
     ajet("study", "export", STUDY, str(tmp_path / "kept")).refused("changed meanwhile")
     assert not (tmp_path / "kept").exists()

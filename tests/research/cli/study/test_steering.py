@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from research.cli.study import research as command
-from research.cli.study import steering
+from research.cli import research as command
+from research.cli import steering
+from research.controller.interventions import ACCEPTABLE
 from research.installation.home import Home
-from research.study.amendments import ACCEPTABLE
 from studies import EventLog, EventType
-from studies.checks.confounds import VIOLATION_CODES
-from studies.log import leases
-from studies.log.leases import ControllerLeases
+from studies.checks.confounders import VIOLATION_CODES
+from studies.log import locks
+from studies.log.locks import ControllerLeases
 from tests.golden import assert_golden
 from tests.research.cli.conftest import Ajet
 from tests.research.factories import make_study
@@ -118,7 +118,7 @@ def test_a_study_that_an_earlier_boot_drove_is_handed_over(
 ) -> None:
     given: list[str] = []
     monkeypatch.setattr(steering, "worker_of", lambda home: lambda study: given.append(study) or "address")
-    monkeypatch.setattr(leases, "_boot", lambda: "the boot after")
+    monkeypatch.setattr(locks, "_boot", lambda: "the boot after")
     assert ajet("study", "resume", "--detach").code == 0
     assert given == [STUDY]
 
@@ -219,7 +219,7 @@ def test_of_a_judged_study_no_hypothesis_is_vetoed_and_a_concluded_one_takes_not
 
 def test_every_code_of_the_confound_linter_can_be_accepted() -> None:
     folder = Path(__file__).parents[4] / "studies"
-    source = "".join((folder / name).read_text() for name in ("checks/confounds.py", "verdicts/subgroups.py"))
+    source = "".join((folder / name).read_text() for name in ("checks/confounders.py", "verdicts/judge.py"))
     named = set(re.findall(r'(?:Violation|_Same)\(\s*"([a-z_]+)"', source))
     assert named == VIOLATION_CODES
     assert set(ACCEPTABLE) >= VIOLATION_CODES

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from rich.console import Console, RenderableType
 
-from research.cli.study.shown.summary import ending, opening
-from research.scheduling.steps import BUDGET_RULE
+from research.cli.studies import ending, opening
+from research.scheduler.steps import BUDGET_RULE
 from studies import EventType
-from studies.log.lock_file import LOCK_FILE, write_lock
+from studies.log.event_log import LOCK_FILE, write_lock
 from studies.report import build_report
-from studies.report.headline.headline import headline
+from studies.report.summary import headline
 from tests.golden import assert_golden
 from tests.studies.synthetic import STUDY, Synthetic, design
 

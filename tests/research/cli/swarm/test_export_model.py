@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from research.installation.server_process import SwarmProcess, start_swarm, stop_swarm
+from research.installation.servers import SwarmProcess, start_swarm, stop_swarm
 from swarm.client import SwarmClient, SyncEpisode
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash

@@ -16,11 +16,20 @@ import psutil
 import pytest
 
 from research.agents.run import job_status
-from research.cli.swarm import app as swarm
+from research.cli import swarm
 from research.installation.home import Home
-from research.installation.server_process import SwarmProcess, find_swarm, start_swarm, stop_swarm
-from research.servers.names import BadServer, checked, servers
-from research.servers.running import NoSwarm, reached, starting
+from research.installation.servers import (
+    BadServer,
+    NoSwarm,
+    SwarmProcess,
+    checked,
+    find_swarm,
+    reached,
+    servers,
+    start_swarm,
+    starting,
+    stop_swarm,
+)
 from swarm.client import SwarmClient
 from swarm.errors import InvalidRequest, Unreachable
 from swarm.job import Job, PathModel
@@ -322,7 +331,7 @@ def test_a_server_that_stands_still_is_told_apart_from_one_that_is_not_there(
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and never answers
         mute = f"http://127.0.0.1:{silent.getsockname()[1]}"
         found = SwarmProcess(mute, os.getpid(), "a" * 40, home / "swarm", "c" * 40)
-        monkeypatch.setattr("research.servers.running.find_swarm", lambda _: found)
+        monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
         ajet("swarm", "status").refused("within 0.5 s", f"process {os.getpid()}", "server.log", "`ajet swarm stop`")
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.cli.swarm.shares import BadShares, require_same, shares_of
+from research.cli.swarm_admin import BadShares, require_same, shares_of
 from swarm.client import NamedTask, SwarmClient
 from swarm.wire import StreamStatus
 from tests.research.cli.conftest import Ajet, client_of, own_server, small_job

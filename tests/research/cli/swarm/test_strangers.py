@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import psutil
 import pytest
 
-from research.installation.server_process import SwarmProcess
+from research.installation.servers import SwarmProcess
 from swarm.job import Job
 from swarm.wire import ServerState, Status
 from tests.research.cli.conftest import Ajet
@@ -100,9 +100,9 @@ def test_one_of_this_installation(
     monkeypatch.setattr(_Stranger, "answers", {"/status": {"state": "SINGING"}, "/job": NEWER_JOB})
     found = SwarmProcess(stranger, psutil.Process().pid, "a" * 40, home / "swarm", "c" * 40)
     (home / "swarm").mkdir(parents=True)
-    monkeypatch.setattr("research.servers.running.find_swarm", lambda _: found)
-    monkeypatch.setattr("research.servers.names.find_swarm", lambda _: found)
-    monkeypatch.setattr("research.cli.swarm.export_model.find_swarm", lambda _: found)
+    monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
+    monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
+    monkeypatch.setattr("research.cli.swarm_admin.find_swarm", lambda _: found)
     assert "busy" not in ajet("swarm", "status").refused("state: expected 'OFFLINE'")
     (row,) = json.loads(ajet("swarm", "list", "--json").out)
     assert row["state"] == "not understood"

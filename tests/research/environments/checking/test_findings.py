@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from hypothesis import given
 from hypothesis import strategies as st
 
-from research.environments.checking.findings import Player, faults, remarks
-from research.environments.checking.with_model import TRAINED, job_of
+from research.environments.check import Player, faults, remarks
+from research.environments.model_check import TRAINED, job_of
 from swarm.job import Job
 
 

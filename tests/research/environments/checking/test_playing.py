@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from research.environments.bring import environment_of
-from research.environments.checking.playing import PlayBounds, Plays, play_alone
+from research.environments.check import PlayBounds, Plays, play_alone
+from research.environments.install import environment_of
 from research.installation.home import Home
 from tests.research.environments.written import line_of, sums
 from tests.research.factories import make_home

@@ -5,7 +5,7 @@ from httptools import HttpRequestParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandboxes.gateway.proxy.heads import (
+from sandboxes.gateway.http_heads import (
     Framing,
     Head,
     Header,

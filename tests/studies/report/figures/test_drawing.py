@@ -14,61 +14,66 @@ from matplotlib.lines import Line2D
 from matplotlib.text import Text
 
 from studies.records.design import Metric
-from studies.report.figures import drawing, series
-from studies.report.figures.strips import NARROW, WIDE, wrapped
-from studies.report.parts.deciding_interval import DecidingInterval
-from studies.report.parts.theme import style
-from studies.statistics.samples import mean_interval
+from studies.report import figure_data, plots
+from studies.report.plots import NARROW, WIDE, wrapped
+from studies.report.theme import style
+from studies.statistics.comparison import mean_interval
+from studies.verdicts.wording import DecidingInterval
 from tests.studies.measured import metric
 from tests.studies.synthetic import hypothesis
 
-Draw = Callable[[str, float], drawing.Drawing]
+Draw = Callable[[str, float], plots.Drawing]
 
 NAMES = ("group_size=4", "group_size=16", "learning_rate=0.003, group_size=64, temperature=0.7, clip_ratio=0.28")
 
 
-def curves(names: tuple[str, ...] = NAMES, height: float = 1.0) -> series.Curves:
-    def arm(index: int, name: str) -> series.ArmCurves:
+def curves(names: tuple[str, ...] = NAMES, height: float = 1.0) -> figure_data.Curves:
+    def arm(index: int, name: str) -> figure_data.ArmCurves:
         points = [tuple((float(x), height * (0.3 + 0.01 * x + 0.02 * n)) for x in range(1, 21)) for n in range(3)]
-        seeds = tuple(series.SeedCurve(f"run{index}{n}", n, line) for n, line in enumerate(points))
-        return series.ArmCurves(name, index, seeds, points[1])
+        seeds = tuple(figure_data.SeedCurve(f"run{index}{n}", n, line) for n, line in enumerate(points))
+        return figure_data.ArmCurves(name, index, seeds, points[1])
 
-    return series.Curves(
+    return figure_data.Curves(
         tuple(arm(index, name) for index, name in enumerate(names)), "hidden success", "training episodes"
     )
 
 
-def shifts(names: tuple[str, ...] = NAMES) -> series.Shifts:
-    def arm(index: int, name: str) -> series.ArmShift:
+def shifts(names: tuple[str, ...] = NAMES) -> figure_data.Shifts:
+    def arm(index: int, name: str) -> figure_data.ArmShift:
         pairs = tuple((f"run {n}", 0.3 + 0.01 * n, 0.5 + 0.02 * n + 0.1 * index) for n in range(4))
-        return series.ArmShift(name, index, pairs, mean_interval([after for _, _, after in pairs]))
+        return figure_data.ArmShift(name, index, pairs, mean_interval([after for _, _, after in pairs]))
 
-    return series.Shifts(tuple(arm(index, name) for index, name in enumerate(names)), "hidden success")
+    return figure_data.Shifts(tuple(arm(index, name) for index, name in enumerate(names)), "hidden success")
 
 
-def forecast(low: float = 0.02, high: float = 0.2, estimate: float | None = 0.1, half: float = 0.05) -> series.Forecast:
+def forecast(
+    low: float = 0.02, high: float = 0.2, estimate: float | None = 0.1, half: float = 0.05
+) -> figure_data.Forecast:
     observed = None if estimate is None else DecidingInterval(estimate - half, estimate + half, 0.95)
-    return series.Forecast("h1", f"{NAMES[2]} against {NAMES[0]}", (low, high), 0.8, observed, estimate, "supported")
-
-
-def forecasts(*items: series.Forecast, margin: float | None = 0.05) -> series.Forecasts:
-    return series.Forecasts(items or (forecast(), forecast(estimate=None)), "hidden success", margin)
-
-
-def screened() -> series.Screening:
-    found = tuple(
-        series.Screened(f"c{n}", NAMES[n % 3], ((10, 0.3 + 0.02 * n), (20, 0.5 + 0.01 * n)), n < 2) for n in range(6)
+    return figure_data.Forecast(
+        "h1", f"{NAMES[2]} against {NAMES[0]}", (low, high), 0.8, observed, estimate, "supported"
     )
-    return series.Screening(found, (10, 20), "success on the search tasks")
+
+
+def forecasts(*items: figure_data.Forecast, margin: float | None = 0.05) -> figure_data.Forecasts:
+    return figure_data.Forecasts(items or (forecast(), forecast(estimate=None)), "hidden success", margin)
+
+
+def screened() -> figure_data.Screening:
+    found = tuple(
+        figure_data.Screened(f"c{n}", NAMES[n % 3], ((10, 0.3 + 0.02 * n), (20, 0.5 + 0.01 * n)), n < 2)
+        for n in range(6)
+    )
+    return figure_data.Screening(found, (10, 20), "success on the search tasks")
 
 
 DRAWN: dict[str, Draw] = {
-    "curves": lambda salt, width: drawing.draw_curves(curves(), salt, width),
-    "curves of two arms": lambda salt, width: drawing.draw_curves(curves(NAMES[:2]), salt, width),
-    "panels": lambda salt, width: drawing.draw_panels([curves(height=scale) for scale in (1, 10, 0.01)], salt, width),
-    "before and after": lambda salt, width: drawing.draw_shifts(shifts(), salt, width),
-    "forecasts": lambda salt, width: drawing.draw_forecasts(forecasts(), salt, width),
-    "screen": lambda salt, width: drawing.draw_screen(screened(), salt, width),
+    "curves": lambda salt, width: plots.draw_curves(curves(), salt, width),
+    "curves of two arms": lambda salt, width: plots.draw_curves(curves(NAMES[:2]), salt, width),
+    "panels": lambda salt, width: plots.draw_panels([curves(height=scale) for scale in (1, 10, 0.01)], salt, width),
+    "before and after": lambda salt, width: plots.draw_shifts(shifts(), salt, width),
+    "forecasts": lambda salt, width: plots.draw_forecasts(forecasts(), salt, width),
+    "screen": lambda salt, width: plots.draw_screen(screened(), salt, width),
 }
 
 
@@ -143,7 +148,7 @@ def test_margin_and_prediction_are_drawn_and_named() -> None:
     assert ends == [(-0.05, 0.05), (0.02, 0.2)]
     said = {text.get_text() for text in texts(canvas)}
     assert {"predicted, 80 %", "observed, 95 % interval", "too small to matter (±0.05)"} <= said
-    without = drawn(lambda salt, width: drawing.draw_forecasts(forecasts(margin=None), salt, width), WIDE)
+    without = drawn(lambda salt, width: plots.draw_forecasts(forecasts(margin=None), salt, width), WIDE)
     assert not any("too small" in text.get_text() for text in texts(without))
 
 
@@ -157,27 +162,27 @@ def test_whatever_is_predicted_and_observed_no_text_is_crossed(
     low: float, high: float, estimate: float | None, half: float, margin: float | None
 ) -> None:
     item = forecast(min(low, high), max(low, high), estimate, half)
-    assert crossings(drawn(lambda *how: drawing.draw_forecasts(forecasts(item, margin=margin), *how), NARROW)) == []
+    assert crossings(drawn(lambda *how: plots.draw_forecasts(forecasts(item, margin=margin), *how), NARROW)) == []
 
 
 def test_a_picture_of_a_metric_is_the_same_bytes_again_and_needs_no_style_sheet() -> None:
-    svg, png = drawing.picture(curves())
-    assert (svg, png) == drawing.picture(curves())
+    svg, png = plots.picture(curves())
+    assert (svg, png) == plots.picture(curves())
     assert png.startswith(b"\x89PNG")
     assert "var(--arm-0" in svg
 
 
 @pytest.mark.slow
 def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() -> None:
-    drawing.drawn_once.cache_clear()
-    first = drawing.learning_curves(curves())
-    assert drawing.learning_curves(curves()) == first
-    assert drawing.drawn_once.cache_info().misses == 2, "a wide one and a narrow one"
-    other = drawing.learning_curves(curves(height=0.5))
+    plots.drawn_once.cache_clear()
+    first = plots.learning_curves(curves())
+    assert plots.learning_curves(curves()) == first
+    assert plots.drawn_once.cache_info().misses == 2, "a wide one and a narrow one"
+    other = plots.learning_curves(curves(height=0.5))
     assert (other.wide != first.wide, other.narrow != first.narrow) == (True, True)
-    assert drawing.learning_curves(curves(), "round-2-").wide != first.wide, "ids are kept apart by the name"
-    drawing.drawn_once.cache_clear()
-    assert drawing.learning_curves(curves()) == first, "drawn once more it is the same"
+    assert plots.learning_curves(curves(), "round-2-").wide != first.wide, "ids are kept apart by the name"
+    plots.drawn_once.cache_clear()
+    assert plots.learning_curves(curves()) == first, "drawn once more it is the same"
 
 
 def searched(chosen: Metric) -> Any:
@@ -199,7 +204,7 @@ def searched(chosen: Metric) -> Any:
     ("kind", "first", "named"), [("success", "high", "success on"), ("collapse", "low", "share of trainings")]
 )
 def test_a_screen_s_figure_begins_with_the_better_candidate(kind: str, first: str, named: str) -> None:
-    found = series.screening(searched(metric(kind)))
+    found = figure_data.screening(searched(metric(kind)))
     assert found.candidates[0].name == first
     assert found.measured.startswith(named)
     assert found.measured.endswith("search tasks")

@@ -10,14 +10,13 @@ import pytest
 
 from studies import EventType, StudyState
 from studies.records.design import Arm, Design
-from studies.records.design_parts import CollapseRule, Promise
+from studies.records.procedure import CollapseRule, Promise
 from studies.records.verdict import CollapseRate, Verdict
-from studies.report.headline.headline import answer_line, headline
-from studies.report.headline.next_question import leads
-from studies.report.headline.practice import in_practice
-from studies.report.parts.deciding_interval import deciding_interval
-from studies.report.parts.wording import span
-from studies.report.sections.claims import rules
+from studies.report.claims import rules
+from studies.report.next_question import in_practice, leads
+from studies.report.summary import answer_line, headline
+from studies.report.wording import span
+from studies.verdicts.wording import deciding_interval
 from tests.golden import assert_golden
 from tests.studies.report.pages import missing, pages, section
 from tests.studies.synthetic import Synthetic, coded_design, design, hypothesis

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from studies import ReportError, StudyState
 from studies.records.base import canonical
 from studies.records.design import Metric
-from studies.report.parts import wording
-from studies.report.parts.deciding_interval import deciding_interval
-from studies.report.parts.evidence import AFTER, BEFORE, REWARDS, SUCCESS, gather
+from studies.report import wording
+from studies.report.evidence import AFTER, BEFORE, REWARDS, SUCCESS, gather
+from studies.verdicts.wording import deciding_interval
 from tests.golden import refused
 from tests.studies.synthetic import Synthetic, design, hypothesis, judged
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from research.scheduling import steps
+from research.scheduler import steps
 from studies import EventType
-from studies.inquiry.exploration import Exploration, exploration_spec
-from studies.report.rounds.ending import ASK_RULE
+from studies.records.alpha import Exploration, exploration_spec
+from studies.report.summary import ASK_RULE
 from tests.golden import assert_golden
 from tests.studies.asked_on import STUDY, Inquiry
 from tests.studies.report.pages import section

@@ -10,15 +10,13 @@ import pytest
 
 from studies import ReportError, StudyState
 from studies.records.design import CONFIGURATION, Arm
-from studies.records.planner_words import PlannerWords
+from studies.records.verdict import PlannerWords
+from studies.report import plots
 from studies.report.build import render_report
-from studies.report.figures import drawing
-from studies.report.parts.evidence import gather
-from studies.report.rounds.answer import recipe_said
-from studies.report.rounds.ending import why_ended
-from studies.report.rounds.recipe import SettingRecipe, apart, recipes
-from studies.report.rounds.spending import ledger_section
-from studies.report.rounds.surprises import surprised
+from studies.report.evidence import gather
+from studies.report.rounds import ledger_section, surprised
+from studies.report.summary import recipe_said, why_ended
+from studies.verdicts.recipe import SettingRecipe, apart, recipes
 from tests.golden import assert_golden
 from tests.studies.asked_on import Inquiry
 from tests.studies.report.pages import Page, section
@@ -97,7 +95,7 @@ def test_the_page_is_whole_and_fetches_nothing(html: str) -> None:
 
 def test_the_same_state_and_files_give_the_same_bytes(told: Inquiry) -> None:
     shown = replace(told, events=told.events[:-1])
-    drawing.drawn_once.cache_clear()
+    plots.drawn_once.cache_clear()
     again = render_report(shown.state, told.folder)
     assert {name: (told.folder / name).read_text() for name in again} == again
 

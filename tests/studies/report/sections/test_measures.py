@@ -8,17 +8,15 @@ from typing import Any
 import pytest
 
 from studies import EventType
+from studies.errors import ReportError
 from studies.metrics import registry
 from studies.proof import verify
-from studies.records.design_parts import CollapseRule
-from studies.records.errors import ReportError
-from studies.report import build_report
+from studies.records.procedure import CollapseRule
+from studies.report import build_report, measures
 from studies.report.build import render_report
-from studies.report.headline.headline import headline
-from studies.report.measures import flown
-from studies.report.parts.evidence import gather
-from studies.report.parts.others import other_metrics
-from studies.report.view import view
+from studies.report.content import view
+from studies.report.evidence import gather, other_metrics
+from studies.report.summary import headline
 from tests.golden import assert_golden
 from tests.studies.measured import MeasuredStudy, measured_design, metric
 from tests.studies.report.pages import section
@@ -143,7 +141,7 @@ def test_a_measure_that_says_something_else_than_the_verdict_is_named(tmp_path: 
 def test_a_metric_that_no_simulated_study_has_flown_says_so(
     tmp_path: Path, episodes: MeasuredStudy, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(flown, "FLOWN", frozenset({"", "success"}))
+    monkeypatch.setattr(measures, "FLOWN", frozenset({"", "success"}))
     assert "not measured over simulated" in page(episodes)
     assert "not measured over simulated" not in page(study(tmp_path, "success"))
 

@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from studies import EventType, LogCorrupt, StudyState, fold
-from studies.checks.job_fields import off_design
+from studies.checks.conditions import off_design
 from studies.records.design import BUILT_IN, REWARD, Arm, Design, RunSpec
 from studies.report.build import render_report
-from studies.report.figures.series import curves, reward_curves
-from studies.report.parts.evidence import REWARDS, SUCCESS, Evidence, gather
-from studies.report.sections.rewards import reach, written
-from studies.report.sections.scrutiny import checks, threats
+from studies.report.claims import reach, written
+from studies.report.evidence import REWARDS, SUCCESS, Evidence, gather
+from studies.report.figure_data import curves, reward_curves
+from studies.report.validity import checks, threats
 from tests.golden import assert_golden
 from tests.studies.report.pages import Page, pages, section
 from tests.studies.report.sections.test_scrutiny import said, said_of

@@ -7,16 +7,14 @@ from typing import Any
 import pytest
 
 from studies import EventType, ReportError, StudyState
-from studies.checks.job_fields import confounded, off_design
-from studies.records.design_parts import CollapseRule, EnvironmentRecord, Noise, Promise, Replication
+from studies.checks.conditions import confounded, off_design
+from studies.records.procedure import CollapseRule, EnvironmentRecord, Noise, Promise, Replication
 from studies.report.build import render_report
-from studies.report.headline.practice import sight
-from studies.report.parts.evidence import Evidence, gather
-from studies.report.sections.isolation import brought, sandboxes
-from studies.report.sections.noise_met import noise_met
-from studies.report.sections.scrutiny import checks, other_noise, threats
-from studies.verdicts.judge import judge_hypothesis
-from studies.verdicts.recompute import verdict_follows
+from studies.report.evidence import Evidence, gather
+from studies.report.next_question import sight
+from studies.report.run_tables import brought, sandboxes
+from studies.report.validity import checks, noise_met, other_noise, threats
+from studies.verdicts.judge import judge_hypothesis, verdict_follows
 from tests.golden import assert_golden
 from tests.studies.report.pages import pages, section
 from tests.studies.synthetic import Synthetic, design, hypothesis

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 
 from studies import EventType
-from studies.log.lock_file import LOCK_FILE
+from studies.errors import ReportError
+from studies.log.event_log import LOCK_FILE
 from studies.records.design import CONFIGURATION, Arm, Design
-from studies.records.design_parts import Knob, Look, Noise, Promise, Replication, Rule, Rung, Screen, Watchdog
-from studies.records.errors import ReportError
+from studies.records.procedure import Knob, Look, Noise, Promise, Replication, Rule, Rung, Screen, Watchdog
+from studies.report import design_tables
 from studies.report.build import render_report
-from studies.report.parts.parts import Table
-from studies.report.sections import procedure, stages
-from studies.report.sections.deviations import deviation_table
+from studies.report.claims import deviation_table
+from studies.report.elements import Table
 from studies.verdicts.judge import judge_hypothesis
 from tests.golden import assert_golden
 from tests.studies.report.pages import missing, pages, section
@@ -53,7 +53,7 @@ def test_each_look_stands_in_the_report_with_its_level_and_what_followed(study: 
         begin(study, LOOKED, seeds)
         look(study, number)
     state = study.conclude()
-    lines = text(stages.looks_taken(state)).splitlines()
+    lines = text(design_tables.looks_taken(state)).splitlines()
     assert [line.split(" | ")[1:3] for line in lines] == [["1", "3 + 3"], ["2", "5 + 5"]]
     markdown, page = pages(study)
     assert_golden(section(markdown, "Look by look"))
@@ -90,7 +90,7 @@ def test_amendments_and_vetoes_stand_in_the_report_in_their_order(study: Synthet
 
 def test_what_was_locked_is_no_deviation(study: Synthetic) -> None:
     state = study.whole()
-    assert stages.looks_taken(state) is None
+    assert design_tables.looks_taken(state) is None
     assert deviation_table(state) is None
 
 
@@ -122,22 +122,26 @@ def full(**changes: Any) -> Design:
 
 
 def test_all_that_was_fixed_is_told_and_an_old_design_as_it_was() -> None:
-    assert_golden(text(procedure.design_facts(full(), "ab" * 32)))
-    assert_golden(text(procedure.design_facts(design(), None)))
-    parts = (procedure.looks_table(design()), procedure.rules_table(design()), procedure.limits_table(None))
+    assert_golden(text(design_tables.design_facts(full(), "ab" * 32)))
+    assert_golden(text(design_tables.design_facts(design(), None)))
+    parts = (design_tables.looks_table(design()), design_tables.rules_table(design()), design_tables.limits_table(None))
     assert parts == (None, None, None)
-    assert procedure.stakes_table(design().hypotheses) is None
+    assert design_tables.stakes_table(design().hypotheses) is None
 
 
 def test_looks_and_rules_are_listed_with_kill_conditions_first() -> None:
     claim = hypothesis(kill_if=FUTILE, smallest_effect=0.05, falsifier="no rise", confounds=("longer episodes",))
     locked = full(hypotheses=(claim,))
-    tables = (procedure.looks_table(locked), procedure.rules_table(locked), procedure.stakes_table(locked.hypotheses))
+    tables = (
+        design_tables.looks_table(locked),
+        design_tables.rules_table(locked),
+        design_tables.stakes_table(locked.hypotheses),
+    )
     assert_golden("\n\n".join(map(text, tables)))
 
 
 def test_only_the_limits_that_are_on_are_listed() -> None:
-    said = text(procedure.limits_table(Watchdog(kl=0.5, grad_norm=20)))
+    said = text(design_tables.limits_table(Watchdog(kl=0.5, grad_norm=20)))
     assert "kl | 0.5" in said
     assert "grad norm | 20" in said
     assert "entropy" not in said
@@ -146,8 +150,8 @@ def test_only_the_limits_that_are_on_are_listed() -> None:
 def test_a_screen_is_described_before_there_are_arms() -> None:
     alone = {"screen": SCREEN, "arms": (Arm(name="control", overrides={}),), "control_arm": "control"}
     locked = Design(**(dict(full()) | alone | {"hypotheses": ()}))
-    assert procedure.what_differs(locked) == "group_size, learning_rate"
-    assert_golden(procedure.screen_said(SCREEN))
+    assert design_tables.what_differs(locked) == "group_size, learning_rate"
+    assert_golden(design_tables.screen_said(SCREEN))
 
 
 def test_a_configuration_differs_in_its_fields() -> None:
@@ -155,4 +159,4 @@ def test_a_configuration_differs_in_its_fields() -> None:
     claim = hypothesis(variable=CONFIGURATION, control={"group_size": 4, "learning_rate": 0.001}, treatment=values)
     arms = (Arm(name="control", overrides=claim.control), Arm(name="c1", overrides=values))
     locked = Design(**(dict(design()) | {"hypotheses": (claim,), "arms": arms, "control_arm": "control"}))
-    assert procedure.what_differs(locked) == "group_size, learning_rate"
+    assert design_tables.what_differs(locked) == "group_size, learning_rate"

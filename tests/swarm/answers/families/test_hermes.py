@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from swarm.answers import Answer, Reasoning, ToolCall, Words
-from swarm.answers.families.hermes import HermesFormat
-from swarm.answers.grammar.objects import MAX_UNTERMINATED
+from swarm.rendering.messages import Answer, Reasoning, ToolCall, Words
+from swarm.rendering.reading import MAX_UNTERMINATED
+from swarm.rendering.tagged import HermesFormat
 from tests.swarm.answers.support import CALL, HERMES, TOOLS, read, read_parts
 
 ONE = '<tool_call>\n{"name": "weather", "arguments": {"city": "Bonn"}}\n</tool_call>'

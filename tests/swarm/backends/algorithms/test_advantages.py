@@ -15,13 +15,14 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.algorithms.advantages import advantages, constant_groups, whitened
-from swarm.backends.algorithms.call_rewards import call_advantages, episode_reward
-from swarm.backends.algorithms.rows import flat_tokens, train_rows
-from swarm.backends.algorithms.weighting import token_weights
-from swarm.backends.local.learning.micro_batch import PaddedRows, padded_rows
-from swarm.backends.protocols import BackendError, CallReward, TrainEpisode, TrainRow
+from swarm.algorithms.advantages import advantages, call_advantages, constant_groups, episode_reward, whitened
+from swarm.algorithms.losses import token_weights
+from swarm.algorithms.rows import flat_tokens, train_rows
+from swarm.backends.local.micro_batch import PaddedRows, padded_rows
+from swarm.backends.protocols import CallReward, TrainEpisode
 from swarm.job import Job
+from swarm.rendering.messages import BackendError
+from swarm.timelines.node import TrainRow
 
 ALGORITHMS = ("grpo", "dr_grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "gspo")
 _EPISODES = st.lists(

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from swarm.backends.algorithms import losses
-from swarm.backends.algorithms.losses import Surrogate, probability_ratio
-from swarm.backends.algorithms.metrics import UpdateSums, batch_metrics
-from swarm.backends.algorithms.objective import Objective
-from swarm.backends.algorithms.rows import Tokens
+from swarm.algorithms import losses
+from swarm.algorithms.losses import Surrogate, probability_ratio
+from swarm.algorithms.objective import Objective, UpdateSums, batch_metrics
+from swarm.algorithms.rows import Tokens
 from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
 

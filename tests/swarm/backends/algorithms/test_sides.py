@@ -8,10 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarm.backends.algorithms.policy_difference import MIN_TOKENS, MismatchGuard
-from swarm.backends.algorithms.rows import Row
-from swarm.backends.algorithms.sides import Disputed, ReplicaSaid, disputed, distance, side, told
-from swarm.backends.protocols import BackendError
+from swarm.algorithms.mismatch import MIN_TOKENS, Disputed, MismatchGuard, ReplicaSaid, disputed, distance, side, told
+from swarm.algorithms.rows import Row
+from swarm.rendering.messages import BackendError
 from tests.golden import assert_golden
 
 IDS = torch.arange(6)

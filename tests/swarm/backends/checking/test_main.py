@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.checking import speed
-from swarm.backends.checking.main import main
-from swarm.backends.local.forwards.projections import CannotFuse
-from swarm.backends.local.model import policy
+from swarm.backends.local import model_check, policy
+from swarm.backends.local.fused_forward import CannotFuse
+from swarm.backends.local.model_check import main
 from swarm.job import Job, PathModel
 from swarm.models import ModelCheck, conditions
 from tests.swarm.backends.local.models import TEMPLATE, save_folder
@@ -20,7 +19,7 @@ from tests.swarm.backends.local.models import TEMPLATE, save_folder
 @pytest.fixture(autouse=True)
 def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody reads the figures here, so that one round is enough."""
-    monkeypatch.setattr(speed, "_LONG_ENOUGH_S", 0.0)
+    monkeypatch.setattr(model_check, "_LONG_ENOUGH_S", 0.0)
 
 
 def job(folder: Path, **fields: Any) -> Job:

@@ -8,8 +8,9 @@ from typing import Any, cast
 
 import torch
 
-from swarm.backends.protocols import Backend, BackendError
+from swarm.backends.protocols import Backend
 from swarm.backends.verl.backend import VerlBackend
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.kinds import Kind, Oracle
 
 

@@ -15,8 +15,9 @@ from typing import Any, cast
 import pytest
 import pytest_asyncio
 
-from swarm.backends.protocols import Backend, BackendError
+from swarm.backends.protocols import Backend
 from swarm.backends.verl.backend import VerlBackend
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.kinds import CAPABILITIES, KINDS, SHARED, Kind
 from tests.swarm.backends.local.models import save_folder
 

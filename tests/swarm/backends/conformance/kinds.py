@@ -13,11 +13,12 @@ from typing import Any, cast
 
 import torch
 
-from swarm.backends.fake.backend import FakeBackend
+from swarm.backends.fake import FakeBackend
 from swarm.backends.local import LocalBackend
-from swarm.backends.protocols import Backend, Batch, Chunk, Finish, GenerationRequest, Sampling, TrainEpisode, TrainRow
+from swarm.backends.protocols import Backend, Batch, Chunk, Finish, GenerationRequest, Sampling, TrainEpisode
 from swarm.job import Job, PathModel
-from swarm.server.service.backend_factory import make_backend
+from swarm.server.service import make_backend
+from swarm.timelines.node import TrainRow
 from tests.lazily import lazy
 
 DEVICE = os.environ.get("AJET_TEST_DEVICE", "cpu")

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Backend, BackendError
+from swarm.backends.protocols import Backend
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.kinds import MINIBATCHES, Kind, played
 from tests.swarm.backends.conformance.test_learning import mind
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Backend, GenerationRequest, RequestRefused, Sampling
+from swarm.backends.protocols import Backend, GenerationRequest, Sampling
+from swarm.rendering.messages import RequestRefused
 from tests.swarm.backends.conformance.kinds import Answer, Kind, Oracle, ask, ask_all, drawn_from, prompt
 
 Start = Callable[..., Any]

@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Backend, BackendError, Batch, Sampling, TrainEpisode, TrainRow
+from swarm.backends.protocols import Backend, Batch, Sampling, TrainEpisode
+from swarm.rendering.messages import BackendError
+from swarm.timelines.node import TrainRow
 from tests.swarm.backends.conformance.kinds import (
     MINIBATCHES,
     PATIENCE_S,

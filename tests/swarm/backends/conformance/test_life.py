@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.protocols import Backend, BackendError, GenerationRequest, RequestLost, Sampling
+from swarm.backends.protocols import Backend, GenerationRequest, RequestLost, Sampling
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.kinds import PATIENCE_S, Kind, ask, ask_all, prompt
 
 Start = Callable[..., Any]

@@ -14,11 +14,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from research.errors import ModelFailed
-from research.models.fetching import CONVERTER_PIN
-from research.models.wheels import install
-from swarm.backends.conversion.gguf import main
-from swarm.backends.rendering.renderer import load_renderer
+from research.models.fetch import CONVERTER_PIN, install
+from swarm.backends.local.model_files import main
 from swarm.models import require_model_folder
+from swarm.rendering.renderer import load_renderer
 
 pytestmark = pytest.mark.slow
 
@@ -85,7 +84,7 @@ def test_weights_and_tokenizer_arrive(packages: Path, tmp_path: Path, monkeypatc
     arguments = ("--source", str(tmp_path / "m.gguf"), "--target", str(tmp_path / "m"))
     paths = os.pathsep.join([str(packages), *filter(None, sys.path)])
     done = subprocess.run(
-        [sys.executable, "-m", "swarm.backends.conversion.gguf", *arguments],
+        [sys.executable, "-m", "swarm.backends.local.model_files", *arguments],
         env={**os.environ, "PYTHONPATH": paths}, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

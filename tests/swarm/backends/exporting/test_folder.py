@@ -12,14 +12,14 @@ import torch
 import transformers
 from peft import PeftModel
 
-from swarm.backends.exporting.folder import Written, write_model
-from swarm.backends.local.learning import checkpoint
-from swarm.backends.protocols import BackendError, GenerationRequest, Sampling
-from swarm.backends.verl.saving import sharded
+from swarm.backends.local import checkpoint
+from swarm.backends.local.model_files import Written, write_model
+from swarm.backends.protocols import GenerationRequest, Sampling
 from swarm.job import Job, PathModel
 from swarm.models import folder_hash
 from swarm.models.card import CARD
-from swarm.server.service.backend_factory import make_backend
+from swarm.rendering.messages import BackendError
+from swarm.server.service import make_backend
 from tests.swarm.backends.local.models import KINDS, make_batch, make_model, make_tokenizer, running, same_weights
 
 pytestmark = pytest.mark.slow
@@ -103,9 +103,9 @@ async def test_what_several_ranks_saved_is_the_same_folder(tmp_path: Path, rank:
     around = "base_model.model." if rank else ""
     learned = checkpoint.read(tmp_path / "whole").sets["model"]
     for each in range(3):
-        own = {f"{around}{name}": sharded.cut(weight, each, 3) for name, weight in learned.items()}
-        sharded.write_rank(tmp_path / "saved", each, {sharded.MODEL: own})
-    sharded.write_driver(tmp_path / "saved", 3, checkpoint.Checkpoint({}, {}))
+        own = {f"{around}{name}": checkpoint.cut(weight, each, 3) for name, weight in learned.items()}
+        checkpoint.write_rank(tmp_path / "saved", each, {checkpoint.MODEL: own})
+    checkpoint.write_driver(tmp_path / "saved", 3, checkpoint.Checkpoint({}, {}))
     there, _ = written(job.model_copy(update={"backend": "verl"}), tmp_path)
     (tmp_path / "saved").rename(tmp_path / "shards")
     (tmp_path / "whole").rename(tmp_path / "saved")

@@ -10,19 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.answers import Reasoning, ToolCall, Words
-from swarm.backends.fake.backend import EOS_TEXT, FakeBackend, FakeRenderer, number_script, tool_script
-from swarm.backends.protocols import (
-    BackendError,
-    Batch,
-    Chunk,
-    GenerationRequest,
-    Message,
-    Sampling,
-    TrainEpisode,
-    TrainRow,
-)
+from swarm.backends.fake import EOS_TEXT, FakeBackend, FakeRenderer, number_script, tool_script
+from swarm.backends.protocols import Batch, Chunk, GenerationRequest, Sampling, TrainEpisode
 from swarm.job import Job
+from swarm.rendering.messages import BackendError, Message, Reasoning, ToolCall, Words
+from swarm.timelines.node import TrainRow
 
 JOB = Job(backend="fake", seed=7)
 PROMPT = tuple(b"a number from 1 to 9")

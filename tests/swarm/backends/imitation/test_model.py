@@ -12,19 +12,17 @@ import pytest
 import torch
 import transformers
 
-from swarm.backends.imitation import model as imitation
-from swarm.backends.imitation.model import ensure_imitated
-from swarm.backends.imitation.rows import rows_of
-from swarm.backends.imitation.training import imitate, loss_of
-from swarm.backends.protocols import BackendError, TrainRow
-from swarm.backends.rendering.renderer import HFRenderer, load_renderer
-from swarm.backends.tiny import model as tiny
-from swarm.backends.tiny.tokenizer import build_tokenizer
-from swarm.backends.tiny.warm_start import assistant_labels, encode_plays
+from swarm.backends import tiny_model as tiny
+from swarm.backends.local import warm_start as imitation
+from swarm.backends.local.warm_start import ensure_imitated, imitate, loss_of, rows_of
+from swarm.backends.tiny_model import assistant_labels, build_tokenizer, encode_plays
 from swarm.environments import Environment, Task, get_environment
 from swarm.environments.base import Split
 from swarm.errors import InvalidRequest
 from swarm.job import Job, PathModel
+from swarm.rendering.messages import BackendError
+from swarm.rendering.renderer import HFRenderer, load_renderer
+from swarm.timelines.node import TrainRow
 from tests.swarm.backends.local.models import TEMPLATE, running
 
 
@@ -95,7 +93,7 @@ def test_enough_steps_teach_the_calls(folder: Path) -> None:
 def test_memory_is_bounded_and_the_loss_does_not_depend_on_how(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, rows = transformers.AutoModelForCausalLM.from_pretrained(folder), held_out(folder)
     whole = loss_of(model, rows)
-    monkeypatch.setattr("swarm.backends.imitation.training.TOKENS_AT_ONCE", 1)
+    monkeypatch.setattr("swarm.backends.local.warm_start.TOKENS_AT_ONCE", 1)
     assert loss_of(model, rows) == pytest.approx(whole, rel=1e-5)
 
 

@@ -15,16 +15,16 @@ from tokenizers import Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from torch import Tensor
 
-from swarm.backends.algorithms.metrics import UpdateSums
-from swarm.backends.algorithms.objective import Objective
-from swarm.backends.algorithms.rows import Row, flat_tokens, train_rows
-from swarm.backends.algorithms.weighting import token_weights
+from swarm.algorithms.losses import token_weights
+from swarm.algorithms.objective import Objective, UpdateSums
+from swarm.algorithms.rows import Row, flat_tokens, train_rows
 from swarm.backends.local import LocalBackend
-from swarm.backends.local.generating.generation import Generation
-from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import Batch, Sampling, TrainEpisode, TrainRow
+from swarm.backends.local.batcher import Generation
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import Batch, Sampling, TrainEpisode
 from swarm.job import Job
 from swarm.timelines import Drift, Node, linear_rows, unmerged_rows
+from swarm.timelines.node import TrainRow
 
 VOCABULARY = 48
 TEMPLATE = (

@@ -12,12 +12,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarm.backends.algorithms import losses
-from swarm.backends.algorithms.advantages import advantages
-from swarm.backends.algorithms.metrics import UpdateSums
-from swarm.backends.algorithms.objective import Objective
-from swarm.backends.algorithms.rows import Tokens
-from swarm.backends.algorithms.weighting import token_weights
+from swarm.algorithms import losses
+from swarm.algorithms.advantages import advantages
+from swarm.algorithms.losses import token_weights
+from swarm.algorithms.objective import Objective, UpdateSums
+from swarm.algorithms.rows import Tokens
 from swarm.job import Job
 from tests.lazily import lazy
 

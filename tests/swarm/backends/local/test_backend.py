@@ -18,17 +18,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarm.backends.fake.backend import FakeBackend
-from swarm.backends.local import LocalBackend
-from swarm.backends.local.generating import engine
-from swarm.backends.local.model import loading
-from swarm.backends.local.model.adapters import add_adapter
-from swarm.backends.local.model.plain import PlainModel, plain_weights
-from swarm.backends.local.model.policy import Policy
-from swarm.backends.local.provenance import provenance, weights_hash
-from swarm.backends.protocols import BackendError, GenerationRequest, Sampling
+from swarm.backends.fake import FakeBackend
+from swarm.backends.local import LocalBackend, engine, loading
+from swarm.backends.local.loading import provenance, weights_hash
+from swarm.backends.local.policy import Policy, add_adapter
+from swarm.backends.local.reference import PlainModel, plain_weights
+from swarm.backends.protocols import GenerationRequest, Sampling
 from swarm.job import Job, PathModel, TinyModel
-from swarm.server.service.backend_factory import make_backend
+from swarm.rendering.messages import BackendError
+from swarm.server.service import make_backend
 from tests.golden import refused
 from tests.swarm.backends.conformance.kinds import ask, played
 from tests.swarm.backends.local.models import KINDS, forced_logprobs, make_model, make_tokenizer, running, save_folder

@@ -10,20 +10,17 @@ import pytest
 import torch
 import transformers
 
-from swarm.backends.local import backend
+from swarm.backends.local import backend, loading, tree_attention
 from swarm.backends.local.backend import LocalBackend
-from swarm.backends.local.forwards import tree_attention
-from swarm.backends.local.generating.batcher import Batcher
-from swarm.backends.local.generating.cache import SlotCache
-from swarm.backends.local.generating.eager_check import check_rows, check_slots
-from swarm.backends.local.generating.generation import Generation
-from swarm.backends.local.generating.slots import SlotTable
-from swarm.backends.local.learning.learner import LocalLearner
-from swarm.backends.local.model import architecture
-from swarm.backends.local.model.loading import load_policy
-from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import BackendError, Batch, TrainEpisode
+from swarm.backends.local.batcher import Batcher, Generation
+from swarm.backends.local.kv_cache import SlotCache, SlotTable
+from swarm.backends.local.learner import LocalLearner
+from swarm.backends.local.loading import load_policy
+from swarm.backends.local.policy import Policy
+from swarm.backends.local.reference import check_rows, check_slots
+from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job, PathModel
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local.models import (
     POSITIONS,
     REFUSED,
@@ -171,7 +168,7 @@ def _load(family: str, folder: Path, max_context: int = WINDOW) -> Policy:
 
 
 def test_soft_caps_that_sdpa_drops_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architecture, "_soft_caps", lambda _: False)
+    monkeypatch.setattr(loading, "_soft_caps", lambda _: False)
     with pytest.raises(BackendError, match=r"gemma2 .*softcap"):
         _load("gemma2", tmp_path / "told")
     monkeypatch.setattr(tree_attention, "_DROPPED", ())
@@ -183,7 +180,7 @@ def test_soft_caps_that_sdpa_drops_are_found(tmp_path: Path, monkeypatch: pytest
 
 
 def test_frequencies_that_follow_the_company_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(architecture, "_MOVING", frozenset())
+    monkeypatch.setattr(loading, "_MOVING", frozenset())
     policy = _load("phi3-longrope", tmp_path, POSITIONS)
     check_rows(policy, WINDOW)
     with pytest.raises(BackendError, match=r"phi3 .*in its batch"):
@@ -209,7 +206,7 @@ async def test_nobody_serves_what_was_not_checked(check: str, tmp_path: Path, mo
     def refuse(*_: object) -> None:
         raise BackendError("not as eager attention does")
 
-    monkeypatch.setattr(f"swarm.backends.local.generating.eager_check.{check}", refuse)
+    monkeypatch.setattr(f"swarm.backends.local.reference.{check}", refuse)
     job = Job(model=PathModel(path=str(save_folder(tmp_path / "m"))), max_context=64, device="cpu")
     local = LocalBackend(job, tmp_path)
     with pytest.raises(BackendError, match="not as eager"):

@@ -16,15 +16,13 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from tokenizers import AddedToken
 
-from swarm.answers import AnswerFormat, ToolCall, gathered
-from swarm.answers.families.mistral import MistralFormat
-from swarm.answers.grammar.lark import json_answer
-from swarm.backends.local.generating.batcher import Batcher
-from swarm.backends.local.generating.engine import LocalEngine
-from swarm.backends.local.generating.generation import Generation, SampledToken
-from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import Chunk, GenerationRequest, GrammarRefused, Sampling
-from swarm.backends.rendering.guides import Guide, Guides
+from swarm.backends.local.batcher import Batcher, Generation, SampledToken
+from swarm.backends.local.engine import LocalEngine
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import Chunk, GenerationRequest, Sampling
+from swarm.rendering.grammars import Guide, Guides, json_answer
+from swarm.rendering.json_formats import MistralFormat
+from swarm.rendering.messages import AnswerFormat, GrammarRefused, ToolCall, gathered
 from tests.swarm.answers.support import GLM, HERMES, LLAMA3, MISTRAL, TOOLS, tool
 from tests.swarm.backends.local.models import make_model, make_tokenizer
 from tests.swarm.server.support import eventually

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import torch
 
-from swarm.backends.local.learning.checkpoint import read
-from swarm.backends.local.learning.learner import LocalLearner
-from swarm.backends.local.model.adapters import add_adapter
-from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import BackendError, Batch, TrainEpisode, TrainRow
+from swarm.backends.local.checkpoint import read
+from swarm.backends.local.learner import LocalLearner
+from swarm.backends.local.policy import Policy, add_adapter
+from swarm.backends.protocols import Batch, TrainEpisode
 from swarm.job import Job
+from swarm.rendering.messages import BackendError
+from swarm.timelines.node import TrainRow
 from tests.swarm.backends.local.models import VOCABULARY, make_batch, make_model, same_weights, weights_of
 
 _PROMPT = (1, 2, 3)

@@ -12,14 +12,13 @@ from typing import Any
 import pytest
 import torch
 
-from swarm.backends.local.generating.batcher import Batcher
-from swarm.backends.local.generating.generation import Generation
-from swarm.backends.local.learning.checkpoint import read
-from swarm.backends.local.learning.learner import LocalLearner
-from swarm.backends.local.model.lock import ReadWriteLock
-from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import BackendError, Sampling
+from swarm.backends.local.batcher import Batcher, Generation
+from swarm.backends.local.checkpoint import read
+from swarm.backends.local.learner import LocalLearner
+from swarm.backends.local.policy import Policy, ReadWriteLock
+from swarm.backends.protocols import Sampling
 from swarm.job import Job
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local.models import forced_logprobs, make_batch, make_policy, same_weights, weights_of
 
 _PATIENCE_S = 180.0

@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
-from swarm.backends.protocols import BackendError
-from swarm.backends.rendering import encoding
-from swarm.backends.rendering.renderer import HFRenderer, load_renderer
+from swarm.rendering import renderer as encoding
+from swarm.rendering.messages import BackendError
+from swarm.rendering.renderer import HFRenderer, load_renderer
 from tests.swarm.backends.local.models import make_tokenizer
 from tests.swarm.timelines.families import FAMILIES, make_renderer, train
 from tests.swarm.timelines.families import make_tokenizer as make_tokenizer_of
@@ -74,7 +74,7 @@ def test_a_template_that_loops_is_refused_and_ended(tmp_path: Path, monkeypatch:
     endless = "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}"
     tokenizer.chat_template = endless + tokenizer.chat_template
     tokenizer.save_pretrained(tmp_path)
-    monkeypatch.setattr("swarm.backends.rendering.renderer.RENDER_S", 0.1)
+    monkeypatch.setattr("swarm.rendering.renderer.RENDER_S", 0.1)
     with pytest.raises(BackendError, match="may loop"):
         load_renderer(tmp_path)
     for thread in threading.enumerate():

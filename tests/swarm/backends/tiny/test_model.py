@@ -17,18 +17,23 @@ from hypothesis import strategies as st
 from jinja2 import Template
 from safetensors.torch import load_file
 
-from swarm.answers import ToolCall, gathered
+from swarm.backends import tiny_model as tiny
 from swarm.backends.local import LocalBackend
-from swarm.backends.protocols import BackendError
-from swarm.backends.rendering.renderer import HFRenderer
-from swarm.backends.tiny import model as tiny
-from swarm.backends.tiny.model import ensure_tiny, tiny_hash
-from swarm.backends.tiny.number_codes import number_codes
-from swarm.backends.tiny.tokenizer import LARGEST_NUMBER, build_tokenizer
-from swarm.backends.tiny.warm_start import _batch, assistant_labels, encode_plays
+from swarm.backends.tiny_model import (
+    LARGEST_NUMBER,
+    _batch,
+    assistant_labels,
+    build_tokenizer,
+    encode_plays,
+    ensure_tiny,
+    number_codes,
+    tiny_hash,
+)
 from swarm.environments import Demonstration, Message, get_environment
 from swarm.errors import InvalidRequest
 from swarm.job import Job, TinyModel
+from swarm.rendering.messages import BackendError, ToolCall, gathered
+from swarm.rendering.renderer import HFRenderer
 from swarm.timelines import CallTree, Drift
 
 pytestmark = pytest.mark.slow

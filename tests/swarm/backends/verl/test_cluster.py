@@ -17,13 +17,12 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from swarm.backends.protocols import BackendError
 from swarm.backends.verl import backend as backend_module
 from swarm.backends.verl import cluster as cluster_module
-from swarm.backends.verl.check import _devices
-from swarm.backends.verl.cluster import Cluster, device_of, fewer, private_folder, require_reachable
+from swarm.backends.verl.cluster import Cluster, _devices, device_of, fewer, private_folder, require_reachable
 from swarm.job import Job, PathModel, TinyModel
-from swarm.verl_fields import VerlFields
+from swarm.rendering.messages import BackendError
+from swarm.verl_config import VerlFields
 
 
 @pytest.mark.parametrize("address", ["cluster", "cluster:", ":6379", "cluster:port"])

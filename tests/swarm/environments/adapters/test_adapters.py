@@ -10,8 +10,8 @@ import pytest
 
 from swarm.environments import Environment, Outcome, Task, said
 from swarm.environments.adapters import adapted
-from swarm.environments.adapters.textarena_games import ArenaGame
-from swarm.environments.bringing.drawing import LEAST, draw
+from swarm.environments.building import LEAST, draw
+from swarm.environments.textarena_games import ArenaGame
 from swarm.errors import InvalidRequest
 from tests.swarm.clients.packages import ADAPTED
 

@@ -10,10 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.environments import Environment, Split, Task
-from swarm.environments.bringing import drawing
-from swarm.environments.bringing.drawing import SPLITS, Drawn, draw, generated, split_records
-from swarm.environments.bringing.problems import words
+from swarm.environments import Environment, Split, Task, building
+from swarm.environments.building import SPLITS, Drawn, draw, generated, split_records
+from swarm.environments.custom import words
 from swarm.errors import InvalidRequest
 from tests.golden import refused
 
@@ -205,7 +204,7 @@ def test_unsound_tasks_are_refused_by_what_is_wrong(change: Callable[[Any], Any]
 
 
 def test_a_split_larger_than_what_is_given_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawing, "MOST_GIVEN_BYTES", 1 << 20)
+    monkeypatch.setattr(building, "MOST_GIVEN_BYTES", 1 << 20)
     drawn = draw(bad(lambda own: own["train"].append(Task("x", {"text": "a" * 900_000}))), b"")[1]
     assert "x" in {task.id for task in drawn["train"]}
     with refused(InvalidRequest, "at most 1 MiB", "hidden tasks"):

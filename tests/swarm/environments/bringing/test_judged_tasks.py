@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.environments import Outcome, Task, said
-from swarm.environments.bringing.judged_tasks import JudgedTasks, names_splits, read_lines
-from swarm.environments.playing.play import judged
-from swarm.environments.playing.rewards import RewardFailed
+from swarm.environments.loading import JudgedTasks, names_splits, read_lines
+from swarm.environments.play import judged
+from swarm.environments.user_code import RewardFailed
 from swarm.errors import InvalidRequest
 
 

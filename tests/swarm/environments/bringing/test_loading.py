@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from swarm.environments.bringing.loading import load_source
-from swarm.environments.brought import CodeSource, Kind
+from swarm.environments.custom import CodeSource, Kind
+from swarm.environments.loading import load_source
 from swarm.errors import InvalidRequest
 
 HEAD = "from swarm.environments import Environment\n"

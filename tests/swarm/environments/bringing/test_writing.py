@@ -10,13 +10,11 @@ from typing import Any
 import pytest
 
 from swarm.environments import Environment, Game, Message, Outcome, Split, Task, said
-from swarm.environments.bringing.drawing import SPLITS
-from swarm.environments.bringing.judged_tasks import JudgedTasks
-from swarm.environments.bringing.measuring import LEAK_BYTES, leak, require_declared
-from swarm.environments.bringing.writing import PLAYS, probe, write_lines, write_tasks
-from swarm.environments.brought import DEMONSTRATIONS, data_hash
-from swarm.environments.playing.rewards import RewardFailed
-from swarm.environments.tasks_file import from_json
+from swarm.environments.building import PLAYS, SPLITS, probe, write_lines, write_tasks
+from swarm.environments.custom import DEMONSTRATIONS, data_hash, from_json
+from swarm.environments.loading import JudgedTasks
+from swarm.environments.measuring import LEAK_BYTES, leak, require_declared
+from swarm.environments.user_code import RewardFailed
 from swarm.errors import InvalidRequest
 from tests.golden import refused
 

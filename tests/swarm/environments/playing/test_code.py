@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from swarm.environments.playing import code_hash as module
-from swarm.environments.playing.code import call, load
-from swarm.environments.playing.code_hash import code_files, code_hash, code_times
+from swarm.environments import user_code as module
+from swarm.environments.user_code import call, code_files, code_hash, code_times, load
 from swarm.errors import InvalidRequest
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swarm.environments import Task, calling, get_environment, said
-from swarm.environments.playing.evaluate import MOST_CHARACTERS, MOST_MESSAGES, Transcripts, rounds, write_json
+from swarm.environments.play import MOST_CHARACTERS, MOST_MESSAGES, Transcripts, rounds, write_json
 
 
 def test_a_play_is_kept_once_within_bounds() -> None:

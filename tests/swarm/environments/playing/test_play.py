@@ -27,8 +27,8 @@ from swarm.environments import (
     tool,
     tool_result,
 )
-from swarm.environments.playing.play import agent_of, judged, play
-from swarm.environments.playing.rewards import Reward, RewardFailed
+from swarm.environments.play import agent_of, judged, play
+from swarm.environments.user_code import Reward, RewardFailed
 from swarm.errors import ContextExceeded
 from tests.golden import refused
 

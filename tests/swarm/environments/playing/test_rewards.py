@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.environments import Outcome, Task
-from swarm.environments.playing.rewards import Reward, RewardFailed
+from swarm.environments.user_code import Reward, RewardFailed
 
 TASK = Task("sum", {"left": 1, "right": 2})
 MESSAGES = [{"role": "user", "content": "1+2"}, {"role": "assistant", "content": "4"}]

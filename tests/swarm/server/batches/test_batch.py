@@ -11,10 +11,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from swarm.server.batches.batch import Groups
-from swarm.server.batches.group import Group, bytes_of
-from swarm.server.batches.staleness import BatchPlace, BatchSelection
-from swarm.server.batches.streams import DeficitRoundRobin
+from swarm.rollout.groups import Groups
+from swarm.rollout.staleness import BatchPlace, BatchSelection
+from swarm.rollout.streams import DeficitRoundRobin
+from swarm.rollout.task_sampler import Group, bytes_of
 from swarm.store import Sample, StreamMoved, TasksListed
 from swarm.timelines import Drift, Node
 from tests.swarm.server.support import Clock, job

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import InvalidRequest
-from swarm.server.batches.batch import Groups
-from swarm.server.batches.streams import DeficitRoundRobin, Streams
+from swarm.rollout.groups import Groups
+from swarm.rollout.streams import DeficitRoundRobin, Streams
 from swarm.store import StreamMoved
 from tests.swarm.server.batches.test_batch import play
 from tests.swarm.server.support import Clock, job

@@ -11,15 +11,14 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from swarm.answers import AnswerFormat, ToolCall, gathered
-from swarm.answers.families.hermes import HermesFormat
-from swarm.answers.families.llama3 import Llama3Format
-from swarm.answers.families.mistral import MistralFormat
-from swarm.backends.fake.backend import FakeBackend, FakeRenderer, fake_logprob, fake_top
+from swarm.backends.fake import FakeBackend, FakeRenderer, fake_logprob, fake_top
 from swarm.backends.protocols import Chunk, Finish, GenerationRequest, Sampling
-from swarm.server.calls.generation import AnswerGeneration, SampledPiece
-from swarm.server.calls.sampling_plan import SamplingPlan
-from swarm.server.shared.gate import Gate
+from swarm.calls.generation import AnswerGeneration, SampledPiece
+from swarm.calls.prompts import SamplingPlan
+from swarm.rendering.json_formats import Llama3Format, MistralFormat
+from swarm.rendering.messages import AnswerFormat, ToolCall, gathered
+from swarm.rendering.tagged import HermesFormat
+from swarm.rollout.state import Gate
 from swarm.timelines import CallTree
 from tests.swarm.server.agents import ADD, called
 from tests.swarm.server.support import job

@@ -12,10 +12,10 @@ from typing import Any
 import aiohttp
 import pytest
 
-from swarm.server.calls.call import Call
-from swarm.server.episodes.episodes import LeasedEpisode
-from swarm.server.episodes.rollout import Rollout
-from swarm.server.http.endpoint import Patience
+from swarm.calls.call import Call
+from swarm.rollout.episodes import LeasedEpisode
+from swarm.rollout.rollout import Rollout
+from swarm.server.model_endpoint import Patience
 from swarm.store import Captured, Change, FakeStore, Withdrawn
 from tests.swarm.server.support import MODEL, Served, eventually, job, serving
 

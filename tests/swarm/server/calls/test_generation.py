@@ -12,11 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.fake.backend import FakeRenderer
-from swarm.server.calls.call import Call
-from swarm.server.calls.generation import read_message, short_name
-from swarm.server.calls.retries import KEPT_S, Retries
-from swarm.server.calls.text import TextStream
+from swarm.backends.fake import FakeRenderer
+from swarm.calls.call import KEPT_S, Call, Retries
+from swarm.calls.generation import TextStream, read_message, short_name
 from tests.swarm.server.support import Clock
 
 

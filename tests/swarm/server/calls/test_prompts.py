@@ -10,10 +10,10 @@ from typing import cast
 
 import pytest
 
-from swarm.backends.fake.backend import FakeBackend, FakeRenderer
+from swarm.backends.fake import FakeBackend, FakeRenderer
+from swarm.calls.prompts import LONG, PromptBuilder
 from swarm.job import Job
-from swarm.server.calls.prompts import LONG, PromptBuilder
-from swarm.server.episodes.episodes import LeasedEpisode
+from swarm.rollout.episodes import LeasedEpisode
 from swarm.timelines import CallTree
 from tests.swarm.server.support import MODEL, Clock, Served, job, serving
 

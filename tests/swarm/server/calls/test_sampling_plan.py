@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.backend import FakeBackend
+from swarm.backends.fake import FakeBackend
+from swarm.calls.prompts import SamplingPlan, sampling_plan
+from swarm.dialects.base import Ask, ToolChoice, Wishes
 from swarm.errors import InvalidRequest
 from swarm.job import Job
-from swarm.server.calls.sampling_plan import SamplingPlan, sampling_plan
-from swarm.server.dialects import Ask, ToolChoice, Wishes
-from swarm.server.episodes.ledger import Ledger
-from swarm.server.shared.states import StateMachine
+from swarm.rollout.episodes import Ledger
+from swarm.rollout.state import StateMachine
 from swarm.store import FakeStore
 from swarm.wire import EpisodeKind
 from tests.swarm.server.agents import ADD, GuidedBackend

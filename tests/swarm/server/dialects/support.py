@@ -8,9 +8,9 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from swarm.answers import Piece, Reasoning, ToolCall, Words, gathered
-from swarm.backends.protocols import Finish, Message
-from swarm.server.dialects import Dialect, Reply, Token
+from swarm.backends.protocols import Finish
+from swarm.dialects.base import Dialect, Reply, Token
+from swarm.rendering.messages import Message, Piece, Reasoning, ToolCall, Words, gathered
 
 MODEL = "fake"
 NAME = "abc123"

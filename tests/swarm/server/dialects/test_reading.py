@@ -13,11 +13,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from swarm.dialects import base
+from swarm.dialects.base import event, named_event, sealed, signature, thinking_of, unsealed
+from swarm.dialects.fields import Fields, body_fields, joined_text, shown
 from swarm.errors import InvalidRequest
-from swarm.server.dialects import opaque
-from swarm.server.dialects.events import event, named_event
-from swarm.server.dialects.opaque import sealed, signature, thinking_of, unsealed
-from swarm.server.dialects.reading import Fields, body_fields, joined_text, shown
 
 TEXT: Any = {"text": lambda part: None}
 
@@ -151,7 +150,7 @@ def test_any_other_text_is_no_token(token: str) -> None:
 
 
 def test_a_token_cannot_unfold_into_more_than_the_bound() -> None:
-    bomb = zlib.compress(b"a" * (4 * opaque.MOST_CHARACTERS + 1))
+    bomb = zlib.compress(b"a" * (4 * base.MOST_CHARACTERS + 1))
     assert unsealed("v1.r." + base64.urlsafe_b64encode(bytes(24) + bomb).decode()) is None
 
 

@@ -7,12 +7,11 @@ import contextlib
 
 import pytest
 
-from swarm.backends.fake.backend import FakeRenderer
+from swarm.backends.fake import FakeRenderer
 from swarm.errors import EpisodeEnded, JobFinished, LeaseLost, SwarmError
-from swarm.server.episodes import episodes
-from swarm.server.episodes.admission import Admission
-from swarm.server.episodes.episodes import Closing, LeasedEpisode, Leases
-from swarm.server.shared.keys import Claims
+from swarm.rollout import episodes
+from swarm.rollout.episodes import Admission, Closing, LeasedEpisode, Leases
+from swarm.rollout.keys import Claims
 from swarm.timelines import CallTree
 from swarm.wire import BeginRequest
 from tests.swarm.server.support import Clock

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.backend import EOS_ID, FakeRenderer
-from swarm.backends.protocols import BackendError
+from swarm.backends.fake import EOS_ID, FakeRenderer
 from swarm.errors import EngineUnavailable, EpisodeEnded, JobFinished, LeaseLost, StoreUnavailable, Throttled
-from swarm.server.episodes.episodes import LeasedEpisode
-from swarm.server.episodes.rollout import Rollout
-from swarm.server.shared.keys import Claims
-from swarm.server.shared.states import StateMachine
+from swarm.rendering.messages import BackendError
+from swarm.rollout.episodes import LeasedEpisode
+from swarm.rollout.keys import Claims
+from swarm.rollout.rollout import Rollout
+from swarm.rollout.state import StateMachine
 from swarm.store import Began, Closed, FakeStore, Recovered, Sample, StreamMoved
 from swarm.timelines import Drift, Node
 from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, PrepareRequest
@@ -436,7 +436,7 @@ async def test_an_orphaned_group_is_kept_while_a_team_may_still_decide() -> None
 
 
 async def test_who_waits_for_a_store_that_does_not_answer_is_told_to_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.server.episodes.ledger.SETTLING_S", 0.05)
+    monkeypatch.setattr("swarm.rollout.episodes.SETTLING_S", 0.05)
     scene = Scene()
     episode = await play(scene)
     scene.store.hold()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from swarm.errors import EpisodeEnded, InvalidRequest, JobConflict, LeaseLost, NotFound, StoreUnavailable
-from swarm.server.episodes.episodes import LeasedEpisode
-from swarm.server.episodes.teams import IN_DOUBT_S
-from swarm.server.shared.keys import Claims
+from swarm.rollout.episodes import LeasedEpisode
+from swarm.rollout.keys import Claims
+from swarm.rollout.teams import IN_DOUBT_S
 from swarm.store import Prepared
 from swarm.wire import EndRequest, EpisodeRecord, EpisodeState, PrepareRequest
 from swarm.wire import ServerState as S

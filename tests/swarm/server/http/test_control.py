@@ -122,7 +122,7 @@ async def test_the_life_of_a_job(tmp_path: Path) -> None:
 
 
 async def test_an_oversized_body_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.server.http.http.MAX_BODY_BYTES", 100)
+    monkeypatch.setattr("swarm.server.http.MAX_BODY_BYTES", 100)
     answer = await served.post("/episodes", served.admin, {"task_id": "a" * 200})
     assert (answer.status, answer.code) == (400, "invalid_request")
     assert "100 bytes" in answer.message

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import aiohttp
 import pytest
 
-from swarm.backends.fake.backend import EOS_ID, FakeBackend, FakeRenderer
-from swarm.backends.protocols import BackendError, Message, Tool
+from swarm.backends.fake import EOS_ID, FakeBackend, FakeRenderer
 from swarm.job import Job
-from swarm.server.http.endpoint import PATIENCE, Patience
+from swarm.rendering.messages import BackendError, Message, Tool
+from swarm.server.model_endpoint import PATIENCE, Patience
 from swarm.timelines import Drift, Node
 from tests.lazily import lazy
 from tests.swarm.server.agents import ADD, GuidedBackend, called

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from swarm.connections import FAILURES, MOST_PEERS, REFILL_S, Failures, peer_of
-from swarm.server.http.guard import Guard, authorised
-from swarm.server.shared.keys import Keys
+from swarm.rollout.keys import Keys
+from swarm.server.connections import FAILURES, MOST_PEERS, REFILL_S, Failures, peer_of
+from swarm.server.http import Guard, authorised
 from tests.swarm.server.support import Clock
 
 CHOSEN = "an operator's own words, forty characters"

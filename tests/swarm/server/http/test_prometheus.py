@@ -10,7 +10,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from swarm.server import Keys, SwarmServer
-from swarm.server.http.prometheus import exposition
+from swarm.server.prometheus import exposition
 from swarm.wire import ServerState
 from tests.swarm.server.support import Served, job, serving
 

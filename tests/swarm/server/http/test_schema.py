@@ -20,8 +20,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from swarm.server.http.operations import OPERATIONS, Operation
-from swarm.server.http.schema import openapi
+from swarm.server.openapi import OPERATIONS, Operation, openapi
 from tests.golden import assert_golden
 from tests.swarm.server.http.test_control import routes
 from tests.swarm.server.support import job

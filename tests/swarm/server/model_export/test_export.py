@@ -12,9 +12,8 @@ import pytest
 from swarm.backends.protocols import NoRoom
 from swarm.errors import InvalidRequest, NotFound
 from swarm.job import Job
-from swarm.server.model_export import export
-from swarm.server.model_export.export import Wanted, exported
-from swarm.server.model_export.kept import chosen
+from swarm.server import model_export
+from swarm.server.model_export import Wanted, chosen, exported
 from swarm.store import Outline
 from swarm.wire import CheckpointList, CheckpointSummary, EvaluationSummary
 from tests.golden import refused
@@ -29,8 +28,8 @@ def found(monkeypatch: pytest.MonkeyPatch, job: Job, written: Any = None) -> Non
         summary = CheckpointSummary(name="step-000001", step=1, size_bytes=1)
         return summary, Path("gone"), Outline(job, job.digest(), {}, 0, None)
 
-    monkeypatch.setattr(export, "_found", known)
-    monkeypatch.setattr(export, "_written", written)
+    monkeypatch.setattr(model_export, "_found", known)
+    monkeypatch.setattr(model_export, "_written", written)
 
 
 def test_a_full_disk_leaves_nothing_half(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.fake.backend import EOS_ID, EOS_TEXT, FakeRenderer
+from swarm.backends.fake import EOS_ID, EOS_TEXT, FakeRenderer
 from swarm.errors import NotFound, StoreUnavailable
 from swarm.server import Keys, SwarmServer
-from swarm.server.service.inspection import Inspection
-from swarm.server.service.token_texts import token_texts, with_texts
+from swarm.server.inspection import Inspection, token_texts, with_texts
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 from tests.lazily import lazy
 from tests.swarm.server.support import Served, serving

@@ -13,8 +13,8 @@ import aiohttp
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.server.http.endpoint import Patience
-from swarm.server.shared.event_stream import EventRing
+from swarm.server.events import EventRing
+from swarm.server.model_endpoint import Patience
 from swarm.store import StoredEvent
 from swarm.wire import ServerEvent
 from tests.swarm.server.support import DEADLINE_S, Served, eventually, job, serving

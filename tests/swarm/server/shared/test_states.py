@@ -17,12 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarm.errors import Forbidden, InvalidKey, ServerFailed
+from swarm.rollout.keys import EPISODE_LIFE_S, ROLE_LIFE_S, Claims, Keys, ServerDirectory, permitted
+from swarm.rollout.state import MOST_S, TRANSITIONS, Gate, IllegalTransition, ServedClock, StateMachine, Transition
 from swarm.server.__main__ import _Uvicorn
-from swarm.server.shared.directory import ServerDirectory
-from swarm.server.shared.gate import Gate
-from swarm.server.shared.keys import EPISODE_LIFE_S, ROLE_LIFE_S, Claims, Keys, permitted
-from swarm.server.shared.served_clock import MOST_S, ServedClock
-from swarm.server.shared.states import TRANSITIONS, IllegalTransition, StateMachine, Transition
 from swarm.wire import BeginRequest
 from swarm.wire import ServerState as S
 from tests.swarm.server.support import Clock, eventually, job

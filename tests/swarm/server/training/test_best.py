@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from swarm.client import AsyncSwarmClient, Episode
 from swarm.environments import get_environment
-from swarm.environments.playing.during import awaited, require_of
+from swarm.environments.play import awaited, require_of
 from swarm.errors import EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
-from swarm.server.training.evaluations import as_metrics, in_metrics, summed_up
+from swarm.training.loop import as_metrics, in_metrics, summed_up
 from swarm.wire import EvaluationSummary
 from tests.golden import assert_golden
 from tests.swarm.server.support import Clock, Served, eventually, job, serving
@@ -223,7 +223,7 @@ async def test_who_finds_no_place_and_who_looks_are_told_that_an_evaluation_is_w
 async def test_who_evaluates_ends_with_a_server_that_failed_and_after_a_while_with_one_that_is_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("swarm.environments.playing.during.ENGINE_OFF_S", 0.2)
+    monkeypatch.setattr("swarm.environments.play.ENGINE_OFF_S", 0.2)
     async with (
         serving(tmp_path, job(evaluate_after=(1,))) as served,
         AsyncSwarmClient(served.url, served.admin) as client,

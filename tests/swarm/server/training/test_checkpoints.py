@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swarm.backends.fake.backend import FakeBackend
+from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch
 from swarm.client import AsyncSwarmClient
-from swarm.server.training.checkpoints import Checkpoints, listed
+from swarm.training.checkpoints import Checkpoints, listed
 from swarm.wire import CheckpointList
 from tests.swarm.server.support import job, serving
 

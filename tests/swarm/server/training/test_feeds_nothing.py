@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 
 from swarm.backends.local import LocalBackend
-from swarm.backends.protocols import Batch, TrainRow
+from swarm.backends.protocols import Batch
 from swarm.client import Agent, AsyncSwarmClient
 from swarm.environments import get_environment
-from swarm.environments.playing.play import agent_of
+from swarm.environments.play import agent_of
 from swarm.job import Job, TinyModel
+from swarm.timelines.node import TrainRow
 from tests.swarm.server.support import Served, job, serving
 
 pytestmark = pytest.mark.slow

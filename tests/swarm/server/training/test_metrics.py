@@ -10,14 +10,12 @@ from dataclasses import replace
 
 import pytest
 
-from swarm.server.batches.group import Group
-from swarm.server.shared.gate import Gate
-from swarm.server.training import cycles
-from swarm.server.training.metrics import FlatRewards, batch_metrics, make_batch
-from swarm.server.training.pace import STEPS, WINDOW_S, Pace
-from swarm.server.training.timing import EngineWork, Stopwatch
+from swarm.rollout.state import Gate
+from swarm.rollout.task_sampler import Group
 from swarm.store import Sample
 from swarm.timelines import Drift, Node
+from swarm.training import loop
+from swarm.training.metrics import STEPS, WINDOW_S, EngineWork, FlatRewards, Pace, Stopwatch, batch_metrics, make_batch
 from tests.swarm.server.support import Clock, job
 
 AGE = "training/off_policy/trajectory_staleness"
@@ -177,14 +175,14 @@ class Knot:
 def test_a_quiet_moment_frees_old_cycles_where_enough_came_to_be(
     monkeypatch: pytest.MonkeyPatch, worth: int, left: bool
 ) -> None:
-    monkeypatch.setattr(cycles, "WORTH", worth)
+    monkeypatch.setattr(loop, "WORTH", worth)
     knot = Knot()
     gc.collect()  # it is old now
     gc.disable()
     try:
         seen = weakref.ref(knot)
         del knot
-        cycles.quiet()
+        loop.quiet()
         assert (seen() is not None) == left
     finally:
         gc.enable()
@@ -193,7 +191,7 @@ def test_a_quiet_moment_frees_old_cycles_where_enough_came_to_be(
 
 LOAD = """
 import gc
-from swarm.server.training.cycles import collect_rarely
+from swarm.training.loop import collect_rarely
 collect_rarely()
 looks = []
 gc.callbacks.append(lambda phase, info: looks.append(info["generation"]))

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from swarm.job import Job, Tracking
-from swarm.server.training.tracking import NullTracker, TrackerThread, make_tracker, run_config
+from swarm.training.trackers import NullTracker, TrackerThread, make_tracker, run_config
 
 CODE = """
 import json, sys
 from pathlib import Path
 from swarm.job import Job
-from swarm.server.training.tracking import make_tracker
+from swarm.training.trackers import make_tracker
 tracker = make_tracker(Job.model_validate_json(sys.argv[1]))
 for step in (1, 2, 3):
     tracker.log(step, {"critic/rewards/mean": step / 4})

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.fake.backend import FakeBackend
-from swarm.backends.protocols import BackendError, Batch, NotFinite
+from swarm.backends.fake import FakeBackend
+from swarm.backends.protocols import Batch, NotFinite
 from swarm.job import Job
+from swarm.rendering.messages import BackendError
 from tests.swarm.server.support import Clock, RecordingTracker, eventually, job, serving
 
 

@@ -11,12 +11,11 @@ from typing import Any
 
 import pytest
 
-from swarm.backends.fake.backend import FakeBackend
+from swarm.backends.fake import FakeBackend
 from swarm.backends.protocols import Batch
 from swarm.client import AsyncSwarmClient
 from swarm.job import PathModel, TinyModel, Tracking
-from swarm.server.watching.history import HistoryQuery
-from swarm.server.watching.snapshots import MOST_DROPS, MOST_OWNERS, MOST_STREAMS, model_in_words
+from swarm.server.watching import MOST_DROPS, MOST_OWNERS, MOST_STREAMS, HistoryQuery, model_in_words
 from swarm.snapshot import Snapshot
 from tests.golden import assert_golden
 from tests.swarm.server.support import Clock, RecordingTracker, Served, eventually, job, serving

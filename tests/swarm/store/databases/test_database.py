@@ -19,10 +19,9 @@ from hypothesis import strategies as st
 
 from swarm.errors import ServerFailed
 from swarm.store import Captured
-from swarm.store.databases import wal
-from swarm.store.databases.database import check, connect, migrate, open_database
-from swarm.store.databases.wal import LogMover, pages_in
-from swarm.store.tables.schema import METADATA
+from swarm.store import database as wal
+from swarm.store.database import LogMover, check, connect, migrate, open_database, pages_in
+from swarm.store.tables import METADATA
 from tests.swarm.server.support import eventually
 from tests.swarm.store.support import HERE, began, node, opened, shape
 

@@ -12,8 +12,8 @@ import pytest
 import sqlalchemy as sa
 
 from swarm.errors import ServerFailed, StoreUnavailable
-from swarm.store.databases import postgresql
-from swarm.store.databases.database import check, connect
+from swarm.store import database
+from swarm.store.database import check, connect
 from tests.swarm.store.support import HERE, began, ended, opened, played, reopened
 
 SOON_S = 10.0
@@ -72,8 +72,8 @@ def wire(url: str) -> Iterator[tuple[str, Wire]]:
 async def test_a_server_that_stands_still_in_the_middle_is_noticed_and_gone_on_with(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(postgresql, "ANSWER_S", 0.5)
-    monkeypatch.setitem(postgresql.OPTIONS, "connect_timeout", 2)
+    monkeypatch.setattr(database, "ANSWER_S", 0.5)
+    monkeypatch.setitem(database.OPTIONS, "connect_timeout", 2)
     with wire(url) as (wired, made):
         async with opened(wired) as (store, _):
             await store.write(*played("a"), ended("a"))
@@ -90,7 +90,7 @@ async def test_a_server_that_stands_still_in_the_middle_is_noticed_and_gone_on_w
 
 
 def test_an_address_where_nobody_answers_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(postgresql.OPTIONS, "connect_timeout", 2)
+    monkeypatch.setitem(database.OPTIONS, "connect_timeout", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"postgresql+psycopg://postgres@127.0.0.1:{silent.getsockname()[1]}/none"
         began_at = time.monotonic()
@@ -108,13 +108,13 @@ def test_a_statement_is_bounded_and_what_the_url_says_stands(url: str) -> None:
         engine.dispose()
         return found
 
-    assert bound(url) == f"{postgresql.STATEMENT_S}s"
+    assert bound(url) == f"{database.STATEMENT_S}s"
     assert bound(f"{url}?options=-c statement_timeout=7s") == "7s"
 
 
 @pytest.mark.parametrize("url", ["postgresql"], indirect=True)
 async def test_a_statement_that_does_not_come_to_an_end_passes(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(postgresql.OPTIONS, "options", "-c statement_timeout=200ms")
+    monkeypatch.setitem(database.OPTIONS, "options", "-c statement_timeout=200ms")
     async with opened(url) as (store, _):
         await store.write(*played("a"))
         engine = sa.create_engine(url)

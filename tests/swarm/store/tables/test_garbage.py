@@ -10,10 +10,8 @@ import sqlalchemy as sa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.store import Captured, Closed, Consumed, Evaluated, InStep, Measured, SqlStore, best_of, writer
-from swarm.store.tables import garbage
-from swarm.store.tables.blobs import pack_floats, pack_ints, unpack_floats, unpack_ints
-from swarm.store.tables.checkpoints import kept_steps
+from swarm.store import Captured, Closed, Consumed, Evaluated, InStep, Measured, SqlStore, best_of, retention, writer
+from swarm.store.tables import kept_steps, pack_floats, pack_ints, unpack_floats, unpack_ints
 from swarm.wire import EvaluationSummary
 from tests.swarm.store.support import began, ended, job, node, opened, played, reopened, train_step
 
@@ -73,7 +71,7 @@ async def test_what_waits_for_its_batch_is_never_collected(url: str) -> None:
 async def test_evaluations_after_the_last_checkpoint_lose_their_tokens_too(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(garbage, "CLOSINGS_KEPT", 3)
+    monkeypatch.setattr(retention, "CLOSINGS_KEPT", 3)
     monkeypatch.setattr(writer, "CLOSINGS", 2)
     async with opened(url) as (store, _):
         await store.write(*played("waits"), ended("waits"))
@@ -206,7 +204,7 @@ async def test_a_step_that_is_settled_and_not_learned_is_not_told(url: str) -> N
 
 
 async def test_what_was_measured_long_ago_is_forgotten(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(garbage, "MEASURED_KEPT", 2)
+    monkeypatch.setattr(retention, "MEASURED_KEPT", 2)
     async with opened(url, job(checkpoints_kept=1)) as (store, _):
         for step in range(1, 6):
             await store.write(*played(f"e{step}"), ended(f"e{step}"))

@@ -14,10 +14,8 @@ import pytest
 from rich.console import Console
 from rich.text import Text
 
-from research.cli.swarm.episodes import inspect
-from research.cli.swarm.episodes.episode_page import episode_page
-from research.cli.swarm.episodes.episode_screen import episode_screen, episode_table
-from research.cli.swarm.episodes.token_view import call_views, level_of, shown, sums
+from research.cli import episodes
+from research.cli.episodes import call_views, episode_page, episode_screen, episode_table, level_of, shown, sums
 from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
 from tests.research.cli.conftest import Ajet, own_server, small_job
 
@@ -86,8 +84,8 @@ def test_an_episode_is_one_line_of_a_list_however_long_its_owner(
     monkeypatch: pytest.MonkeyPatch, terminal: bool, most: int
 ) -> None:
     out = Console(width=80, file=io.StringIO(), force_terminal=terminal)
-    monkeypatch.setattr(inspect, "console", lambda: out)
-    inspect._print_rows(episode_table(EpisodeList(episodes=(episode(owner="o" * 90),) * 2)))
+    monkeypatch.setattr(episodes, "console", lambda: out)
+    episodes._print_rows(episode_table(EpisodeList(episodes=(episode(owner="o" * 90),) * 2)))
     lines = out.file.getvalue().splitlines()
     assert len(lines) == 3
     assert all(len(Text.from_ansi(line).plain.rstrip()) <= most for line in lines)

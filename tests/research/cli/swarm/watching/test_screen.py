@@ -9,10 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from research.cli.swarm.watching.frame import REWARD, TopFrame
-from research.cli.swarm.watching.screen import LEAST_WIDTH, screen
-from research.cli.swarm.watching.sparkline import BARS, PLAIN, sparkline
-from research.cli.swarm.watching.status_lines import status_lines
+from research.cli.top import BARS, LEAST_WIDTH, PLAIN, REWARD, TopFrame, screen, sparkline, status_lines
 from swarm.snapshot import DropSnapshot, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
 from swarm.wire import EvaluationSummary, ServerState, Status
 

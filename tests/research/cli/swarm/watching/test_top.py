@@ -17,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from research.cli.swarm import app
-from research.cli.swarm.watching.frame import OlderServer, Watcher
-from research.installation.server_process import SwarmProcess
+from research.cli import swarm
+from research.cli.top import OlderServer, Watcher
+from research.installation.servers import SwarmProcess
 from swarm.client import NamedTask, SwarmClient
 from swarm.errors import NotFound, Unreachable
 from tests.research.cli.conftest import Ajet, client_of, own_server, server_of, small_job
@@ -144,9 +144,9 @@ def test_who_captures_a_start_is_told_that_it_boots_and_how_far_it_is(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "server.log").write_text("level=INFO event=warm_start step=40/400\n")
-    monkeypatch.setattr(app, "TOLD_EVERY_S", 0.001)
+    monkeypatch.setattr(swarm, "TOLD_EVERY_S", 0.001)
     at: Any = SimpleNamespace(process=SimpleNamespace(folder=tmp_path))
-    with app._told(at):
+    with swarm._told(at):
         said = capsys.readouterr().err
         assert "booting" in said
         while "warm_start step=40/400" not in said:

@@ -15,12 +15,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from swarm.backends.local.forwards.fused import FusedForward
-from swarm.backends.local.forwards.projections import CannotFuse, JoinedLinear
-from swarm.backends.local.generating.cache import SlotCache
-from swarm.backends.local.learning import checkpoint
-from swarm.backends.local.model.adapters import add_adapter, trained
-from swarm.backends.local.model.policy import Policy
+from swarm.backends.local import checkpoint
+from swarm.backends.local.fused_forward import CannotFuse, FusedForward, JoinedLinear
+from swarm.backends.local.kv_cache import SlotCache
+from swarm.backends.local.policy import Policy, add_adapter, trained
 from tests.swarm.backends.local.models import same_weights
 
 _VOCABULARY = 48

@@ -13,13 +13,10 @@ import transformers
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from swarm.backends.local.forwards import recompute
-from swarm.backends.local.forwards.projections import _Added
-from swarm.backends.local.forwards.recompute import recompute_layers
-from swarm.backends.local.forwards.rounding import beyond_rounding, in_fp32
-from swarm.backends.local.model.adapters import add_adapter
-from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import BackendError
+from swarm.backends.local import policy as recompute
+from swarm.backends.local.fused_forward import _Added, beyond_rounding, in_fp32
+from swarm.backends.local.policy import Policy, add_adapter, recompute_layers
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local.models import KINDS, SPECIAL, WORDS, make_model, make_real_vocabulary
 
 

@@ -17,12 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from swarm.backends.local.forwards import tree_attention
-from swarm.backends.local.forwards.tree_attention import TreeMask
-from swarm.backends.local.generating.batcher import Batcher
-from swarm.backends.local.learning.micro_batch import PaddedRows
-from swarm.backends.local.learning.trees import PackedRows, depth_first
-from swarm.backends.local.model.policy import Policy
+from swarm.backends.local import tree_attention
+from swarm.backends.local.batcher import Batcher
+from swarm.backends.local.micro_batch import PackedRows, PaddedRows, depth_first
+from swarm.backends.local.policy import Policy
+from swarm.backends.local.tree_attention import TreeMask
 from swarm.backends.protocols import Sampling
 from tests.swarm.backends.local.models import KINDS, VOCABULARY, generate, make_policy, row
 

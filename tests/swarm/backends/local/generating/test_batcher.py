@@ -12,10 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.local.generating import batcher as batcher_module
-from swarm.backends.local.generating.batcher import Batcher, group_by_length
-from swarm.backends.local.generating.generation import Generation
-from swarm.backends.local.model.policy import Policy
+from swarm.backends.local import batcher as batcher_module
+from swarm.backends.local.batcher import Batcher, Generation, group_by_length
+from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Sampling
 from tests.swarm.backends.local.models import (
     VOCABULARY,

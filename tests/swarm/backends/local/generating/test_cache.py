@@ -11,10 +11,16 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.local.generating.cache import SlotCache
-from swarm.backends.local.generating.slots import SlotAssignment, SlotTable
-from swarm.backends.local.model.cache_shape import CacheShape, measure_cache_shape, slot_bytes, slots_within
-from swarm.backends.protocols import BackendError
+from swarm.backends.local.kv_cache import (
+    CacheShape,
+    SlotAssignment,
+    SlotCache,
+    SlotTable,
+    measure_cache_shape,
+    slot_bytes,
+    slots_within,
+)
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local.models import REFUSED, SERVED
 
 _KEPT = CacheShape(layers=2, heads=2, key_width=3, value_width=5)

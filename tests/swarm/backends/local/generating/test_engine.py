@@ -13,19 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from swarm.backends.local.generating import engine as engine_module
-from swarm.backends.local.generating.batcher import Batcher
-from swarm.backends.local.generating.engine import LocalEngine
-from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import (
-    BackendError,
-    Chunk,
-    GenerationRequest,
-    GrammarRefused,
-    RequestLost,
-    RequestRefused,
-    Sampling,
-)
+from swarm.backends.local import engine as engine_module
+from swarm.backends.local.batcher import Batcher
+from swarm.backends.local.engine import LocalEngine
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, Sampling
+from swarm.rendering.messages import BackendError, GrammarRefused, RequestRefused
 from tests.swarm.backends.local.models import VOCABULARY, answer_of, forced_logprobs, generate, make_policy
 from tests.swarm.server.support import eventually
 

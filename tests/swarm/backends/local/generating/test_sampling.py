@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.local.generating.sampling import distribution, sample
+from swarm.backends.local.batcher import distribution, sample
 from swarm.backends.protocols import Sampling
 from tests.lazily import lazy
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from swarm.backends.local.learning import checkpoint
-from swarm.backends.local.learning.checkpoint import Checkpoint, read, write
-from swarm.backends.protocols import BackendError, NoRoom
+from swarm.backends.local import checkpoint
+from swarm.backends.local.checkpoint import Checkpoint, read, write
+from swarm.backends.protocols import NoRoom
+from swarm.rendering.messages import BackendError
 
 _CHECKPOINT = Checkpoint({"a": {"x": torch.arange(6.0).view(2, 3)}, "b": {"y": torch.tensor(3)}}, {"version": 4})
 

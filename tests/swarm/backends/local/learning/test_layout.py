@@ -12,13 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from swarm.backends.algorithms.rows import Row, train_rows
-from swarm.backends.local.learning import layout as plans
-from swarm.backends.local.learning.layout import Layout, obstacle
-from swarm.backends.local.learning.learner import LocalLearner
-from swarm.backends.local.learning.micro_batch import MicroBatch, PaddedRows
-from swarm.backends.local.learning.trees import Branch, PackedRows, bounded, depth_first
-from swarm.backends.local.model.policy import Policy
+from swarm.algorithms.rows import Row, train_rows
+from swarm.backends.local import micro_batch as plans
+from swarm.backends.local.learner import LocalLearner
+from swarm.backends.local.micro_batch import (
+    Branch,
+    Layout,
+    MicroBatch,
+    PackedRows,
+    PaddedRows,
+    bounded,
+    depth_first,
+    obstacle,
+)
+from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Batch
 from swarm.job import Job
 from swarm.timelines import tree_tokens

@@ -15,15 +15,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.algorithms.advantages import advantages, group_relative
-from swarm.backends.algorithms.objective import Objective
-from swarm.backends.algorithms.rows import Tokens, flat_tokens, train_rows, value_calls
-from swarm.backends.algorithms.weighting import minibatches
-from swarm.backends.local.learning.checkpoint import read
-from swarm.backends.local.learning.learner import LocalLearner
-from swarm.backends.local.model.policy import Policy
-from swarm.backends.protocols import BackendError, Batch, CallReward, TrainEpisode, TrainRow
+from swarm.algorithms.advantages import advantages, group_relative
+from swarm.algorithms.losses import minibatches
+from swarm.algorithms.objective import Objective
+from swarm.algorithms.rows import Tokens, flat_tokens, train_rows, value_calls
+from swarm.backends.local.checkpoint import read
+from swarm.backends.local.learner import LocalLearner
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import Batch, CallReward, TrainEpisode
 from swarm.job import Job
+from swarm.rendering.messages import BackendError
+from swarm.timelines.node import TrainRow
 from tests.swarm.backends.local.models import (
     gradient_of,
     make_batch,
@@ -149,7 +151,7 @@ def test_every_epoch_steps_over_all_its_episodes(tmp_path: Path, monkeypatch: py
             seen.append(chosen)
             yield chosen
 
-    monkeypatch.setattr("swarm.backends.local.learning.learner.minibatches", watching)
+    monkeypatch.setattr("swarm.backends.local.learner.minibatches", watching)
     learner.update(make_batch(policy, episodes=8))
     for epoch in range(3):
         assert sorted(i for part in seen[3 * epoch : 3 * epoch + 3] for i in part) == list(range(8))
@@ -167,7 +169,7 @@ def test_each_step_is_normalised_over_its_own_minibatch(weighting: str, monkeypa
     learner = LocalLearner(policy, _job(minibatches=2, learning_rate=1e-12, loss_weighting=weighting), {})
     halves = [list(range(4, 12)), list(range(4))]
     with monkeypatch.context() as patch:
-        patch.setattr("swarm.backends.local.learning.learner.minibatches", lambda *_: iter(halves))
+        patch.setattr("swarm.backends.local.learner.minibatches", lambda *_: iter(halves))
         learner.update(batch)
     alone, _ = _updated(_job(loss_weighting=weighting), replace(batch, episodes=batch.episodes[:4]))
     assert torch.allclose(gradient_of(policy), alone, atol=1e-5)
@@ -184,7 +186,7 @@ def test_what_is_not_finite_is_refused_and_changes_nothing(
     learner, untouched = LocalLearner(policy, _job(**fields), {}), LocalLearner(twin, _job(**fields), {})
     if fields:  # the first episode's step comes last
         spoiled_last = [[*range(1, len(good.episodes))], [0]]
-        monkeypatch.setattr("swarm.backends.local.learning.learner.minibatches", lambda *_: iter(spoiled_last))
+        monkeypatch.setattr("swarm.backends.local.learner.minibatches", lambda *_: iter(spoiled_last))
     learner.update(good)
     untouched.update(good)
     before = weights_of(policy)

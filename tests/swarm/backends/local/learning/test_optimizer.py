@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from swarm.backends.local.learning.optimizer import Optimizer, step_size
+from swarm.backends.local.learner import Optimizer, step_size
 from swarm.job import Job
 
 

@@ -14,17 +14,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from research.installation.own_process import keep_to_one_thread, shared_by
-from swarm.backends.local.generating.cache import SlotCache
-from swarm.backends.local.learning.learner import LocalLearner
-from swarm.backends.local.model import fit, loading
-from swarm.backends.local.model import threads as module
-from swarm.backends.local.model.cache_shape import measure_cache_shape
-from swarm.backends.local.model.fit import free_bytes, host_needs, needs, require_room
-from swarm.backends.local.model.loading import _skeleton, chosen_device, load_policy, read_model
-from swarm.backends.local.model.threads import A_THREAD, RUNS_AT_ONCE, SET_BY_HAND, choose_threads, threads
-from swarm.backends.protocols import BackendError
+from research.own_process import keep_to_one_thread, shared_by
+from swarm.backends.local import loading
+from swarm.backends.local import loading as module
+from swarm.backends.local.kv_cache import SlotCache, measure_cache_shape
+from swarm.backends.local.learner import LocalLearner
+from swarm.backends.local.loading import (
+    A_THREAD,
+    RUNS_AT_ONCE,
+    SET_BY_HAND,
+    _skeleton,
+    choose_threads,
+    chosen_device,
+    free_bytes,
+    host_needs,
+    load_policy,
+    needs,
+    read_model,
+    require_room,
+    threads,
+)
 from swarm.job import Job
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local.models import KINDS, make_batch, make_model
 
 
@@ -122,7 +133,7 @@ def test_a_weight_that_is_missing_is_named_and_not_made_up(tmp_path: Path) -> No
 def test_a_model_without_room_is_refused_before_weights_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fit, "free_bytes", lambda device: 1000)
+    monkeypatch.setattr(loading, "free_bytes", lambda device: 1000)
     monkeypatch.setattr(loading, "read_model", lambda *_: pytest.fail("the weights were read"))
     with pytest.raises(BackendError, match=r"[\d,]+ bytes on cpu \(weights .* 1,000 are free"):
         load_policy(_saved(tmp_path), _job())
@@ -206,17 +217,17 @@ def test_what_is_short_is_told_of_the_memory_that_lacks_it(
     make_model("qwen2").save_pretrained(tmp_path)
     job = Job(max_context=64, epochs=2)
     skeleton = _skeleton(tmp_path, job)
-    monkeypatch.setattr(fit, "free_bytes", lambda asked: 1000 if asked.type == short else 1 << 40)
+    monkeypatch.setattr(loading, "free_bytes", lambda asked: 1000 if asked.type == short else 1 << 40)
     with pytest.raises(BackendError, match=words) as refusal:
         require_room(tmp_path, skeleton, job, torch.device(device))
     assert "\n" not in str(refusal.value)
-    monkeypatch.setattr(fit, "free_bytes", lambda _: 1 << 40)
+    monkeypatch.setattr(loading, "free_bytes", lambda _: 1 << 40)
     require_room(tmp_path, skeleton, job, torch.device(device))
 
 
 def test_a_container_s_limit_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limit = tmp_path / "memory.max"
-    monkeypatch.setattr(fit, "_CGROUP_LIMIT", limit)
+    monkeypatch.setattr(loading, "_CGROUP_LIMIT", limit)
     free = free_bytes(CPU)
     limit.write_text("max\n")
     assert free_bytes(CPU) == pytest.approx(free, rel=0.2)

@@ -9,8 +9,7 @@ import torch
 import transformers
 from torch import Tensor
 
-from swarm.backends.local.model.adapters import add_adapter, frozen_copy, trained
-from swarm.backends.local.model.policy import Policy
+from swarm.backends.local.policy import Policy, add_adapter, frozen_copy, trained
 from tests.swarm.backends.local.models import KINDS, make_model
 
 IDS = torch.tensor([[3, 1, 4, 1, 5]])

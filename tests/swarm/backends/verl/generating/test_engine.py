@@ -11,23 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.protocols import (
-    BackendError,
-    Chunk,
-    GenerationRequest,
-    NoRoom,
-    RequestLost,
-    RequestRefused,
-    Sampling,
-)
+from swarm.backends.protocols import Chunk, GenerationRequest, NoRoom, RequestLost, Sampling
+from swarm.backends.verl import engine as engine_module
+from swarm.backends.verl import processes
 from swarm.backends.verl.backend import _turn
-from swarm.backends.verl.generating import engine as engine_module
-from swarm.backends.verl.generating.engine import ReplicatedEngine
-from swarm.backends.verl.generating.engines.spec import ReplicaDied
-from swarm.backends.verl.generating.orders import Delivery, Order
-from swarm.backends.verl.generating.places import Life, Mailbox
-from swarm.backends.verl.generating.routing import Router
-from swarm.backends.verl.processes import own_time
+from swarm.backends.verl.engine import Life, Mailbox, ReplicatedEngine, Router
+from swarm.backends.verl.types import Delivery, Order, ReplicaDied
+from swarm.rendering.messages import BackendError, RequestRefused
 
 
 class World:
@@ -67,7 +57,7 @@ async def until(there: Callable[[], object]) -> None:
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(engine_module, "_PAUSE_S", 0.0)
-    monkeypatch.setattr(own_time, "SLICE_S", 0.001)
+    monkeypatch.setattr(processes, "SLICE_S", 0.001)
 
 
 @pytest.fixture

@@ -15,11 +15,11 @@ import pytest_asyncio
 import torch
 import transformers
 
-from swarm.backends.protocols import BackendError, Chunk, GenerationRequest, RequestLost, Sampling
-from swarm.backends.verl.generating.actor import RayReplica
-from swarm.backends.verl.generating.engine import ReplicatedEngine
-from swarm.backends.verl.generating.engines.spec import ReplicaDied, ReplicaSpec
-from swarm.backends.verl.generating.making import make_engine
+from swarm.backends.protocols import Chunk, GenerationRequest, RequestLost, Sampling
+from swarm.backends.verl.engine import ReplicatedEngine, make_engine
+from swarm.backends.verl.replica import RayReplica
+from swarm.backends.verl.types import ReplicaDied, ReplicaSpec
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.local.models import save_folder as save_narrow_heads
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.asyncio(loop_scope="module")]

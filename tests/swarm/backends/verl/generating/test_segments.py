@@ -14,13 +14,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.backends.protocols import BackendError, Chunk, NoRoom, Sampling
-from swarm.backends.verl.generating import replica as replica_module
-from swarm.backends.verl.generating import segments as segments_module
-from swarm.backends.verl.generating.engines.spec import Piece, ReplicaDied, ReplicaSpec
-from swarm.backends.verl.generating.orders import Order
-from swarm.backends.verl.generating.replica import Replica, _written
-from swarm.backends.verl.generating.segments import Outbox, Segments, finish_of, rest_of
+from swarm.backends.protocols import Chunk, NoRoom, Sampling
+from swarm.backends.verl import replica as replica_module
+from swarm.backends.verl import replica as segments_module
+from swarm.backends.verl.replica import Outbox, Replica, Segments, _written, finish_of, rest_of
+from swarm.backends.verl.types import Order, Piece, ReplicaDied, ReplicaSpec
+from swarm.rendering.messages import BackendError
 
 
 class FakeStream:

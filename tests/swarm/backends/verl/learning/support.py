@@ -13,18 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarm.backends.local.learning.learner import LocalLearner
-from swarm.backends.local.model.adapters import add_adapter
-from swarm.backends.local.model.policy import Policy
+from swarm.backends.local import checkpoint
+from swarm.backends.local.learner import LocalLearner
+from swarm.backends.local.policy import Policy, add_adapter
 from swarm.backends.protocols import Batch
-from swarm.backends.verl.critic.learner import CriticLearner
-from swarm.backends.verl.learning import learner as learner_module
-from swarm.backends.verl.learning.group import TrainerGroup
-from swarm.backends.verl.learning.learner import VerlLearner
-from swarm.backends.verl.learning.worker import Rank
-from swarm.backends.verl.saving import sharded
+from swarm.backends.verl import learner as learner_module
+from swarm.backends.verl.critic import CriticLearner
+from swarm.backends.verl.learner import TrainerGroup, VerlLearner
+from swarm.backends.verl.worker import Rank
 from swarm.job import Job
-from swarm.verl_fields import VerlFields
+from swarm.verl_config import VerlFields
 from tests.swarm.backends.local.models import make_model, make_tokenizer
 
 ENVIRONMENT = {
@@ -137,9 +135,9 @@ def plain_weights(policy: Policy) -> dict[str, torch.Tensor]:
 
 def said_again(folder: Path, **facts: Any) -> None:
     """Have the driver of a checkpoint say other facts, and leave out those that are None."""
-    saved = sharded.read_driver(folder)
+    saved = checkpoint.read_driver(folder)
     said = {name: fact for name, fact in {**saved.facts, **facts}.items() if fact is not None}
-    sharded.write_driver(folder, len(saved.facts["ranks"]), replace(saved, facts=said))
+    checkpoint.write_driver(folder, len(saved.facts["ranks"]), replace(saved, facts=said))
 
 
 def exported(learner: VerlLearner) -> dict[str, torch.Tensor]:

@@ -14,17 +14,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarm.backends.algorithms.metrics import UpdateSums
-from swarm.backends.algorithms.objective import Objective
-from swarm.backends.algorithms.rows import Row, flat_tokens, train_rows
-from swarm.backends.algorithms.weighting import token_weights
-from swarm.backends.protocols import TrainEpisode, TrainRow
+from swarm.algorithms.losses import token_weights
+from swarm.algorithms.objective import Objective, UpdateSums
+from swarm.algorithms.rows import Row, flat_tokens, train_rows
+from swarm.backends.protocols import TrainEpisode
 from swarm.job import Job
+from swarm.timelines.node import TrainRow
 
 pytest.importorskip("tensordict", reason="tensordict comes with verl, which is not installed here")
-from swarm.backends.verl.learning.contract import batch_tokens, sampled, verl_batch
-from swarm.backends.verl.learning.dealing import Deal
-from swarm.backends.verl.learning.loss import SharedLoss
+from swarm.backends.verl.adapter import batch_tokens, sampled, verl_batch
+from swarm.backends.verl.learner import Deal
+from swarm.backends.verl.losses import SharedLoss
 
 _VOCABULARY = 11
 _CPU = torch.device("cpu")
@@ -179,7 +179,7 @@ def test_ranks_get_as_many_rows_each_and_their_answers_come_back_in_order(world:
 @pytest.fixture
 def adapter() -> Any:
     pytest.importorskip("verl", reason="verl is not installed here: `make test-verl` has an environment of its own")
-    return import_module("swarm.backends.verl.learning.adapter")
+    return import_module("swarm.backends.verl.adapter")
 
 
 class _FakeEngine:

@@ -13,12 +13,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from swarm.backends.exporting.folder import write_model
-from swarm.backends.protocols import BackendError, Batch, NotFinite, TrainEpisode, TrainRow
-from swarm.backends.verl.check import looked
-from swarm.backends.verl.saving import sharded
+from swarm.backends.local import checkpoint
+from swarm.backends.local.model_files import write_model
+from swarm.backends.protocols import Batch, NotFinite, TrainEpisode
+from swarm.backends.verl.cluster import looked
 from swarm.job import Job
+from swarm.rendering.messages import BackendError
 from swarm.timelines import Drift, Node, linear_rows, unmerged_rows
+from swarm.timelines.node import TrainRow
 from tests.lazily import lazy
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch, make_tokenizer
@@ -37,7 +39,7 @@ from tests.swarm.backends.verl.learning.support import (
 core_algos = lazy("verl.trainer.ppo.core_algos")
 actor = lazy("verl.workers.config.actor")
 transformers = lazy("transformers")
-critic = lazy("swarm.backends.verl.critic.adapter")
+critic = lazy("swarm.backends.verl.critic")
 
 pytestmark = pytest.mark.timeout(240)
 _TOLD = {
@@ -292,12 +294,14 @@ def test_an_adapter_is_the_policy_s_alone(ranks: Ranks, llama: Path) -> None:
     before = _everything(learner)[0]
     learner.update(_rewarded(make_batch(policy)))
     after = _everything(learner)[0]
-    assert all(".lora_" in name for name in after[sharded.MODEL])
-    assert not any(".lora_" in name for name in after[sharded.CRITIC])
+    assert all(".lora_" in name for name in after[checkpoint.MODEL])
+    assert not any(".lora_" in name for name in after[checkpoint.CRITIC])
     moved = [
-        name for name, each in after[sharded.CRITIC].items() if not torch.equal(each, before[sharded.CRITIC][name])
+        name
+        for name, each in after[checkpoint.CRITIC].items()
+        if not torch.equal(each, before[checkpoint.CRITIC][name])
     ]
-    assert set(moved) == set(after[sharded.CRITIC])
+    assert set(moved) == set(after[checkpoint.CRITIC])
 
 
 def _broken(learner: Any, where: str) -> None:

@@ -15,12 +15,13 @@ import pytest
 import torch
 import transformers
 
-from swarm.backends.exporting.folder import write_model
-from swarm.backends.local.provenance import state_hash
-from swarm.backends.protocols import BackendError, Batch, NoRoom, NotFinite
+from swarm.backends.local.loading import state_hash
+from swarm.backends.local.model_files import write_model
+from swarm.backends.protocols import Batch, NoRoom, NotFinite
+from swarm.backends.verl import adapter
 from swarm.backends.verl.backend import _hash_of
-from swarm.backends.verl.learning import adapter
-from swarm.backends.verl.learning.learner import VerlLearner
+from swarm.backends.verl.learner import VerlLearner
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.test_learning import PROMISED
 from tests.swarm.backends.local.models import make_batch
 from tests.swarm.backends.verl.learning.support import DEVICE, Ranks, exported, job, local, plain_weights, said_again
@@ -231,7 +232,7 @@ def test_out_of_memory_in_a_step_says_what_to_turn_and_leaves_everything_as_it_w
 
 
 def _short_of_memory(rank: Any) -> None:
-    from swarm.backends.verl.learning import adapter
+    from swarm.backends.verl import adapter
 
     def fails(*_: Any) -> float:
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -240,7 +241,7 @@ def _short_of_memory(rank: Any) -> None:
 
 
 def _with_memory(rank: Any) -> None:
-    from swarm.backends.verl.learning import adapter
+    from swarm.backends.verl import adapter
 
     adapter.gradient = rank.kept
 
@@ -285,7 +286,7 @@ def test_a_rank_that_is_killed_is_a_failure_with_a_reason_and_no_hang(ranks: Ran
 
 
 def test_too_few_processors_are_one_line_in_time(ranks: Ranks, llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("swarm.backends.verl.learning.group.BOOT_S", 3.0)
+    monkeypatch.setattr("swarm.backends.verl.learner.BOOT_S", 3.0)
     with pytest.raises(BackendError, match="fewer trainers"):
         VerlLearner(llama, job(), trainers=1, options=lambda number: {"num_cpus": 64})
 
@@ -317,7 +318,7 @@ def test_a_full_object_store_is_no_room_and_the_ranks_go_on(ranks: Ranks, llama:
 def _fill(rank: Any) -> None:
     import ray
 
-    from swarm.backends.verl.learning import worker
+    from swarm.backends.verl import worker
 
     rank.put, rank.bytes = ray.put, worker.BUCKET_BYTES
     worker.BUCKET_BYTES = 1 << 12  # several buckets: those after the one that finds no room are exchanged too
@@ -331,7 +332,7 @@ def _fill(rank: Any) -> None:
 def _empty(rank: Any) -> None:
     import ray
 
-    from swarm.backends.verl.learning import worker
+    from swarm.backends.verl import worker
 
     ray.put, worker.BUCKET_BYTES = rank.put, rank.bytes
 

@@ -13,11 +13,12 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from swarm.backends.protocols import BackendError, Batch, CallReward
-from swarm.backends.verl.learning.learner import VerlLearner
-from swarm.backends.verl.learning.named import advantages
+from swarm.backends.protocols import Batch, CallReward
+from swarm.backends.verl.learner import VerlLearner
+from swarm.backends.verl.losses import advantages
 from swarm.job import Job
-from swarm.verl_names import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
+from swarm.rendering.messages import BackendError
+from swarm.verl_config import CORRECTIONS, ESTIMATORS, POLICY_LOSSES
 from tests.lazily import lazy
 from tests.swarm.backends.local.models import make_batch
 from tests.swarm.backends.verl.learning.support import (

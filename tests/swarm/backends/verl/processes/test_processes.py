@@ -19,14 +19,21 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from swarm.backends.protocols import BackendError
-from swarm.backends.verl.processes import output, own_time
-from swarm.backends.verl.processes.bucket import Bucket
-from swarm.backends.verl.processes.one_thread import OneThread
-from swarm.backends.verl.processes.output import ChildOutput
-from swarm.backends.verl.processes.own_time import Silence, ready_within, within
-from swarm.backends.verl.processes.surroundings import allowed, forget_secrets, meet_at, needed_alone
-from swarm.backends.verl.processes.turns import DeviceTurns
+from swarm.backends.verl import processes
+from swarm.backends.verl.processes import (
+    Bucket,
+    ChildOutput,
+    DeviceTurns,
+    OneThread,
+    Silence,
+    allowed,
+    forget_secrets,
+    meet_at,
+    needed_alone,
+    ready_within,
+    within,
+)
+from swarm.rendering.messages import BackendError
 
 TENSORS = {
     "float": torch.randn(3, 5), "half": torch.randn(7).to(torch.bfloat16), "turned": torch.randn(4, 6).t(),
@@ -69,7 +76,7 @@ def test_what_is_raised_reaches_the_caller_and_ends_nothing(error: BaseException
 
 def test_it_is_there_for_what_a_library_does_at_exit_and_holds_nobody_up() -> None:
     code = (
-        "import atexit; from swarm.backends.verl.processes.one_thread import OneThread\n"
+        "import atexit; from swarm.backends.verl.processes import OneThread\n"
         "one = OneThread('one'); one.call(int); atexit.register(lambda: print(one.call(lambda: 'there')))"
     )
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=100)
@@ -93,22 +100,22 @@ def test_what_a_child_prints_later_is_kept_too_and_its_end_is_quoted() -> None:
 
 def test_it_holds_the_beginning_and_the_end_and_no_more() -> None:
     kept = ChildOutput()
-    many = output.FIRST + 3 * output.LAST
+    many = processes.FIRST + 3 * processes.LAST
     script = f"for i in range({many}): print(i)\nprint('x' * 10**6)"
     with kept.taken():
         child = subprocess.Popen([sys.executable, "-c", script])
     child.wait()
     lines = kept.lines(wait_s=60)
-    assert lines[: output.FIRST] == [str(i) for i in range(output.FIRST)]
-    assert lines[output.FIRST : -1] == [str(i) for i in range(many - output.LAST + 1, many)]
+    assert lines[: processes.FIRST] == [str(i) for i in range(processes.FIRST)]
+    assert lines[processes.FIRST : -1] == [str(i) for i in range(many - processes.LAST + 1, many)]
     assert set(lines[-1]) == {"x"}
-    assert len(lines[-1]) <= output.LONGEST
+    assert len(lines[-1]) <= processes.LONGEST
     assert len(kept.quoted()) < 4000
 
 
 WAITER = """
 import asyncio, sys
-from swarm.backends.verl.processes import own_time
+from swarm.backends.verl import processes as own_time
 own_time.SLICE_S = 0.1
 
 async def main():
@@ -141,7 +148,7 @@ def test_what_is_answered_while_the_process_was_stopped_is_not_judged() -> None:
 
 
 async def test_who_does_not_answer_is_judged_and_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_time, "SLICE_S", 0.01)
+    monkeypatch.setattr(processes, "SLICE_S", 0.01)
     never: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     with pytest.raises(TimeoutError):
         await within(never, 0.05)
@@ -168,7 +175,7 @@ def test_a_silence_counts_no_more_between_looks_than_can_pass_while_it_runs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [0.0]
-    monkeypatch.setattr("swarm.backends.verl.processes.own_time.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("swarm.backends.verl.processes.time.monotonic", lambda: now[0])
     silence = Silence()
     now[0] = 60.0
     assert silence.lasts(90) == 60
@@ -180,7 +187,7 @@ def test_a_silence_counts_no_more_between_looks_than_can_pass_while_it_runs(
 
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own_time, "SLICE_S", 0.001)
+    monkeypatch.setattr(processes, "SLICE_S", 0.001)
 
 
 async def test_who_would_boot_waits_for_the_end_of_the_learner_s_turn(hasty: None) -> None:

@@ -11,27 +11,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from swarm.backends.local.learning.checkpoint import Checkpoint
-from swarm.backends.protocols import BackendError
-from swarm.backends.verl.saving import sharded
+from swarm.backends.local import checkpoint
+from swarm.backends.local.checkpoint import Checkpoint
+from swarm.rendering.messages import BackendError
 
 WEIGHTS = {"a.weight": torch.arange(21.0).reshape(7, 3), "b.bias": torch.arange(2.0)}
 MOMENTS = {f"{name}/exp_avg": value / 3 for name, value in WEIGHTS.items()} | {"a.weight/step": torch.tensor(4.0)}
-SETS = {sharded.MODEL: WEIGHTS, sharded.OPTIMIZER: MOMENTS}
+SETS = {checkpoint.MODEL: WEIGHTS, checkpoint.OPTIMIZER: MOMENTS}
 
 
 def part(rank: int, world: int) -> dict[str, dict[str, Tensor]]:
-    return {name: {key: sharded.cut(value, rank, world) for key, value in own.items()} for name, own in SETS.items()}
+    return {name: {key: checkpoint.cut(value, rank, world) for key, value in own.items()} for name, own in SETS.items()}
 
 
 def written(folder: Path, world: int) -> Path:
     for rank in range(world):
-        sharded.write_rank(folder, rank, part(rank, world))
-    sharded.write_driver(folder, world, Checkpoint({"random": {"order": torch.ones(3)}}, {"version": 5}))
+        checkpoint.write_rank(folder, rank, part(rank, world))
+    checkpoint.write_driver(folder, world, Checkpoint({"random": {"order": torch.ones(3)}}, {"version": 5}))
     return folder
 
 
-def same(one: sharded.Sets, other: sharded.Sets) -> bool:
+def same(one: checkpoint.Sets, other: checkpoint.Sets) -> bool:
     return one.keys() == other.keys() and all(
         own.keys() == other[name].keys() and all(torch.equal(own[key], other[name][key]) for key in own)
         for name, own in one.items()
@@ -41,8 +41,8 @@ def same(one: sharded.Sets, other: sharded.Sets) -> bool:
 @given(rows=st.integers(0, 20), world=st.integers(1, 8))
 def test_parts_are_the_tensor_again_and_of_the_sizes_that_torch_distributes(rows: int, world: int) -> None:
     value = torch.randn(rows, 2)
-    parts = [sharded.cut(value, rank, world) for rank in range(world)]
-    assert torch.equal(sharded.joined(parts), value)
+    parts = [checkpoint.cut(value, rank, world) for rank in range(world)]
+    assert torch.equal(checkpoint.joined(parts), value)
     size = -(-rows // world)  # as FSDP2 pads: all but the last are full
     assert [len(each) for each in parts] == [min(size, max(0, rows - rank * size)) for rank in range(world)]
 
@@ -52,19 +52,19 @@ def test_parts_are_the_tensor_again_and_of_the_sizes_that_torch_distributes(rows
 def test_any_number_of_ranks_reads_what_any_number_wrote(tmp_path: Path, writers: int, readers: int) -> None:
     folder = written(tmp_path / "c", writers)
     for rank in range(readers):
-        assert same(sharded.read_rank(folder, rank, readers), part(rank, readers))
-    assert same({sharded.MODEL: sharded.read_model(folder)}, {sharded.MODEL: WEIGHTS})
-    assert sharded.read_driver(folder).facts["version"] == 5
+        assert same(checkpoint.read_rank(folder, rank, readers), part(rank, readers))
+    assert same({checkpoint.MODEL: checkpoint.read_model(folder)}, {checkpoint.MODEL: WEIGHTS})
+    assert checkpoint.read_driver(folder).facts["version"] == 5
 
 
 def test_a_rank_that_is_missing_or_another_checkpoints_is_named(tmp_path: Path) -> None:
     folder, other = written(tmp_path / "c", 3), written(tmp_path / "other", 2)
     shutil.rmtree(folder / "rank-1")
     with pytest.raises(BackendError, match=r"rank-1.*missing or damaged"):
-        sharded.read_rank(folder, 0, 2)
+        checkpoint.read_rank(folder, 0, 2)
     shutil.copytree(other / "rank-1", folder / "rank-1")
     with pytest.raises(BackendError, match=r"rank-1.*missing or damaged"):
-        sharded.read_model(folder)
+        checkpoint.read_model(folder)
 
 
 @pytest.mark.parametrize("readers", [1, 2])
@@ -73,4 +73,4 @@ def test_damage_in_any_ranks_file_is_found_by_whoever_reads_it(tmp_path: Path, r
     shard = folder / "rank-1" / "optimizer.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1] + b"\x01")
     with pytest.raises(BackendError, match=r"optimizer\.safetensors is damaged"):
-        sharded.read_rank(folder, readers - 1, readers)
+        checkpoint.read_rank(folder, readers - 1, readers)

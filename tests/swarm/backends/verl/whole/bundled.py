@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 import os
 
-from swarm.backends.protocols import BackendError
-from swarm.backends.verl.bundles import Bundles
-from swarm.backends.verl.cluster import Cluster, quiet_and_closed
-from swarm.verl_fields import VerlFields
+from swarm.backends.verl.cluster import Bundles, Cluster, quiet_and_closed
+from swarm.rendering.messages import BackendError
+from swarm.verl_config import VerlFields
 
 PAIRS = 2
 

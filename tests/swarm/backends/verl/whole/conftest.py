@@ -13,7 +13,7 @@ import pytest_asyncio
 
 from swarm.backends.verl.backend import VerlBackend
 from swarm.job import Job, PathModel
-from swarm.verl_fields import VerlFields
+from swarm.verl_config import VerlFields
 from tests.swarm.backends.local.models import save_folder
 
 

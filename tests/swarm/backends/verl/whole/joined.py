@@ -9,9 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from swarm.backends.protocols import BackendError, Batch
+from swarm.backends.protocols import Batch
 from swarm.backends.verl.backend import VerlBackend
-from swarm.verl_fields import VerlFields
+from swarm.rendering.messages import BackendError
+from swarm.verl_config import VerlFields
 from tests.swarm.backends.conformance.kinds import played
 from tests.swarm.backends.verl.whole.conftest import started
 from tests.swarm.backends.verl.whole.test_forms import gaps

@@ -11,9 +11,10 @@ from typing import Any
 import psutil
 import pytest
 
-from swarm.backends.protocols import BackendError, Sampling
+from swarm.backends.protocols import Sampling
 from swarm.backends.verl.backend import VerlBackend
-from swarm.verl_fields import CriticFields, VerlFields
+from swarm.rendering.messages import BackendError
+from swarm.verl_config import CriticFields, VerlFields
 from tests.swarm.backends.conformance.kinds import Answer, ask, played
 from tests.swarm.backends.verl.whole.conftest import started
 

@@ -9,8 +9,9 @@ from typing import Any
 import psutil
 import pytest
 
-from swarm.backends.protocols import BackendError, Sampling
+from swarm.backends.protocols import Sampling
 from swarm.backends.verl.backend import VerlBackend
+from swarm.rendering.messages import BackendError
 from tests.swarm.backends.conformance.kinds import ask, played
 from tests.swarm.backends.verl.learning.support import exported
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarm.answers import Piece, ToolCall, Words
+from swarm.dialects.base import Ask, Token, ToolChoice
+from swarm.dialects.chat import ChatDialect
 from swarm.errors import InvalidRequest, LeaseLost
-from swarm.server.dialects import Ask, Token, ToolChoice
-from swarm.server.dialects.chat.dialect import ChatDialect
+from swarm.rendering.messages import Piece, ToolCall, Words
 from tests.lazily import lazy
 from tests.swarm.server.agents import ADD
 from tests.swarm.server.dialects.support import MODEL, NAME, answers, kept, reply

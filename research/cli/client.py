@@ -1,0 +1,657 @@
+"""`ajet client run|debug|wheel`."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, redirect_stdout
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from research.agents.reload import DebuggedPlay, Debugging
+from research.agents.reload import reload as reloaded
+from research.agents.request import (
+    AgentFiles,
+    AgentRequest,
+    BadOption,
+    Confinement,
+    SandboxOptions,
+    check_evaluated,
+    check_ready,
+    find_server,
+    memory_of,
+    stream_of,
+    tasks_of,
+)
+from research.agents.run import AgentPlacement, AgentResult, AgentRun, job_status, perform, supervise
+from research.cli.app import console, print_json
+from research.cli.episodes import episode_screen
+from research.environments.install import environment_of, packages_of
+from research.errors import ResearchError
+from research.installation.home import Home
+from research.installation.servers import Server
+from research.isolation.client_image import build_wheel
+from research.text import parse_budget, warn
+from sandboxes.gateway.egress import Destination
+from sandboxes.spec import Limits, shown
+from swarm.client.async_client import EPISODE_TIMEOUT_S
+from swarm.client.episode import WrongResult, worth_of
+from swarm.client.threads import Bridge
+from swarm.environments import Task
+from swarm.environments.loading import playable
+from swarm.environments.play import agent_of
+from swarm.environments.processes import traceback_of
+from swarm.environments.registry import environments, look_in
+from swarm.environments.user_code import Reward as EpisodeReward
+from swarm.environments.user_code import is_async, load
+from swarm.errors import EngineUnavailable, ServerFailed, Throttled, Unreachable
+
+AGENT_FAILED = 1
+EXPLAINED = (2, 3)
+"""Exit codes of an agent's process that printed the reason itself: bad input, and a server that is lost."""
+
+
+def exit_code(ended: AgentResult) -> int:
+    """Return the command's exit code."""
+    if ended.exit.reason == "finished":
+        return AGENT_FAILED if ended.unfinished else 0
+    return ended.exit.code or AGENT_FAILED if _explained(ended) else AGENT_FAILED
+
+
+def show(ended: AgentResult) -> None:
+    """Write how it ended, for people."""
+    if ended.result is not None:
+        asked = ended.run.request
+        said = (_during if asked.during else _trained if asked.action == "play" else _evaluated)(ended.result)
+        console().print(shown(said))  # the file is the agent's, and so are its words
+    if ended.restarts:
+        console().print(f"restarts       {len(ended.restarts)}; what is told is of the last client")
+    if ended.reloads:
+        console().print(f"reloads        {ended.reloads}; what is told is of the last code")
+    if ended.status is not None and ended.result is not None:
+        console().print(f"the job        {job_status(ended.status)}")
+    for reason, count in sorted(ended.refused.items()):
+        console().print(f"refused        {count} times: {reason.removeprefix('refused: ')}")
+    if ended.egress_log is not None:
+        console().print(f"connections    {ended.egress_log}")
+
+
+def tell_why(ended: AgentResult) -> None:
+    """Write to stderr why it failed, unless the process printed that itself."""
+    if ended.exit.reason != "finished" and not _explained(ended):
+        warn(_why(ended))
+    if ended.unfinished:
+        warn("the agent ended before the job was finished; run it again, and it goes on where its stream stands")
+
+
+def _explained(ended: AgentResult) -> bool:
+    return ended.exit.reason == "error" and ended.exit.code in EXPLAINED
+
+
+def _trained(summary: Mapping[str, Any]) -> str:
+    dropped = summary.get("dropped")
+    dropped = dropped if isinstance(dropped, dict) else {}
+    lost = ", ".join(f"{count} by {reason}" for reason, count in sorted(dropped.items())) or "none"
+    return f"trained        {summary.get('episodes')} episodes, {_means(summary)}; dropped: {lost}"
+
+
+def _evaluated(outcomes: Mapping[str, Any]) -> str:
+    found = outcomes.get("episodes")
+    episodes = [episode for episode in found if isinstance(episode, dict)] if isinstance(found, list) else []
+    said = {what: [episode.get(what) for episode in episodes] for what in ("reward", "success")}
+    means = {f"{what}_mean": None if set(values) <= {None} else _mean(values) for what, values in said.items()}
+    said_of = [str(episode["failed"]) for episode in episodes if episode.get("failed")]
+    failed = Counter(found[0] if (found := re.match(r"\w{1,40}", text)) else "an error" for text in said_of)
+    why = ", ".join(f"{count} by {name}" for name, count in failed.most_common(3))
+    lost = f"; failed by the agent, which counts as not solved: {why}" if why else ""
+    version = outcomes.get("policy_version")
+    return f"evaluated      {len(episodes)} episodes, {_means(means)}; policy version {version}{lost}"
+
+
+def _during(evaluations: Mapping[str, Any]) -> str:
+    found = evaluations.get("evaluations")
+    lines = [_evaluated(one) for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return "\n".join(lines) or "evaluated      nothing: training waited for no evaluation"
+
+
+def _mean(values: Iterable[Any]) -> float:
+    """Return the mean of what is a number: the file is the agent's, and may hold anything."""
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return sum(numbers) / max(1, len(numbers))
+
+
+def _means(summary: Mapping[str, Any]) -> str:
+    said = f"mean reward {_mean([summary.get('reward_mean')]):.3f}"
+    success = summary.get("success_mean")
+    return said if success is None else f"{said}, solved {_mean([success]):.3f}"
+
+
+def _why(ended: AgentResult) -> str:
+    limits, seconds = ended.run.place.given.limits, ended.run.request.time_limit_s
+    return {
+        "out_of_memory": f"the agent used up its memory of {limits.memory_bytes >> 20} MiB; give it more with --memory",
+        "timeout": f"the time limit of {seconds:g} s is over; give it more with --time-limit",
+        "error": f"the agent's process ended with exit code {ended.exit.code}; its last words are above",
+        "stopped": "the agent was stopped",
+        "killed": "the agent was ended from outside",
+        "lost": "the agent's container is gone, and nobody saw how it ended",
+    }[ended.exit.reason]
+
+
+FAILED, LOST = 1, 3
+STDOUT, STDERR = 1, 2
+_HOW_TO_ADD = "install it here: `ajet client debug` runs in this Python"
+
+
+def debug(
+    agent: Annotated[
+        str | None,
+        typer.Argument(help="FILE.py[:NAME] or a folder with agent.py; the environment's own agent when left out."),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Id of the task that is played; the first one when left out.")
+    ] = None,
+    tasks: Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')] = None,
+    environment: Annotated[str | None, typer.Option(help="Whose task is played; the job's when left out.")] = None,
+    reward: Annotated[str | None, typer.Option(help="FILE.py[:NAME] that judges the environment's own agent.")] = None,
+    server: Annotated[
+        str | None, typer.Option(help="Address of a swarm server; its token is read from AJET_TOKEN.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="Show every token that the server captured.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, calls and prints on stderr.")] = False,
+) -> None:
+    """Play one episode of an agent in this terminal: each call is shown, and a breakpoint stops here.
+
+    Nothing of it is trained or counted: the episode is an evaluation's, and is given up at its end. Its lease is kept
+    while you stand at a breakpoint, and the training goes on. The agent runs as a plain process, with your rights.
+
+    Exit codes: 0 the play came to its end; 1 the agent raised, or returned what is no reward; 2 bad input; 3 the server
+    is lost.
+
+    Examples:
+
+        ajet client debug agent.py
+
+        ajet client debug agent.py --task q17 --tasks tasks.json
+
+        ajet client debug --environment guess --reward my_reward.py
+    """
+    if agent is not None and reward is not None:
+        raise BadOption("expected --reward with the environment's own agent; found it with another")
+    home = Home.locate()
+    at = find_server(server, os.environ, home)
+    job = check_ready(at, train=False)
+    look_in(home.environments)
+    if environment is not None and environment not in environments():
+        environment = environment_of(environment, None, home.prepare(), warn).name
+    whose, _, known = tasks_of(environment, tasks, job, own_agent=agent is not None, evaluated=False)
+    chosen = _chosen(known, task)
+    files = _files(agent, reward)
+    if whose is not None:
+        sys.path[:0] = map(str, packages_of(whose, home.prepare(), warn))
+    with prints_on_stderr() if json else nullcontext():
+        played = _agent(files, whose, rewarded=reward is not None)
+        with _bridge() as bridge:
+            say = _say(json)
+            say(f"task {chosen.id}: {dict(chosen.data)!r:.500}")
+            found = _play(Debugging(at, bridge, say), played, chosen, files)
+    if json:
+        print_json(_as_json(found, chosen))
+        return
+    _show(found, full=full)
+
+
+@dataclass(frozen=True, slots=True)
+class DebuggedAgent:
+    """The function that plays, and whether it is a plain one."""
+
+    function: Any
+    plain: bool
+
+
+def _files(agent: str | None, reward: str | None) -> AgentFiles | None:
+    if reward is not None:
+        return AgentFiles.locate(reward, "reward")
+    return AgentFiles.locate(agent) if agent is not None else None
+
+
+def _agent(files: AgentFiles | None, environment: str | None, *, rewarded: bool) -> DebuggedAgent:
+    """Return the agent of the files, else the environment's own, judged by the files' reward."""
+    if files is not None and not rewarded:
+        function = load(files.at(files.folder), "agent", takes="episode", add_package=_HOW_TO_ADD)
+        return DebuggedAgent(function, plain=not is_async(function))
+    assert environment is not None  # without an agent of one's own the tasks are an environment's
+    judge = EpisodeReward.load(files.at(files.folder)) if files is not None else None
+    return DebuggedAgent(agent_of(playable(environment), judge), plain=False)
+
+
+def _chosen(tasks: tuple[Task, ...], name: str | None) -> Task:
+    if name is None:
+        return tasks[0]
+    for task in tasks:
+        if task.id == name:
+            return task
+    some = ", ".join(task.id for task in tasks[:5])
+    raise BadOption(f"expected --task as the id of one of {len(tasks)} tasks ({some}, ...); found {name[:80]!r}")
+
+
+@contextmanager
+def prints_on_stderr() -> Iterator[None]:
+    """Send to stderr what is written to stdout inside, by print, by the debugger or by processes that are started."""
+    sys.stdout.flush()
+    stdout = os.dup(STDOUT)
+    os.dup2(STDERR, STDOUT)
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        sys.stdout.flush()  # what was bound to it before, as a logging handler, belongs there too
+        os.dup2(stdout, STDOUT)
+        os.close(stdout)
+
+
+@contextmanager
+def _bridge() -> Iterator[Bridge]:
+    """Yield a bridge to an event loop in a thread of its own."""
+    bridge = Bridge(asyncio.new_event_loop())
+    thread = threading.Thread(target=bridge.loop.run_forever, name="debugged episode", daemon=True)
+    thread.start()
+    try:
+        yield bridge
+    finally:
+        bridge.loop.call_soon_threadsafe(bridge.loop.stop)
+        thread.join()
+        bridge.loop.close()
+
+
+def _say(json: bool) -> Any:
+    stream = sys.stderr if json else sys.stdout
+    return lambda text: print(shown(text), file=stream, flush=True)
+
+
+def _play(debugging: Debugging, agent: DebuggedAgent, task: Task, files: AgentFiles | None) -> DebuggedPlay:
+    """Play the task; where the agent raises, show the traceback of the user's files and leave."""
+    began = time.monotonic()
+    try:
+        found = debugging.play(agent.function, task, plain=agent.plain)
+        reward, _ = worth_of(found.result)
+    except WrongResult as error:
+        warn(str(error))
+    except (Unreachable, EngineUnavailable, ServerFailed, Throttled) as error:
+        warn(str(error))
+        raise typer.Exit(LOST) from None
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the user's code raises is what they look for
+        if files is not None:
+            sys.stderr.write(traceback_of(error, files.folder))
+        warn(f"the agent raised {type(error).__name__} after {time.monotonic() - began:.2f} s: {error}")
+    else:
+        if math.isfinite(reward):
+            return found
+        warn(f"expected a finite reward, found {reward!r}")
+    raise typer.Exit(FAILED)
+
+
+def _as_json(found: DebuggedPlay, task: Task) -> dict[str, Any]:
+    reward, success = worth_of(found.result)
+    calls = found.record.calls if found.record is not None else found.calls
+    return {
+        "episode": found.episode, "task": task.id, "reward": reward, "success": success, "calls": calls,
+        "seconds": round(found.seconds, 3),
+    }  # fmt: skip
+
+
+def _show(found: DebuggedPlay, *, full: bool) -> None:
+    reward, success = worth_of(found.result)
+    record = found.record
+    if record is not None and (full or record.calls > found.calls):  # of an SDK: nothing of it was shown yet
+        console().print(episode_screen(record, full=full))
+    told = "" if success is None else ", solved" if success else ", not solved"
+    calls = record.calls if record is not None else found.calls
+    console().print(f"reward         {reward:g}{told}")
+    console().print(f"calls          {calls}" + ("; with none, nothing could be trained of it" if not calls else ""))
+    console().print(f"time           {found.seconds:.2f} s")
+    console().print("the episode was given up: nothing of it is trained or counted")
+
+
+class CommandLine(StrEnum):
+    """An agent that is a command line."""
+
+    CLAUDE = "claude"
+    CODEX = "codex"
+    OPENCODE = "opencode"
+    QWEN = "qwen-code"
+    AIDER = "aider"
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """How a command line is run, as Python of an `episode` and its `question`; `needs` is what its job has to have."""
+
+    command: str
+    variables: str
+    needs: str
+
+
+PRESETS: Final[Mapping[CommandLine, Preset]] = {
+    CommandLine.CLAUDE: Preset(
+        """["claude", "-p", question, "--model", episode.model, "--allowedTools", "Bash,Edit,Write"]""",
+        """{
+        "ANTHROPIC_BASE_URL": episode.base_url, "ANTHROPIC_API_KEY": episode.api_key,
+        "ANTHROPIC_SMALL_FAST_MODEL": episode.model, "DISABLE_AUTOUPDATER": "1",
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+    }""",
+        "a max_context of 100,000",
+    ),
+    CommandLine.CODEX: Preset(
+        """[
+        "codex", "exec", "--skip-git-repo-check", "--sandbox", "workspace-write", "-m", episode.model,
+        "-c", "model_provider=swarm", "-c", "model_providers.swarm.name=swarm",
+        "-c", "model_providers.swarm.env_key=KEY", "-c", f"model_providers.swarm.base_url={episode.base_url}",
+        "-c", "model_providers.swarm.wire_api=responses", question,
+    ]""",
+        """{"KEY": episode.api_key}""",
+        "a max_context of 40,000",
+    ),
+    CommandLine.OPENCODE: Preset(
+        """["opencode", "run", question]""",
+        """{"OPENCODE_CONFIG_CONTENT": json.dumps({
+        "model": f"main/{episode.model}", "small_model": f"side/{episode.model}",  # the latter writes titles
+        "provider": {
+            name: {
+                "npm": "@ai-sdk/openai-compatible", "models": {episode.model: {}},
+                "options": {"baseURL": episode.base_url, "apiKey": f"{episode.api_key}/{name}"},
+            }
+            for name in ("main", "side")
+        },
+    })}""",
+        'a max_context of 40,000, and "train_agents": ["main"], or its titles are trained too',
+    ),
+    CommandLine.QWEN: Preset(
+        """["qwen", "-p", question, "--auth-type", "openai", "-m", episode.model, "--yolo"]""",
+        """{"OPENAI_BASE_URL": episode.base_url, "OPENAI_API_KEY": episode.api_key}""",
+        "a max_context of 80,000",
+    ),
+    CommandLine.AIDER: Preset(
+        """[
+        "aider", "--model", f"openai/{episode.model}", "--message", question, "--yes-always", "--no-git",
+        "--no-check-update", "--no-show-model-warnings", "--analytics-disable",
+    ]""",
+        """{"OPENAI_API_BASE": episode.base_url, "OPENAI_API_KEY": episode.api_key}""",
+        'a max_context of 4,096, and "foreign_sampling": "neutralise", as it asks for a temperature of 0; it prints '
+        "more after its answer",
+    ),
+}
+_FILE: Final = '''"""{name} plays, and what it calls the model for is trained. Its job needs {needs}."""
+
+import json
+import os
+import subprocess
+import tempfile
+
+
+def agent(episode):
+    question = episode.task.data["question"]
+    command = {command}
+    variables = {variables}
+    with tempfile.TemporaryDirectory() as folder:  # plays at once must not meet
+        ended = subprocess.run(
+            command, env={{**os.environ, **variables, "HOME": folder}}, cwd=folder, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True,
+        )
+    if ended.returncode:
+        raise RuntimeError(f"{{command[0]}} ended with {{ended.returncode}}: {{(ended.stderr or ended.stdout)[-500:]}}")
+    solved = ended.stdout.strip().endswith(str(episode.task.data["answer"]))  # or whatever the play is to be worth
+    return float(solved), solved
+'''
+
+
+def agent_file(name: CommandLine) -> str:
+    """Return the text of an `agent.py`."""
+    preset = PRESETS[name]
+    return _FILE.format(name=name.value, needs=preset.needs, command=preset.command, variables=preset.variables)
+
+
+def env(
+    name: Annotated[CommandLine, typer.Argument(help="The command line.")],
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Print an agent.py that has a command line play: its variables and options, and what its job needs.
+
+    Examples:
+
+        ajet client env claude > my_agent/agent.py
+    """
+    if json:
+        print_json({"name": name.value, "needs": PRESETS[name].needs, "file": agent_file(name)})
+    else:
+        sys.stdout.write(agent_file(name))
+
+
+class BadFolder(ResearchError):
+    """A folder that cannot be written to."""
+
+
+def wheel(
+    folder: Annotated[Path, typer.Argument(help="Where it is written.")] = Path("dist"),
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Write the light client as a wheel, for machines on which agents play: it needs aiohttp and pydantic alone.
+
+    Examples:
+
+        ajet client wheel dist
+
+        scp dist/ajet_client-*.whl player: && ssh player pip install ./ajet_client-*.whl
+    """
+    try:
+        made = build_wheel(folder)
+    except OSError as error:
+        raise BadFolder(
+            f"expected a folder that can be written to; found {folder}: {error.strerror or error}"
+        ) from error
+    if json:
+        print_json({"wheel": str(made), "bytes": made.stat().st_size})
+    else:
+        console().print(f"wrote {made} ({made.stat().st_size:,} bytes); there: pip install {made.name}")
+
+
+app = typer.Typer(help="Clients: agents of your own on a swarm server.", no_args_is_help=True)
+app.command()(debug)
+DEFAULTS = Limits()
+THREADS_A_PLAY, FILES_A_PLAY = 4, 16
+MOST_SECONDS, MOST_CPUS = 86_400.0, 4096.0
+EVALUATED_EPISODES = 256
+INTERRUPTED = 130
+
+Agent = Annotated[
+    str | None,
+    typer.Argument(help="FILE.py[:NAME] or a folder with agent.py; the environment's own agent when left out."),
+]
+EnvironmentName = Annotated[str | None, typer.Option(help="Whose tasks are played; the job's when left out.")]
+Tasks = Annotated[Path | None, typer.Option(help='Tasks of your own: JSON, [{"id": ..., "data": {...}}].')]
+Evaluate = Annotated[bool, typer.Option("--eval", help="Evaluate the policy as it is; nothing is trained.")]
+Evaluations = Annotated[
+    bool, typer.Option("--evaluations", help="Evaluate whenever training waits for it (eval_every), beside who trains.")
+]
+Episodes = Annotated[int | None, typer.Option(min=1, help="Episodes of an evaluation by --eval; 256.")]
+Reward = Annotated[
+    str | None, typer.Option(help="FILE.py[:NAME] that judges the environment's own agent (docs/agents.md).")
+]
+Stream = Annotated[str, typer.Option(help="The job's stream that the episodes belong to.")]
+Concurrency = Annotated[int, typer.Option(min=1, max=4096, help="Episodes at once.")]
+Seed = Annotated[int, typer.Option(help="Order of the tasks.")]
+Timeout = Annotated[float, typer.Option(min=0.1, max=MOST_SECONDS, help="Seconds that one play may take.")]
+TimeLimit = Annotated[str, typer.Option(help="Wall clock for all of it: 30m, 2h, 1d.")]
+SandboxKind = Annotated[
+    str | None, typer.Option(help="docker or process; docker when an engine answers (or AJET_SANDBOX).")
+]
+Requirements = Annotated[Path | None, typer.Option(help="requirements.txt of the agent (docker).")]
+Allow = Annotated[list[str] | None, typer.Option(help="HOST:PORT it may reach (docker); repeatable.")]
+Memory = Annotated[str | None, typer.Option(help="Most memory, 512m or 2g (docker); 1g.")]
+Cpus = Annotated[float | None, typer.Option(min=0.1, max=MOST_CPUS, help="Most processors (docker); 1.")]
+Gpus = Annotated[list[str] | None, typer.Option(help="UUID of a GPU it may use (docker); repeatable.")]
+Variables = Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the agent; repeatable.")]
+Restart = Annotated[bool, typer.Option("--restart", help="Start it again where it dies, after a growing pause.")]
+Reload = Annotated[bool, typer.Option("--reload", help="Load its code again at each save (--sandbox process).")]
+Json = Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, the rest on stderr.")]
+
+
+app.command()(wheel)
+app.command()(env)
+
+
+@app.callback()
+def client() -> None:
+    """Clients: agents of your own on a swarm server."""
+
+
+@app.command()
+def run(
+    agent: Agent = None,
+    server: Server = None,
+    environment: EnvironmentName = None,
+    tasks: Tasks = None,
+    evaluate: Evaluate = False,
+    evaluations: Evaluations = False,
+    episodes: Episodes = None,
+    reward: Reward = None,
+    stream: Stream = "default",
+    concurrency: Concurrency = 64,
+    seed: Seed = 0,
+    timeout: Timeout = EPISODE_TIMEOUT_S,
+    time_limit: TimeLimit = "1d",
+    sandbox: SandboxKind = None,
+    requirements: Requirements = None,
+    allow: Allow = None,
+    memory: Memory = None,
+    cpus: Cpus = None,
+    gpu: Gpus = None,
+    env: Variables = None,
+    restart: Restart = False,
+    reload: Reload = False,
+    json: Json = False,
+) -> None:
+    """Run an agent on a swarm server until the job is finished: in a container, or as a plain process.
+
+    The agent is a function of an episode that returns a reward: docs/agents.md. Without --server, the server of
+    AJET_SERVER is used, else the one that `ajet swarm start` started here. Ctrl-C stops it cleanly.
+
+    Exit codes: 0 done; 1 it was ended by a limit or from outside; 2 bad input, or an agent that cannot be played; 3 the
+    server is lost or refuses, or the agent fails again and again; 130 stopped by Ctrl-C.
+
+    Examples:
+
+        ajet client run --environment guess
+
+        ajet client run --environment guess --reward my_reward.py
+
+        ajet client run --environment market --stream market
+
+        ajet client run my_agent/ --tasks tasks.json --requirements my_agent/requirements.txt
+
+        ajet client run agent.py:play --allow api.example.com:443 --memory 2g --time-limit 2h
+
+        ajet client run agent.py --eval --episodes 100 --json
+
+        ajet client run agent.py --evaluations
+
+        ajet client run agent.py --restart
+
+        ajet client run agent.py --reload --sandbox process
+    """
+    _check_together(agent, reward, evaluate=evaluate, evaluations=evaluations, restart=restart, reload=reload)
+    _check_counted(episodes, evaluate=evaluate, evaluations=evaluations)
+    only = {"--requirements": requirements, "--allow": allow, "--memory": memory, "--cpus": cpus, "--gpu": gpu}
+    options = SandboxOptions(sandbox, requirements, tuple(env or ()), only_contained=only, reload=reload)
+    evaluated = evaluate or evaluations
+    files, judge = _user_files(agent, reward, evaluated)
+    given = Confinement(_destinations(allow), _limits(memory, cpus, concurrency), tuple(gpu or ()))
+    seconds, home = parse_budget(time_limit), Home.locate()
+    at = find_server(server, os.environ, home)
+    job = check_ready(at, train=not evaluate, stream=None if evaluated else stream_of(stream))
+    if evaluations:
+        check_evaluated(job)
+    look_in(home.environments)
+    if environment is not None and environment not in environments():
+        environment = environment_of(environment, None, home.prepare(), warn).name
+    whose, split, chosen = tasks_of(environment, tasks, job, own_agent=files is not None, evaluated=evaluated)
+    request = AgentRequest(
+        action="evaluate" if evaluated else "play", during=evaluations, agent=files, reward=judge,
+        environment=whose, tasks=chosen, split=split, stream=stream_of(stream),
+        episodes=episodes or EVALUATED_EPISODES, concurrency=concurrency, seed=seed, timeout_s=timeout,
+        time_limit_s=seconds,
+    )  # fmt: skip
+    place = AgentPlacement.choose(options, given, home.prepare(), os.environ, warn, whose)
+    _run(AgentRun(request, at, place, restart, reload), json)
+
+
+def _check_together(
+    agent: str | None, reward: str | None, *, evaluate: bool, evaluations: bool, restart: bool, reload: bool
+) -> None:
+    """Raise BadOption for options that mean nothing together."""
+    if evaluate and evaluations:
+        raise BadOption("expected --eval (once, now) or --evaluations (whenever training waits for one); found both")
+    if evaluations and reload:
+        raise BadOption("expected --reload for a training; found it with --evaluations")
+    if evaluate and (restart or reload):
+        raise BadOption("expected --restart and --reload for a training; found one of them with --eval")
+    if reload and agent is None and reward is None:
+        raise BadOption("expected an agent or a --reward with --reload; found no file of yours that could be saved")
+
+
+def _check_counted(episodes: int | None, *, evaluate: bool, evaluations: bool) -> None:
+    """Raise BadOption for a number of episodes beside what plays as many as the job says."""
+    if episodes is not None and not evaluate:
+        said = "--evaluations, which plays the job's `evaluation_episodes`" if evaluations else "a training"
+        raise BadOption(f"expected --episodes with --eval; found it with {said}")
+
+
+def _user_files(agent: str | None, reward: str | None, evaluate: bool) -> tuple[AgentFiles | None, AgentFiles | None]:
+    """Return the files of the agent and of the reward that were named; raises BadAgent and BadOption."""
+    files = AgentFiles.locate(agent) if agent is not None else None
+    judge = AgentFiles.locate(reward, "reward") if reward is not None else None
+    if judge is not None and (files is not None or evaluate):
+        raise BadOption(
+            "expected --reward for training with the environment's own agent; found it with another, or --eval"
+        )
+    return files, judge
+
+
+def _destinations(allow: list[str] | None) -> tuple[Destination, ...]:
+    return tuple(Destination.parse(text) for text in allow or ())
+
+
+def _limits(memory: str | None, cpus: float | None, concurrency: int) -> Limits:
+    return Limits(
+        memory_bytes=DEFAULTS.memory_bytes if memory is None else memory_of(memory),
+        cpus=DEFAULTS.cpus if cpus is None else cpus,
+        processes=max(DEFAULTS.processes, THREADS_A_PLAY * concurrency),
+        open_files=max(DEFAULTS.open_files, FILES_A_PLAY * concurrency),
+    )
+
+
+def _run(agent: AgentRun, json: bool) -> None:
+    """Run an agent to its end, print its result, and leave with the exit code."""
+    try:
+        look_after = reloaded if agent.reload else supervise if agent.restart else perform
+        ended = asyncio.run(look_after(agent))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        warn("stopped; what was being played is given up")
+        raise typer.Exit(INTERRUPTED) from None
+    if json:
+        print_json(ended.to_json())
+    else:
+        show(ended)
+    tell_why(ended)
+    raise typer.Exit(exit_code(ended))

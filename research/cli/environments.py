@@ -1,0 +1,500 @@
+"""`ajet env`."""
+
+from __future__ import annotations
+
+import json
+import random
+import shlex
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.table import Table
+from rich.text import Text
+
+from research.cli.app import Json, console, print_json
+from research.design.pricing import runs_at_once
+from research.environments.catalog import (
+    NO_MODEL,
+    MeasuredEnvironment,
+    all_measured,
+    catalogue,
+    keep,
+    unusual_conditions,
+)
+from research.environments.check import EnvironmentCheck, PlayBounds, Plays, has_parts, play_alone
+from research.environments.check import check as check_environment
+from research.environments.install import environment_of, packages_of, remove
+from research.environments.model_check import ModelTrial, job_of, try_model
+from research.environments.reference import begin_in
+from research.errors import BadEnvironment
+from research.installation.base_job import base_job, require_backend
+from research.installation.home import Home
+from research.installation.tiny_model import Note
+from research.models.fetch import checks_in
+from research.text import did_you_mean
+from sandboxes.spec import shown as safe
+from studies import EventLog
+from studies.statistics.proportions import rate_interval
+from swarm.environments.base import Environment, Task
+from swarm.environments.building import SPLITS
+from swarm.environments.custom import BroughtEnvironment, shown_facts
+from swarm.environments.play import shown
+from swarm.errors import wrong_value
+from swarm.job import Job, TinyModel
+
+SECONDS = 1800.0
+"""For the evaluation, and again for the training."""
+_OURS = ("environment", "model", "tracking")
+
+Held = Annotated[
+    list[str],
+    typer.Option("--set", help="FIELD=VALUE of the job, such as max_tokens=64 (ajet job explain).", show_default=False),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRequest:
+    """The job to try, in whatever environment, and how much of it."""
+
+    job: Job
+    groups: int
+    runs_at_once: int
+    """Runs that a study would make at once here."""
+
+    def of(self, environment: Environment) -> ModelTrial:
+        """Return the trial in an environment; raise BadEnvironment where its model could not be made."""
+        if isinstance(self.job.model, TinyModel) and not has_parts(environment)[1]:
+            raise BadEnvironment(
+                f"expected demonstrations of {environment.name}, which a tiny model imitates first; it has none; give "
+                "it `imitate`, or name a model: --model-path DIR"
+            )
+        job = self.job.model_copy(update={"environment": environment.name})
+        return ModelTrial(job, self.groups, SECONDS, self.runs_at_once)
+
+    def tasks(self, environment: Environment) -> tuple[Task, ...]:
+        """Return the search tasks to play, a seeded choice."""
+        tasks = list(environment.tasks("search"))
+        return tuple(random.Random(0).sample(tasks, min(self.groups, len(tasks))))
+
+
+def trial_of(
+    file: Path | None, model_path: str | None, tiny: bool, groups: int, held: Sequence[str], models: Path
+) -> TrialRequest | None:
+    """Return what options ask for, None for no model; `models` is where this installation keeps what it knows of them.
+
+    Raises BadEnvironment or BadJob for what no job can be, and BadModel for a folder that holds no model.
+    """
+    if tiny and (model_path is not None or file is not None):
+        other = "--model-path" if model_path is not None else "--job (it names its model)"
+        raise BadEnvironment(f"expected --tiny or {other}; found both; choose one")
+    base = Job() if tiny else base_job(file, model_path, models)
+    if base is None:
+        if held:
+            raise BadEnvironment("expected --set beside --tiny or --model-path; found no model that it could matter to")
+        return None
+    try:
+        job = job_of(base, dict(map(_field, held)))
+    except ValidationError as error:
+        raise BadEnvironment(f"{wrong_value(error)}; see `ajet job explain`") from error
+    require_backend(job.backend)
+    return TrialRequest(job, groups, runs_at_once([job], checks_in(models)))
+
+
+def _field(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals or name not in Job.model_fields or name in _OURS:
+        near = "" if name in Job.model_fields else did_you_mean(name, Job.model_fields)
+        raise BadEnvironment(
+            f"expected --set FIELD=VALUE with a field of a job; found {text!r:.80}{near}; see `ajet job explain`"
+        )
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+Line = Table | Text
+_LONGEST = 400
+"""Characters of a message that are shown."""
+_INDENT = 14
+"""Columns before them."""
+
+
+def catalogue_tables(found: Mapping[str, Any]) -> Iterator[Line]:
+    """Yield what there is, a table for each way of having it."""
+    yield _table("built in", ("name", "title", "tasks"), (
+        (each["name"], each["title"], _tasks(each["tasks"])) for each in found["built_in"]
+    ))  # fmt: skip
+    if found["installed"]:
+        yield _table("installed", ("name", "object"), ((each["name"], each["object"]) for each in found["installed"]))
+    if found["brought"]:
+        columns = ("name", "title", "tasks", "hidden tasks", "checked", "size", "brought from")
+        yield _table("brought here", columns, map(_brought, found["brought"]))
+    yield _table("by address", ("example", "package"), (
+        (each["example"], "here" if each["here"] else f"not here: pip install '{each['requirement']}'")
+        for each in found["addresses"]
+    ))  # fmt: skip
+    yield Text("tasks: train/search/hidden. Begin your own: ajet env init FOLDER", "dim")
+
+
+def _table(title: str, columns: Sequence[str], rows: Any) -> Table:
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for column in columns:
+        table.add_column(column, header_style="dim", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _brought(each: Mapping[str, Any]) -> tuple[str, ...]:
+    if "fault" in each:
+        return each["name"], Text(each["fault"], "red").plain, "", "", "", "", ""
+    apart = "apart from its code" if each["hidden_apart"] else "its code has them"
+    size, tasks = size_of(each["bytes"]), _tasks(each["tasks"])
+    return each["name"], each["title"], tasks, apart, _checked(each), size, each["from"]
+
+
+def _checked(each: Mapping[str, Any]) -> str:
+    """Return in a few words how an environment was checked, and whether that went well."""
+    models, faults = each["measured_with"], len(each["faults"])
+    if not models:
+        return "no"
+    how = "yes" if models == [NO_MODEL] else "yes, with a model"
+    return f"{how}: {faults} fault{'s' if faults > 1 else ''}" if faults else how
+
+
+def _tasks(splits: Mapping[str, int]) -> str:
+    return "/".join(str(splits[split]) for split in SPLITS)
+
+
+def size_of(count: int) -> str:
+    """Return a number of bytes as people read it."""
+    return f"{count / 2**20:.1f} MiB" if count >= 2**20 else f"{count / 2**10:.0f} KiB"
+
+
+def show_lines(environment: Environment, plays: Plays, measured: Sequence[MeasuredEnvironment]) -> Iterator[Line]:
+    """Yield what an environment is."""
+    yield Text(environment.name, "bold")
+    yield from _words(environment)
+    if isinstance(environment, BroughtEnvironment):
+        yield from _provenance(environment)
+    yield from _faults(plays.faults)
+    if plays.example is not None:
+        yield from _example(plays.example)
+    for each in measured:
+        yield Text("")
+        yield from trial_lines(each) if each.model != NO_MODEL else _alone_lines(each)
+    if not measured:
+        yield Text(f"not measured yet: ajet env check {environment.name}", "dim")
+
+
+def _words(environment: Environment) -> Iterator[Text]:
+    low, high = environment.reward_range
+    yield Text(f"title         {environment.title}")
+    yield Text(f"success       {environment.measures}")
+    solved = f", solved from {environment.solved_at:g}" if environment.solved_at is not None else ""
+    yield Text(f"reward        {low:g} to {high:g}{solved}")
+    yield Text("tasks         " + ", ".join(f"{len(environment.tasks(split))} {split}" for split in SPLITS))
+    kinds = {task.kind for split in SPLITS[:2] for task in environment.tasks(split) if task.kind}
+    if kinds:
+        yield Text(f"kinds         {', '.join(sorted(kinds)[:10])}{' ...' if len(kinds) > 10 else ''}")
+
+
+def _provenance(environment: BroughtEnvironment) -> Iterator[Text]:
+    known = environment.manifest
+    apart = "apart from its code" if known.hidden_apart else "its code can make or holds them, and clients hold it"
+    yield Text(f"hidden tasks  {apart}")
+    yield Text(f"brought from  {known.reference}")
+    for part in ("code", "data", "requirements"):
+        yield Text(f"{part:<14}{known.hashes[part] or 'none'}", "dim")
+
+
+def _example(example: Mapping[str, Any]) -> Iterator[Text]:
+    yield Text(f"\na play by {example['player']}, task {example['task']}", "bold")
+    for tool in example["tools"]:
+        function = tool["function"]
+        names = ", ".join(function.get("parameters", {}).get("properties", {}))
+        yield Text(f"  tool        {function['name']}({names}): {function.get('description', '')}")
+    for message in example["messages"]:
+        yield Text(f"  {message['role']:<12}{_beginning(shown(message))}")
+    facts = "".join(f", {name} {value:g}" for name, value in example["facts"].items())
+    yield Text(f"  reward      {example['reward']:g}, {'solved' if example['success'] else 'not solved'}{facts}")
+
+
+def _beginning(text: str) -> str:
+    """Return a text as it is, its lines below each other; of a long one the beginning."""
+    beginning = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+    return safe(beginning).replace("\n", "\n" + " " * _INDENT)
+
+
+def check_lines(found: EnvironmentCheck) -> Iterator[Line]:
+    """Yield what a check without a model found."""
+    yield Text.assemble((found.environment.name, "bold"), f"   {found.environment.title}")
+    twice = {True: ", drawn twice the same", False: "", None: ""}[found.drawn_twice]
+    counts = ", ".join(f"{count} {split}" for split, count in found.tasks.items())
+    yield Text(f"tasks         {counts}; splits are disjoint{twice}")
+    if found.kinds:
+        yield Text("kinds         " + ", ".join(f"{kind}: {count}" for kind, count in sorted(found.kinds.items())[:10]))
+    if found.players:
+        rows = (
+            (each.player, f"{each.reward:.3f}", f"{each.success:.0%}", f"{each.calls:.1f}", f"{each.characters:.0f}",
+             f"{1000 * each.seconds:.1f} ms", str(each.plays))
+            for each in found.players.values()
+        )  # fmt: skip
+        columns = ("player", "reward", "solved", "answers", "characters", "own code", "plays")
+        yield _table("without a model, a play each of train and search tasks", columns, rows)
+    yield from _faults(found.faults)
+    yield from (Text.assemble(("note          ", "yellow"), remark) for remark in found.remarks)
+    if not found.faults:
+        yield Text("sound", "green")
+
+
+def _faults(found: Iterable[str]) -> Iterator[Text]:
+    return (Text.assemble(("fault         ", "red"), fault) for fault in found)
+
+
+def _alone_lines(known: MeasuredEnvironment) -> Iterator[Text]:
+    yield Text(f"measured {known.measured_at}, without a model", "bold")
+    yield from _faults(known.faults or ())
+    if known.calls_per_episode is not None and known.environment_seconds_per_episode is not None:
+        seconds = 1000 * known.environment_seconds_per_episode
+        yield Text(f"an episode    {known.calls_per_episode:.1f} answers, {seconds:.1f} ms of its own code")
+
+
+def trial_lines(known: MeasuredEnvironment) -> Iterator[Text]:
+    """Yield what was measured with a model."""
+    yield Text(f"with the model {known.model}, measured {known.measured_at}", "bold")
+    if unusual := unusual_conditions(known):
+        yield Text("holds for     jobs with " + ", ".join(f"{name} {value}" for name, value in unusual.items()))
+    if known.base_success is not None:
+        interval = rate_interval(round(known.base_success * known.base_success_n), known.base_success_n)
+        assert interval is not None
+        yield Text(
+            f"base success  {interval.mean:.2f} [{interval.low:.2f}, {interval.high:.2f}] of {known.base_success_n} "
+            "search episodes (95 % Wilson)"
+        )
+    if known.equal_groups is not None:
+        yield Text(
+            f"equal groups  {known.equal_groups:.0%} of {known.equal_groups_n} groups of {known.group_size} have one "
+            f"reward throughout, and teach nothing{_advice(known)}"
+        )
+    yield Text("an episode    " + ", ".join(_episode(known)))
+    if known.cut_short:
+        yield Text.assemble(
+            ("note          ", "yellow"),
+            f"{known.cut_short:.0%} of answers were cut at max_tokens or max_context: --set max_tokens=...",
+        )
+    if known.startup_s is not None:
+        yield Text(f"startup       {known.startup_s:.1f} s")
+
+
+def _advice(known: MeasuredEnvironment) -> str:
+    if known.equal_groups is None or known.equal_groups < 0.9 or known.base_success is None:
+        return ""
+    return ": too easy for it" if known.base_success > 0.5 else ": too hard for it, or its answers are not understood"
+
+
+def _episode(known: MeasuredEnvironment) -> Iterator[str]:
+    if known.calls_per_episode is not None:
+        yield f"{known.calls_per_episode:.1f} calls"
+    if known.prompt_tokens is not None and known.sampled_tokens is not None:
+        yield f"{known.prompt_tokens:.0f} prompt and {known.sampled_tokens:.0f} sampled tokens"
+    if known.seconds_per_episode is not None:
+        yield f"{known.seconds_per_episode:.3f} s with {known.concurrency} at once"
+    if known.seconds_per_trained_episode is not None:
+        yield f"{known.seconds_per_trained_episode:.3f} s trained"
+
+
+FAULTS = 1
+"""The exit code of a check that found some."""
+
+app = typer.Typer(no_args_is_help=True)
+Reference = Annotated[
+    str,
+    typer.Argument(
+        metavar="REF",
+        help="A name (`ajet env list`), a folder, FILE.py, module:Name, tasks.jsonl (with --reward), or an address.",
+    ),
+]
+Reward = Annotated[
+    str | None, typer.Option(help="FILE.py[:NAME], the function that judges answers to TASKS.jsonl.", metavar="FILE")
+]
+
+
+@app.callback()
+def env() -> None:
+    """Environments: what there are, what one is, how to begin one, what it is worth."""
+
+
+@app.command("list")
+def show_all(json: Json = False) -> None:
+    """List environments: built in, of installed packages, brought here, and what addresses there are.
+
+    Examples:
+
+        ajet env list
+
+        ajet env list --json
+    """
+    found = catalogue(Home.locate().for_reading())
+    if json:
+        print_json(found)
+        return
+    for part in catalogue_tables(found):
+        console().print(part)
+
+
+@app.command()
+def show(ref: Reference, reward: Reward = None, json: Json = False) -> None:
+    """Show what an environment is: its words, tasks and hashes, a play, and what was measured of it.
+
+    One that is not here yet is brought first.
+
+    Examples:
+
+        ajet env show guess
+
+        ajet env show my_shop --json
+    """
+    home = Home.locate().prepare()
+    with _noting(json) as note:
+        environment = environment_of(ref, reward, home, note)
+        packages = packages_of(environment.name, home, note)
+        plays = play_alone(environment.name, home, packages, PlayBounds(plays=1), note)
+    facts: dict[str, Any] = {
+        "environment": environment.name, "title": environment.title, "measures": environment.measures,
+        "reward_range": list(environment.reward_range), "solved_at": environment.solved_at,
+        **(shown_facts(environment.manifest) if isinstance(environment, BroughtEnvironment) else {}),
+        "example": plays.example, "faults": list(plays.faults),
+        "measured": [each.model_dump(mode="json") for each in all_measured(home, environment.name)],
+    }  # fmt: skip
+    if json:
+        print_json(facts)
+        return
+    for line in show_lines(environment, plays, all_measured(home, environment.name)):
+        console().print(line)
+
+
+@app.command()
+def init(folder: Annotated[Path, typer.Argument(help="Where to begin; made if missing.")], json: Json = False) -> None:
+    """Write a small, whole environment with a tool into FOLDER, to be changed into one's own.
+
+    Examples:
+
+        ajet env init my_shop
+
+        ajet env init my_shop --json
+    """
+    path = begin_in(folder)
+    following = f"ajet env check {shlex.quote(str(folder))}"
+    if json:
+        print_json({"wrote": str(path), "next": following})
+        return
+    console().print(f"wrote  {path}")
+    console().print(f"next   {following}")
+
+
+@app.command("remove")
+def remove_one(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Its full name, such as stock@900455175278.")],
+    json: Json = False,
+) -> None:
+    """Remove an environment that was brought; what it was brought from, and what was measured of it, stay.
+
+    Refused where a study of this installation uses it that is not concluded. Reports and proofs do not need it.
+
+    Examples:
+
+        ajet env remove stock@900455175278
+
+        ajet env remove stock@900455175278 --json
+    """
+    home = Home.locate().prepare()
+    with closing(EventLog(home.database)) as log:
+        freed = remove(name, home, log)
+    if json:
+        print_json({"removed": name, "bytes": freed})
+        return
+    console().print(f"removed  {name} ({size_of(freed)})", soft_wrap=True)
+
+
+@app.command()
+def check(
+    ref: Reference,
+    reward: Reward = None,
+    model_path: Annotated[str | None, typer.Option(help="Let the model in this folder play it too.")] = None,
+    tiny: Annotated[bool, typer.Option("--tiny", help="Let a tiny model, made on the spot, play it too.")] = False,
+    groups: Annotated[int, typer.Option(min=1, max=512, help="Search tasks the model plays 8 times each.")] = 16,
+    job: Annotated[Path | None, typer.Option(help="Play it as a study of this job would, with its model.")] = None,
+    held: Held = [],  # noqa: B006  # typer's own copy
+    plays: Annotated[int, typer.Option(min=1, max=10_000, help="Plays of each player without a model.")] = 64,
+    play_seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="What one such play may take.")] = 20.0,
+    json: Json = False,
+) -> None:
+    """Play an environment and say what it is worth: is it drawn the same twice, are rewards sound, what does it cost?
+
+    Without a model it is played by its oracle, its demonstrations, empty and random answers. With one (--tiny,
+    --model-path, --job) a real server plays search tasks, and learns for two steps. What was measured is kept for
+    studies whose job samples alike. Hidden tasks are never played. Exit codes: 0 sound; 1 faults were found; 2 it could
+    not be brought, or bad input.
+
+    Examples:
+
+        ajet env check my_shop
+
+        ajet env check my_shop --tiny --set max_tokens=64 --set max_context=512
+
+        ajet env check tasks.jsonl --reward judge.py --model-path models/mine
+
+        ajet env check my_shop --job job.json --model-path models/mine
+    """
+    trial = trial_of(job, model_path, tiny, groups, held, Home.locate().models)
+    home = Home.locate().prepare()
+    with _noting(json) as note:
+        found = check_environment(ref, reward, home, PlayBounds(plays=plays, play_s=play_seconds), note)
+    if not json:
+        for line in check_lines(found):
+            console().print(line)
+    played: MeasuredEnvironment | None = None
+    if trial is not None and not found.faults:
+        with _noting(json) as note:
+            name = found.environment.name
+            asked = trial.of(found.environment)
+            played = try_model(asked, trial.tasks(found.environment), home, packages_of(name, home, note), note)
+        keep(home, played)
+    if json:
+        print_json(_as_json(found, played))
+    elif played is not None:
+        for line in trial_lines(played):
+            console().print(line)
+    raise typer.Exit(FAULTS if found.faults else 0)
+
+
+@contextmanager
+def _noting(json: bool) -> Iterator[Note]:
+    """Yield where to say what is being done: a line that changes for a person, nothing for a script."""
+    if json or not sys.stdout.isatty():
+        yield _quiet
+        return
+    with console().status("looking") as status:
+        yield status.update
+
+
+def _quiet(_: str) -> None:
+    return
+
+
+def _as_json(found: EnvironmentCheck, played: MeasuredEnvironment | None) -> dict[str, Any]:
+    return {
+        "environment": found.environment.name, "tasks": dict(found.tasks), "kinds": dict(found.kinds),
+        "drawn_twice": found.drawn_twice, "players": [each.model_dump() for each in found.players.values()],
+        "faults": list(found.faults), "remarks": list(found.remarks),
+        "measured": found.measured.model_dump(mode="json"),
+        "with_model": played.model_dump(mode="json") if played is not None else None,
+    }  # fmt: skip

@@ -1,0 +1,247 @@
+"""Findings, recipe, planner's track record."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Annotated, Any, get_args
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from research.cli.app import Json, columns, console, print_json
+from research.cli.studies import Name, found, opened
+from research.design.known_findings import KnownFinding
+from research.design.prior_findings import Contradiction, KnownFindings, contradictions, find, known_findings
+from research.design.recipe import ConfirmedValue, Recipe, evidence, recipe_of
+from research.installation.home import Home
+from research.planners.factory import Forecaster, TrackRecord, track
+from research.text import warn
+from studies import EventLog
+from studies.records.statements import setting
+from studies.records.verdict import VerdictName
+from studies.statistics.comparison import Interval
+
+app = typer.Typer(no_args_is_help=True)
+_VERDICTS: tuple[VerdictName, ...] = get_args(VerdictName)
+
+
+@app.callback()
+def planner() -> None:
+    """Planners: how well they predict."""
+
+
+@app.command()
+def calibration(
+    planner: Annotated[str | None, typer.Option(help="Only this planner: `rules` or `llm`; all when left out.")] = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Score the predictions of all studies of this installation, by planner and model.
+
+    Brier: mean squared distance of the predicted probability of `supported` from what came of it, 0 is perfect; beside
+    it a constant forecaster's who knows how often claims are supported. Coverage: how often the predicted interval
+    held the estimate; a planner that means what it says covers as often as its level.
+
+    Examples:
+
+        ajet planner calibration
+
+        ajet planner calibration --planner llm --json
+    """
+    home = Home.locate().prepare()
+    found = track(EventLog(home.database), planner)
+    if json:
+        planners = [dataclasses.asdict(entry) for entry in found.forecasters]
+        print_json({"planners": planners, "left_out": dict(found.left_out)})
+        return
+    for line in _calibration_screen(found, planner):
+        console().print(line)
+
+
+def _calibration_screen(found: TrackRecord, planner: str | None) -> list[Table | Text]:
+    if not found.forecasters:
+        whose = f" of the planner {planner!r}" if planner else ""
+        left = f" ({_left_out(found)})" if found.left_out else ""
+        return [Text(f'no prediction{whose} has met its verdict yet{left}; begin a study with: ajet research "..."')]
+    lines: list[Table | Text] = []
+    for entry in found.forecasters:
+        lines += [Text(entry.title, "bold"), *(Text(f"  {line}") for line in _scores(entry))]
+        lines += (
+            [_bins(entry), Text("")] if entry.bins else [Text("  nothing to score yet: no verdict is valid"), Text("")]
+        )
+    if found.left_out:
+        lines.append(Text(f"not scored: {_left_out(found)}", "dim"))
+    return lines
+
+
+def _scores(entry: Forecaster) -> Iterator[str]:
+    scores = entry.scores
+    ended = ", ".join(f"{scores.verdicts[name]} {name}" for name in _VERDICTS if name in scores.verdicts)
+    yield f"{_counted(scores.predictions, 'claim')} in {_counted(entry.studies, 'study', 'studies')}: {ended}"
+    if entry.brier is not None and entry.constant is not None:
+        yield f"Brier {entry.brier:.3f}, of a constant forecaster {entry.constant:.3f}: all {entry.valid} valid"
+    if scores.brier is not None and scores.constant is not None:
+        yield f"Brier {scores.brier:.3f}, of a constant forecaster {scores.constant:.3f}: the {scores.scored} decided"
+    if scores.coverage is not None and scores.mean_level is not None:
+        held, n = _share(scores.coverage), _counted(scores.intervals, "interval")
+        yield f"predicted intervals held {held} of the estimates, at a level of {scores.mean_level:.0%}: {n}"
+
+
+def _bins(entry: Forecaster) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("  predicted", "mean", "claims", "supported (95 %)"):
+        table.add_column(name, header_style="dim", justify="left" if name.startswith(" ") else "right")
+    for held in entry.bins:
+        predicted = f"  {held.low:.0%} to {held.high:.0%}"
+        table.add_row(predicted, f"{held.predicted:.0%}", str(held.n), _share(held.supported))
+    return table
+
+
+def _share(interval: Interval) -> str:
+    return f"{interval.mean:.0%} [{interval.low:.0%}, {interval.high:.0%}]"
+
+
+def _counted(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def _left_out(found: TrackRecord) -> str:
+    return ", ".join(f"{reason}: {count}" for reason, count in sorted(found.left_out.items()))
+
+
+def recipe(name: Name = None, json: Json = False) -> None:
+    """Print the best confirmed job of a study, for `ajet swarm start --job`; its evidence goes to stderr.
+
+    It is the job under all arms with the better value of each comparison whose interval leaves zero out, on fresh
+    seeds in the environment that was asked about. Where nothing was confirmed it says so and is that job itself.
+
+    Examples:
+
+        ajet study recipe > job.json
+
+        ajet study recipe larger-group --json
+    """
+    home, _, state = found(name)
+    told = recipe_of(state, home.study(state.id))
+    if json:
+        print_json({"study": state.id, **_recipe_json(told)})
+        return
+    for line in _lines(told):
+        warn(line)
+    print_json(told.job)
+
+
+def _lines(told: Recipe) -> list[str]:
+    return [*map(_line, told.confirmed), *told.apart, *told.notes]
+
+
+def _line(value: ConfirmedValue) -> str:
+    over = ", ".join(setting(name, each) for name, each in value.over.items())
+    later = [
+        f"; {said} by all arms of round {', '.join(map(str, rounds))}"
+        for said, rounds in (("held", value.held_by), ("not held", value.not_held_by))
+        if rounds
+    ]
+    return f"{value.text} is better than {over}: {value.finding.study}, {evidence(value.finding)}{''.join(later)}"
+
+
+def _recipe_json(told: Recipe) -> dict[str, Any]:
+    return {
+        "job": dict(told.job),
+        "evidence": [
+            {
+                "fields": dict(value.fields), "better_than": dict(value.over), "held_by_rounds": list(value.held_by),
+                "not_held_by_rounds": list(value.not_held_by), **value.finding.model_dump(mode="json"),
+            }
+            for value in told.confirmed
+        ],
+        "never_confirmed_together": list(told.apart),
+        "notes": list(told.notes),
+    }  # fmt: skip
+
+
+_HEADER = ("finding", "verdict", "effect", "interval", "runs", "model", "job", "claim")
+
+
+def findings(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(help="Words that a finding has in its claim, its study, its verdict or its conditions."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List what the studies of this installation found, and what they did not: every verdict, with its conditions.
+
+    Findings on the same values that contradict one another are flagged, with the conditions in which they differ.
+
+    Examples:
+
+        ajet findings
+
+        ajet findings learning rate guess
+
+        ajet findings equivalent --json
+    """
+    home, log = opened()
+    known = known_findings(home, log)
+    shown = find(known.findings, words or ())
+    against = contradictions(shown)
+    if json:
+        print_json(_findings_json(known, shown, against))
+        return
+    for line in _findings_screen(known, shown, against, asked=bool(words)):
+        console().print(line)
+
+
+def _findings_screen(
+    known: KnownFindings, shown: tuple[KnownFinding, ...], against: tuple[Contradiction, ...], *, asked: bool
+) -> list[Text]:
+    lines = [columns(_HEADER, [_row(each) for each in shown])] if shown else [Text(_none(known, asked))]
+    lines += [Text(_told(each), "yellow") for each in against]
+    return [*lines, *(Text(f"left out  {study}: {why}", "dim") for study, why in known.left_out.items())]
+
+
+def _none(known: KnownFindings, asked: bool) -> str:
+    if asked and known.findings:
+        return f"none of {len(known.findings)} findings has all of these words"
+    return 'no study has found anything yet; begin one with: ajet research "..."'
+
+
+def _row(finding: KnownFinding) -> tuple[str, ...]:
+    where = finding.conditions
+    effect = "" if finding.estimate is None else f"{finding.estimate:+.3g}"
+    return (
+        finding.name, f"{finding.verdict}{' (exploratory)' if finding.exploratory else ''}", effect, _interval(finding),
+        f"{finding.n_control}+{finding.n_treatment}", where.model, where.job[:8], finding.doubt or finding.claim,
+    )  # fmt: skip
+
+
+def _interval(finding: KnownFinding) -> str:
+    if finding.low is None or finding.high is None:
+        return ""
+    level = "" if finding.level is None else f" {finding.level:.1%}"
+    return f"[{finding.low:.3g}, {finding.high:.3g}]{level}"
+
+
+def _told(entry: Contradiction) -> str:
+    one, other = (", ".join(each.name for each in side) for side in (entry.one, entry.other))
+    differ = "; ".join(entry.differ) or "nothing that is recorded"
+    return f"contradiction  {one} against {other}; they differ in {differ}"
+
+
+def _findings_json(
+    known: KnownFindings, shown: tuple[KnownFinding, ...], against: tuple[Contradiction, ...]
+) -> dict[str, Any]:
+    return {
+        "findings": [{"name": each.name, **each.model_dump(mode="json")} for each in shown],
+        "contradictions": [
+            {
+                "one": [each.name for each in entry.one],
+                "other": [each.name for each in entry.other],
+                "differ": list(entry.differ),
+            }
+            for entry in against
+        ],
+        "left_out": dict(known.left_out),
+    }

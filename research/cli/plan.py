@@ -1,0 +1,401 @@
+"""`ajet study plan`: what a study would be, what it could see and what it would cost, without running anything."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from research.cli.app import console, print_json
+from research.controller.evaluation import PlanningContext
+from research.controller.options import (
+    DEFAULT_BUDGET,
+    Backend,
+    Effect,
+    Env,
+    Episodes,
+    Held,
+    JobFile,
+    Judged,
+    LookCount,
+    MaxRuns,
+    ModelPath,
+    PlannerModel,
+    PlannerName,
+    Power,
+    Reward,
+    Rounds,
+    Shaped,
+    Topic,
+    TopicRequest,
+    Vary,
+    WallClock,
+    planning_by,
+)
+from research.controller.preview import PlanPreview, PowerRow, preview, run_hours
+from research.controller.session import parallel_of
+from research.design.comparison import DEFAULT_LOOKS, DEFAULT_POWER, StatisticalRequirements
+from research.design.compiler import DesignCompiler
+from research.design.noise_bank import NoiseBank
+from research.design.pricing import EVALUATION_EPISODES, make_pricing, observed_seconds
+from research.environments.catalog import every_measurement
+from research.environments.reference import records_of
+from research.errors import Declined, DesignRefused
+from research.installation.base_job import require_known
+from research.installation.home import Home
+from research.models.fetch import checks_in
+from research.planners.rules import RulesPlanner, require_readable
+from research.proposals.metric_choice import amount, plain, with_unit
+from research.text import format_seconds, warn
+from studies import EventLog
+from studies.records.alpha import Ledgers
+from studies.records.design import Budget, Hypothesis, NoisePlan
+from studies.records.procedure import EnvironmentRecord
+from studies.records.statements import metric_name, setting
+from swarm.job import Job
+
+
+def plan(
+    topic: Topic = None,
+    vary: Vary = [],  # noqa: B006  # typer's own copy
+    shape: Shaped = None,
+    held: Held = [],  # noqa: B006
+    env: Env = None,
+    reward: Reward = None,
+    job: JobFile = None,
+    model_path: ModelPath = None,
+    backend: Backend = None,
+    planner: PlannerName = "rules",
+    planner_model: PlannerModel = None,
+    budget: WallClock = DEFAULT_BUDGET,
+    max_runs: MaxRuns = None,
+    metric: Judged = [],  # noqa: B006
+    effect: Effect = None,
+    power: Power = DEFAULT_POWER,
+    looks: LookCount = DEFAULT_LOOKS,
+    rounds: Rounds = None,
+    episodes: Episodes = EVALUATION_EPISODES,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Show what a study would be, what it could see and what it would cost; nothing is run.
+
+    Its flags mean what they mean to `ajet research`. Exit code 2 where the design would be refused, with the reason and
+    what would do on the last line.
+
+    Examples:
+
+        ajet study plan "Does a larger group size make GRPO learn the guessing game faster?"
+
+        ajet study plan "learning rate 1e-3 vs 3e-3" --env arith --effect 0.05 --budget 30m
+
+        ajet study plan --vary group_size=4,16 --set steps=80 --env guess
+
+        ajet study plan --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.7
+
+        ajet study plan --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction
+
+        ajet study plan "group size 4 vs 8" --json
+    """
+    requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric, rounds)
+    request = TopicRequest.read(
+        topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path,
+        backend=backend, shape=shape, note=warn,
+    )  # fmt: skip
+    require_known((request.base or Job()).backend)
+    chosen = planning_by(request.requested, planner, planner_model, note=warn)
+    if isinstance(chosen, RulesPlanner):
+        require_readable(request.topic, request.requested, request.base, request.requirements.metric)
+    home = Home.locate().prepare()
+    context = _context(request, EventLog(home.database), home)
+    with console().status("planning") if console().is_terminal and not json else nullcontext():
+        try:
+            seen = preview(context, chosen)
+        except Declined as end:
+            _show_declined(end, json)
+            return
+    if json:
+        print_json(as_json(seen))
+    else:
+        for part in screen(seen):
+            console().print(part)
+    if seen.refused is not None:
+        raise DesignRefused(seen.refused)
+
+
+def _context(request: TopicRequest, log: EventLog, home: Home) -> PlanningContext:
+    """Return what a study of this request would be planned by on this machine."""
+    check_of, seen = checks_in(home.models), observed_seconds(log)
+    runs = parallel_of(request.base, request.requested, check_of)
+    compiler = DesignCompiler(
+        price=make_pricing(runs, seen, measured=every_measurement(home), check_of=check_of),
+        budget=Budget(wall_clock_s=request.budget_s, max_runs=request.max_runs),
+        base=request.base,
+        requirements=request.requirements,
+        ledgers=Ledgers.begin(request.requirements.rounds or 1),
+        bank=NoiseBank.of(log),
+        models=request.requested.models,
+    )
+    return PlanningContext(request.topic, compiler, lambda: request.budget_s, request.requested)
+
+
+def _show_declined(end: Declined, json: bool) -> None:
+    """Say that there is no plan, as the planner declines the topic."""
+    if json:
+        print_json({"accepted": False, "declined": {"by": end.by, "reason": end.said}})
+    else:
+        console().print(Text(f"declined  {end.message}"))
+
+
+def screen(seen: PlanPreview) -> Iterator[Text | Table]:
+    """Yield what a person reads, top to bottom."""
+    yield from _question(seen)
+    if seen.fixed:
+        yield Text(f"job  {', '.join(setting(name, value) for name, value in seen.fixed.items())}")
+    for note in dict.fromkeys(seen.notes):
+        yield Text(f"assumed  {note}")
+    for clause in seen.unequal:
+        yield Text(f"unequal  the arms differ in {clause}", "yellow")
+    for sentence in seen.unusual:
+        yield Text(f"unusual  {sentence}", "yellow")
+    for hypothesis in seen.hypotheses:
+        yield from _hypothesis(hypothesis)
+    for known in records_of([seen.environment]):
+        yield from _environment(known)
+    yield from _metric(seen)
+    yield Text(f"arms  {' vs '.join(seen.arms)}{_searched(seen)}")
+    yield from _design(seen)
+    yield Text(f"noise  {_noise(seen)}")
+    if seen.curve:
+        yield Text(
+            f"\nWhat seeds see of a difference of {_effect(seen)}, with power {seen.requirements.power:g} promised:"
+        )
+        yield _curve(seen)
+    yield from _rounds(seen)
+    yield Text("\nWhat it costs at the worst:" if seen.design else "\nWhat would be needed:")
+    yield _stages(seen)
+    for line in _expected(seen):
+        yield Text(line)
+    yield Text(f"priced  by {seen.basis}")
+
+
+def _first(plan: NoisePlan) -> str:
+    alike = f"{len(plan.seeds)} A/A runs: one job, another seed each" if plan.seeds else ""
+    still = "one training with a learning rate of 0, which must change nothing" if plan.plumbing is not None else ""
+    return "; ".join(filter(None, (still, alike)))
+
+
+def _question(seen: PlanPreview) -> Iterator[Text]:
+    yield Text.assemble(("asked  ", "dim"), (seen.topic, "italic"))
+    for sentence in seen.tested:
+        yield Text.assemble(("tested  ", "dim"), sentence)
+    for text in seen.not_tested:
+        yield Text.assemble(("not tested  ", "yellow"), text)
+
+
+def _metric(seen: PlanPreview) -> Iterator[Text]:
+    """Say what runs are judged by, in which unit, by what schedule, and how to ask for another."""
+    metric, asked = seen.metric, seen.requirements.metric
+    better = "higher" if metric.higher_is_better else "lower"
+    yield Text(f"metric  {metric_name(metric)}: {metric.meaning}; {better} is better")
+    if asked is not None and asked.words:
+        yield Text(f"  chosen  for {asked.words!r}, as --metric {asked.text}; another by --metric (`ajet metric list`)")
+    if metric.unit:
+        yield Text(f"  range  {plain(metric, metric.worst)} to {plain(metric, metric.best)} {metric.unit}")
+    yield Text(f"  effect  {with_unit(metric, seen.effect)} is the smallest that matters; another by --effect")
+    if metric.schedule is not None:
+        yield Text(
+            f"  schedule  {metric.schedule.episodes} hidden episodes about every {metric.schedule.every} training "
+            "episodes, in all arms alike"
+        )
+
+
+def _effect(seen: PlanPreview) -> str:
+    return with_unit(seen.metric, seen.effect)
+
+
+def _environment(known: EnvironmentRecord) -> Iterator[Text]:
+    tasks = ", ".join(f"{count} {split}" for split, count in known.tasks.items())
+    yield Text(f"environment  {known.name}: {known.title}; {tasks} tasks")
+    if not known.hidden_apart:
+        yield Text("  clients hold code that makes the hidden tasks by itself, or files that hold them", "yellow")
+
+
+def _hypothesis(entry: Hypothesis) -> Iterator[Text]:
+    said = entry.prediction
+    yield Text(f"hypothesis {entry.id}  {entry.statement}")
+    yield Text(
+        f"  predicted {said.low:+g} to {said.high:+g} ({said.level:.0%}), supported with {said.probability:.0%}"
+        + (f"; given up when {entry.kill_if}" if entry.kill_if else "")
+    )
+    for fear in entry.confounds:
+        yield Text(f"  feared  {fear}")
+
+
+def _searched(seen: PlanPreview) -> str:
+    if seen.design is None:
+        return "" if seen.hypotheses else " vs the best candidates of a screen"
+    if seen.design.screen is None:
+        return ""
+    found = seen.design.screen
+    knobs = ", ".join(knob.field for knob in found.knobs)
+    best = "the best one" if found.confirmed == 1 else f"the best {found.confirmed}"
+    return f" vs {best} of {found.candidates} candidates over {knobs}"
+
+
+def _design(seen: PlanPreview) -> Iterator[Text]:
+    if seen.design is None:
+        if seen.first is not None:
+            yield Text(f"first  {_first(seen.first)}; the design follows")
+        return
+    looks = ", ".join(f"{look.seeds} seeds (level {look.alpha:.2g})" for look in seen.design.looks)
+    test = {
+        "common": "t, one variance of all arms", "paired": "paired t", "welch": "Welch's t",
+        "boschloo": "Boschloo's exact test of two rates", "contrast": "Welch's t of a contrast of all arms",
+    }  # fmt: skip
+    also = _SEVERAL[seen.design.multiplicity]
+    yield Text(f"seeds  {len(seen.design.seeds)} of each arm; looked at after {looks}")
+    if seen.design.test == "contrast":
+        times = sum(weight * weight for weight in seen.design.hypotheses[0].weights) / 2
+        yield Text(
+            f"arms  {len(seen.design.arms)}, of which the one claim has {times:.2g} times a difference's variance"
+        )
+    yield Text(f"test  {test[seen.design.test]}{also}; no difference where it is surely inside ±{_effect(seen)}")
+
+
+_SEVERAL = {
+    "none": "", "dunnett_bh": ", Dunnett and Benjamini-Hochberg", "dunnett_bonferroni": ", Dunnett; variables share it",
+}  # fmt: skip
+
+
+def _rounds(seen: PlanPreview) -> Iterator[Text | Table]:
+    """Say what further rounds could still see; nothing for a study of one."""
+    if not seen.rounds:
+        return
+    yield Text(
+        f"\nUp to {len(seen.rounds)} rounds, each a question on what the last one found. Any false difference in all "
+        "of them together has a probability of 5 % at most, and so has any false equivalence; a round that ends in a "
+        "claim hands its level on."
+    )
+    table = Table(box=None, pad_edge=False)
+    for column in ("round", "level", "of no difference", f"sees, power {seen.requirements.power:g}", "power 0.5"):
+        table.add_column(column, header_style="dim", justify="right", no_wrap=True)
+    for row in seen.rounds:
+        levels = (f"{row.difference:.2%}", f"{row.equivalence:.2%}")
+        table.add_row(str(row.number), *levels, *(_smallest(seen, effect) for effect in (row.sees, row.at_half)))
+    yield table
+
+
+def _smallest(seen: PlanPreview, effect: float | None) -> str:
+    return "none" if effect is None else with_unit(seen.metric, effect)
+
+
+def _noise(seen: PlanPreview) -> str:
+    if seen.noise is None:
+        return seen.unknown or "unknown"
+    part = seen.noise.evaluation_sd
+    evaluation = f", of which evaluation {amount(seen.metric, part)}" if part is not None else ""
+    sd = amount(seen.metric, seen.noise.sd)
+    return f"sd {sd} between seeds{evaluation}; {seen.noise.df} degrees of freedom: {seen.noise.basis}"
+
+
+def _curve(seen: PlanPreview) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("seeds", "power", "", "sees", "runs", "time", "run-hours", " "):
+        table.add_column(column, header_style="dim", justify="right" if column.strip() else "left", no_wrap=True)
+    chosen = len(seen.design.seeds) if seen.design else None
+    for row in seen.curve:
+        mark = "the design" if row.seeds == chosen else "" if row.affordable else "not affordable"
+        style = "bold" if row.seeds == chosen else "" if row.power >= seen.requirements.power else "dim"
+        table.add_row(
+            str(row.seeds), f"{row.power:.0%}", "█" * round(20 * row.power), _difference(seen, row), str(row.runs),
+            format_seconds(row.seconds), f"{row.run_hours:.2f}", mark, style=style,
+        )  # fmt: skip
+    return table
+
+
+def _difference(seen: PlanPreview, row: PowerRow) -> str:
+    return "nothing" if row.detectable is None else amount(seen.metric, row.detectable)
+
+
+def _stages(seen: PlanPreview) -> Table:
+    table = Table(box=None, pad_edge=False)
+    for column in ("stage", "runs", "a run", "run-hours"):
+        table.add_column(column, header_style="dim", justify="left" if column == "stage" else "right", no_wrap=True)
+    for stage in seen.stages:
+        hours = f"{run_hours([stage]):.2f}"
+        table.add_row(stage.name, str(stage.runs), format_seconds(stage.seconds_per_run), hours)
+    table.add_row("in all", str(sum(stage.runs for stage in seen.stages)), "", f"{run_hours(seen.stages):.2f}")
+    return table
+
+
+def _expected(seen: PlanPreview) -> Iterator[str]:
+    yield f"time  {format_seconds(seen.total_s)} at the worst; {seen.budget}"
+    for entry in seen.expected:
+        if seen.design is not None and len(seen.design.looks) > 1:
+            name = (
+                "without a difference"
+                if not entry.effect
+                else f"with a difference of {with_unit(seen.metric, entry.effect)}"
+            )
+            yield f"      about {format_seconds(entry.seconds)} and {entry.runs:.0f} runs {name}, as looks may end it"
+
+
+_THROWN_AWAY: Any = {"seeds": True, "screen": {"seed"}, "replication": {"seeds"}}
+"""Seeds that a plan's design was compiled with: a study draws its own."""
+
+
+def as_json(seen: PlanPreview) -> dict[str, Any]:
+    """Return the preview as JSON values."""
+    return {
+        "asked": seen.topic,
+        "tested": list(seen.tested),
+        "not_tested": list(seen.not_tested),
+        "unequal": list(seen.unequal),
+        "unusual": list(seen.unusual),
+        "accepted": seen.refused is None,
+        "refused": seen.refused,
+        "job": dict(seen.fixed),
+        "assumed": list(seen.notes),
+        "hypotheses": [entry.model_dump(mode="json") for entry in seen.hypotheses],
+        "environment": seen.environment,
+        "brought": [known.model_dump(mode="json") for known in records_of([seen.environment])],
+        "arms": list(seen.arms),
+        "metric": seen.metric.model_dump(mode="json"),
+        "metric_chosen_for": seen.requirements.metric.words if seen.requirements.metric else "",
+        "smallest_effect": seen.effect,
+        "promised_power": seen.requirements.power,
+        "noise": seen.noise.model_dump(mode="json") if seen.noise else None,
+        "no_noise_because": seen.unknown,
+        "noise_runs_first": len(seen.first.seeds) if seen.first else 0,
+        "plumbing_run_first": seen.first is not None and seen.first.plumbing is not None,
+        "design": seen.design.model_dump(mode="json", exclude=_THROWN_AWAY) if seen.design else None,
+        "seeds": len(seen.design.seeds) if seen.design else None,
+        "power_curve": [
+            {
+                "seeds": row.seeds, "power": row.power, "detectable": row.detectable, "runs": row.runs,
+                "seconds": row.seconds, "run_hours": row.run_hours, "affordable": row.affordable,
+            }
+            for row in seen.curve
+        ],
+        "rounds": [
+            {
+                "round": row.number, "level": row.difference, "level_of_no_difference": row.equivalence,
+                "detectable": row.sees, "detectable_at_half": row.at_half,
+            }
+            for row in seen.rounds
+        ],
+        "stages": [
+            {"name": stage.name, "runs": stage.runs, "seconds_per_run": stage.seconds_per_run,
+             "run_hours": run_hours([stage])}
+            for stage in seen.stages
+        ],
+        "total_s": seen.total_s,
+        "priced_by": seen.basis,
+        "expected": [
+            {"effect": entry.effect, "runs": entry.runs, "seconds": entry.seconds} for entry in seen.expected
+        ],
+    }  # fmt: skip

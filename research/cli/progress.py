@@ -1,0 +1,265 @@
+"""The study as it runs, on a terminal: stages, runs, success, time and budget left.
+
+On a terminal it is a live screen; elsewhere (a pipe, a log file) it is one line per change. What it shows is
+read from the study's state and the attempts' progress files; it decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from research.cli.studies import asking, opening, paused
+from research.controller.progress import NONE_DOUBTED, hidden_success, progress_lines, progress_of, verdict_key
+from research.scheduler.budget import GIVEN_UP
+from research.scheduler.required_runs import budget_amended
+from research.scheduler.steps import SHRINK_RULE
+from research.text import format_seconds
+from studies import RunState, StudyState
+from studies.records.verdict import Verdict
+
+Progress = Mapping[str, Any]
+ReadProgress = Callable[[RunState], Progress]
+
+_STYLES = {"planned": "dim", "running": "bold cyan", "ended": "yellow", "collected": "green", "invalid": "red"}
+
+
+def stages(state: StudyState) -> tuple[str, ...]:
+    """Return the stages that this study goes through, as far as is known."""
+    noise = ("noise",) if state.noise_plan is not None else ()
+    screened = state.locked_design is not None and state.locked_design.screen is not None
+    return ("plan", *noise, "lock", *(("screen",) if screened else ()), "train", "judge", "report")
+
+
+def stage(state: StudyState) -> str:
+    """Return the stage a study is in: one of `stages`, or done."""
+    if state.report is not None:
+        return "done"
+    if state.design is None:
+        noisy = state.noise_plan is not None and not _over(state.runs_in("noise"))
+        return "noise" if noisy else "lock" if state.hypotheses else "plan"
+    if "screen" in stages(state) and state.selection is None:
+        return "screen"
+    if state.status in ("judged", "concluded"):
+        return "report"
+    return "judge" if _over(state.runs_in("confirm")) else "train"
+
+
+def _over(runs: Sequence[RunState]) -> bool:
+    return bool(runs) and all(run.status in ("collected", "invalid") for run in runs)
+
+
+class LiveScreen:
+    """A live screen for a terminal; use as a context manager and feed `observe`."""
+
+    def __init__(
+        self,
+        console: Console,
+        budget_left: Callable[[StudyState], float],
+        read: ReadProgress,
+        doubts: Mapping[str, str] = NONE_DOUBTED,
+    ) -> None:
+        """`doubts` says by its key in the progress lines why a verdict does not follow, which is not shown then."""
+        self._doubts = doubts
+        self._budget_left = budget_left
+        self._read = read
+        self._live = Live(console=console, refresh_per_second=4, transient=False)
+        self._last_draw = 0.0
+        self._state: StudyState | None = None
+
+    def __enter__(self) -> LiveScreen:
+        self._live.__enter__()
+        return self
+
+    def __exit__(self, *exc: Any) -> None:
+        self._live.__exit__(*exc)
+
+    def observe(self, state: StudyState) -> None:
+        """Redraw, at most twice a second."""
+        self._state = state
+        now = time.monotonic()
+        if now - self._last_draw >= 0.5 or stage(state) == "done":
+            self._last_draw = now
+            self._live.update(_Wrapped(self._screen(state)))
+
+    def note(self, line: str) -> None:
+        """Show a line under the screen until the next redraw."""
+        under = () if self._state is None else (self._screen(self._state),)
+        self._live.update(_Wrapped(Group(*under, Text(line, "cyan"))))
+
+    def hold(self) -> None:
+        """Leave the screen as it stands, so that others may write under it."""
+        self._live.stop()
+
+    def go_on(self) -> None:
+        """Show a screen again, under what was written."""
+        self._live.start()
+
+    def _screen(self, state: StudyState) -> Group:
+        return screen(state, self._budget_left(state), self._read, self._doubts)
+
+
+class _Wrapped:
+    """A screen whose long lines go on in the next one, also on a console that leaves wrapping to the terminal.
+
+    A live screen counts its lines to draw over them, so what a console does not wrap it cuts.
+    """
+
+    def __init__(self, what: RenderableType) -> None:
+        self._what = what
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield from console.render(self._what, options.update(no_wrap=False, overflow="fold"))
+
+
+class LineLog:
+    """One line per change, for output that is no terminal."""
+
+    def __init__(
+        self,
+        write: Callable[[str], None],
+        budget_left: Callable[[StudyState], float],
+        doubts: Mapping[str, str] = NONE_DOUBTED,
+    ) -> None:
+        """`doubts` says by its key in the progress lines why a verdict does not follow, which is not told then."""
+        self._write = write
+        self._doubts = doubts
+        self._budget_left = budget_left
+        self._seen: set[str] = set()
+        self._paused = False
+
+    def observe(self, state: StudyState) -> None:
+        """Write what has not been written before."""
+        for key, line in progress_lines(state, self._doubts):
+            if key not in self._seen:
+                self._seen.add(key)
+                self._write(f"[{format_seconds(self._budget_left(state))} left] {line}")
+        if self._paused != (now := state.status == "paused"):
+            self._paused = now
+            self._write(paused(state) if now else f"study {state.id} is paused no more")
+
+    def note(self, line: str) -> None:
+        """Write a line that has not been written before."""
+        if line not in self._seen:
+            self._seen.add(line)
+            self._write(line)
+
+
+def screen(
+    state: StudyState, budget_left_s: float, read: ReadProgress, doubts: Mapping[str, str] = NONE_DOUBTED
+) -> Group:
+    """Return the whole screen for a state."""
+    head = Text.assemble(("study ", "dim"), (state.id, "bold"))
+    lines = (head, *opening(state), *_before(state, doubts), _stage_line(state), _spent_line(state, budget_left_s))
+    below = (*_standing(state, doubts), *_given_up(state), *_paused(state), *_asking(state))
+    return Group(*lines, _run_table(state, read), *below)
+
+
+def _before(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
+    """Return a line for what came out of each round that is over, and one for the round that this is."""
+    if state.most_rounds == 1:
+        return []
+    over = [
+        Text(f"round {each.round}  {verdict.hypothesis}: {_said(verdict, doubts)}", "dim")
+        for each in state.rounds_before
+        for verdict in each.verdicts
+    ]
+    return [*over, Text(f"round {state.round} of at most {state.most_rounds}", "bold")]
+
+
+def _stage_line(state: StudyState) -> Text:
+    now = stage(state)
+    line = Text()
+    names = stages(state)
+    for name in names:
+        done = now == "done" or names.index(name) < names.index(now)
+        line.append(
+            ("✓ " if done else "▸ " if name == now else "· ") + name + "   ",
+            "green" if done else "bold cyan" if name == now else "dim",
+        )
+    return line
+
+
+def _spent_line(state: StudyState, budget_left_s: float) -> Text:
+    spent, left = format_seconds(state.budget_s - budget_left_s), format_seconds(budget_left_s)
+    return Text(f"{progress_of(state)}; {spent} spent, {left} of the budget left", "dim")
+
+
+def _standing(state: StudyState, doubts: Mapping[str, str]) -> list[Text]:
+    """Return a line for each verdict so far, where the data are looked at more than once."""
+    looks = len(state.design.looks) if state.design else 0
+    if looks < 2:
+        return []
+    return [Text(f"{v.hypothesis}  look {v.look} of {looks}: {_said(v, doubts)}", "dim") for v in state.verdicts]
+
+
+def _said(verdict: Verdict, doubts: Mapping[str, str]) -> str:
+    doubt = doubts.get(verdict_key(verdict))
+    return f"{verdict.verdict}. {verdict.reason}" if doubt is None else f"does not follow: {doubt}"
+
+
+def _given_up(state: StudyState) -> list[Text]:
+    """Return a line for each thing that is given up so that the confirmation is kept within the budget.
+
+    What was foreseen before the budget was amended stands no more; a screen that was cut stays cut.
+    """
+    amended = budget_amended(state)
+    given_up = (d for d in state.decisions if d.rule == SHRINK_RULE and (d.seq > amended or d.action not in GIVEN_UP))
+    return [Text(f"{d.action}: {d.reason}", "yellow") for d in given_up]
+
+
+def _paused(state: StudyState) -> list[Text]:
+    return [Text(paused(state), "yellow")] if state.status == "paused" else []
+
+
+def _asking(state: StudyState) -> list[Text]:
+    return [] if state.open_question is None else [asking(state)]
+
+
+def _run_table(state: StudyState, read: ReadProgress) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for name in ("run", "arm", "seed", "status", "progress", "train", "hidden"):
+        # Where a terminal is narrow the bar and the arm's name give way, and no number does.
+        gives_way, most = name in ("arm", "progress"), 24 if name == "progress" else None
+        table.add_column(name, header_style="dim", no_wrap=not gives_way, max_width=most)
+    for run in state.runs.values():
+        table.add_row(*_run_row(run, read(run) if run.active is not None else {}))
+    return table
+
+
+def _run_row(run: RunState, progress: Progress) -> tuple[Any, ...]:
+    tries = f" (try {len(run.attempts)})" if len(run.attempts) > 1 else ""
+    what = str(progress.get("stage", run.status)) if run.active is not None else run.status
+    status = Text(what + tries, _STYLES[run.status])
+    return (
+        run.run_id[:8],
+        Text(run.spec.arm, no_wrap=True, overflow="ellipsis"),
+        str(run.spec.seed),
+        status,
+        _bar(run, progress),
+        _train(progress),
+        _hidden(run, progress),
+    )
+
+
+def _bar(run: RunState, progress: Progress) -> Any:
+    steps = int(progress.get("steps") or run.spec.job["steps"])
+    done = steps if run.status == "collected" else int(progress.get("step") or 0)
+    return ProgressBar(total=steps, completed=done)
+
+
+def _train(progress: Progress) -> str:
+    value = progress.get("train_success")
+    return "" if value is None else f"{value:.2f}"
+
+
+def _hidden(run: RunState, progress: Progress) -> str:
+    value = progress.get("hidden_success")
+    return hidden_success(run) or ("" if value is None else f"{value:.2f}")

@@ -1,0 +1,224 @@
+"""Report, verify, export."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from research.cli.app import Json, console, print_json
+from research.cli.studies import Name, found, report_paths
+from research.controller.session import require_files
+from research.errors import BadHead, NoReport
+from research.installation.home import Home
+from research.installation.studies import find_study
+from research.text import warn
+from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
+from studies.log.fold import WORKED
+from studies.proof import Discrepancy, Proof
+from studies.proof import export as export_study
+from studies.proof import verify as verify_study
+from studies.proof.export import exported, is_export
+from studies.proof.reports import before_report
+from studies.report import build_report, draw_metric
+from studies.report.build import written
+
+DRIFTED: Final = 1
+"""Exit code of a study that is not what it says."""
+_HEAD = re.compile(r"[0-9a-fA-F]{8,64}")
+_PLURALS = {"page": "pages of the report"}
+
+
+def verify(
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Study id or its beginning, or the folder of an export; the newest study when left out."),
+    ] = None,
+    head: Annotated[
+        str | None,
+        typer.Option(metavar="HASH", help="The head hash a study ended with, or its first digits (8 to 64)."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Compute every number, hash, lock, level and verdict of a study again from its files and its log.
+
+    Each thing that is not what it must be is named. Nothing is written, so a read-only disk will do. A change is found
+    unless it was carried through all that follows from it; `--head` finds a log that was cut off or written anew.
+
+    Exit codes: 0 it holds; 1 it does not; 2 bad input.
+
+    Examples:
+
+        ajet study verify
+
+        ajet study verify larger-group --head 3f9a1c5502de
+
+        ajet study verify studies/gallery/learning-rate-in-guess --json
+    """
+    if head is not None and not _HEAD.fullmatch(head):
+        raise BadHead(f"expected 8 to 64 hexadecimal digits of a head hash; found {head[:80]!r}")
+    study, rows, folder, known = _stored(name)
+    proof = verify_study(study, rows, folder, head=head, known=known)
+    if json:
+        print_json(_as_json(proof))
+    else:
+        _say(proof)
+    if not proof.holds:
+        raise typer.Exit(DRIFTED)
+
+
+def export(
+    name: Annotated[str, typer.Argument(help="Study id or its beginning.")],
+    to: Annotated[
+        Path | None, typer.Argument(help="A folder that is not there yet; the study's id when left out.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Export a study to a folder that verifies elsewhere: its log, lock, runs' files, report and figures.
+
+    A study that does not verify is not exported. No secret is in a study's log or files, but the command that was typed
+    and people's notes are.
+
+    Exit codes: 0 exported; 1 the study does not verify; 2 bad input.
+
+    Examples:
+
+        ajet study export larger-group
+
+        ajet study export larger-group studies/gallery/larger-group
+    """
+    study, rows, folder, _ = _of_home(name)
+    to = to or Path(study)
+    proof = verify_study(study, rows, folder)
+    if not proof.holds:
+        _say(proof)
+        warn(f"study {study} does not verify; nothing was exported")
+        raise typer.Exit(DRIFTED)
+    names = export_study(study, rows, folder, to)
+    if json:
+        print_json({"study": study, "folder": str(to), "files": list(names), "head": proof.head})
+        return
+    console().print(f"exported {len(names)} files to {to}")
+    console().print(f"head  {proof.head}  (verify it with: ajet study verify {to} --head {proof.head[:16]})")
+    if places := _places(to, names):
+        warn(f"the log names folders of this machine, {places[0]} among them; it is exported whole")
+
+
+Stored = tuple[str, list[dict[str, Any]], Path, list[Discrepancy]]
+"""A study, its stored events, the folder of its files, and what was found broken in reading them."""
+
+
+def _stored(name: str | None) -> Stored:
+    if name is not None and (folder := Path(name)).is_dir() and (is_export(folder) or "/" in name or name == "."):
+        study, rows, broken = exported(folder)
+        return study, rows, folder, broken
+    return _of_home(name)
+
+
+def _of_home(name: str | None) -> Stored:
+    home = Home.locate().for_reading()
+    log = EventLog(home.database)
+    study = find_study(log, name)
+    require_files(home, log, study)
+    return study, log.stored(study), home.study(study), []
+
+
+def _places(folder: Path, names: tuple[str, ...]) -> list[str]:
+    """Return which of this machine's folders the exported files name: the installation's, and its owner's home."""
+    own = {str(Home.locate().path), str(Path.home())} - {"/"}
+    texts = [(folder / name).read_text(encoding="utf-8", errors="replace") for name in names]
+    return sorted(place for place in own if any(place in text for text in texts))
+
+
+def _say(proof: Proof) -> None:
+    out = console()
+    for drift in proof.drifts:
+        out.print(f"drift  {drift}")
+    counted = ", ".join(f"{n} {_counted(what, n)}" for what, n in proof.held.items())
+    out.print(f"{'held' if proof.holds else 'held otherwise'}  {counted or 'nothing'}")
+    for sentence in proof.told:
+        out.print(f"note  {sentence}")
+    out.print(f"study {proof.study} {'verifies' if proof.holds else 'does not verify'}")
+    out.print(f"head  {proof.head}")
+
+
+def _counted(what: str, n: int) -> str:
+    return what if n == 1 else _PLURALS.get(what, f"{what}s")
+
+
+def _as_json(proof: Proof) -> dict[str, Any]:
+    return {
+        "study": proof.study, "holds": proof.holds, "head": proof.head,
+        "drifts": [{"place": drift.place, "difference": drift.difference} for drift in proof.drifts],
+        "held": dict(proof.held), "notes": list(proof.told),
+    }  # fmt: skip
+
+
+def report(
+    name: Name = None,
+    build: Annotated[bool, typer.Option("--build", help="Build it again.")] = False,
+    plot: Annotated[
+        list[str] | None,
+        typer.Option(help="Draw this logged metric of every run, such as actor/entropy; give it again for another."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Say where a study's report is; with --build, make it again from the log and the hashed files.
+
+    A page that was changed by hand is kept under another name. Whether a report holds says `ajet study verify`.
+
+    With --plot METRIC, draw any metric that was logged instead, as SVG and PNG in the study's folder `plots`.
+
+    Examples:
+
+        ajet study report
+
+        ajet study report larger-group --build --json
+
+        ajet study report --plot actor/entropy --plot actor/ppo_kl
+    """
+    home, log, state = found(name)
+    folder = home.study(state.id)
+    require_files(home, log, state.id)
+    if plot:
+        _plotted(state, folder, plot, json)
+        return
+    paths = _built(log, state, folder) if build else report_paths(state, folder)
+    if paths is None:
+        raise NoReport(f"study {state.id} has no report yet (it is {state.status}); `ajet study resume` finishes it")
+    if missing := [path for path in paths.values() if not Path(path).exists()]:
+        raise NoReport(f"expected the report at {missing[0]}; it is gone; `ajet study report {state.id} --build`")
+    if json:
+        print_json({"study": state.id, **paths})
+    else:
+        console().print("\n".join(paths.values()))
+
+
+def _plotted(state: StudyState, folder: Path, metrics: list[str], json: bool) -> None:
+    """Draw metrics and say where the pictures are."""
+    drawn = {metric: [str(path) for path in draw_metric(state, folder, metric)] for metric in metrics}
+    if json:
+        print_json({"study": state.id, "plots": drawn})
+    else:
+        console().print("\n".join(path for paths in drawn.values() for path in paths))
+
+
+def _built(log: EventLog, state: StudyState, folder: Path) -> dict[str, str]:
+    """Build the report of all that happened before a report did, and have the log know it unless it does already."""
+    record = StudyLog(log, state.id)
+    while True:
+        state = record.state()
+        shown = fold(before_report(log.read(state.id)[: state.event_count]))
+        made = build_report(replace(shown, newest_report=state.newest_report), folder)
+        for line in made.said():
+            warn(line)
+        payload = made.payload(folder)
+        try:
+            if written(state.newest_report) != written(payload):
+                record.append(EventType.REPORT_BUILT, {**payload, WORKED: 0.0}, actor="user")
+        except HeadMoved:
+            continue
+        return {"markdown": str(made.markdown), "html": str(made.html)}

@@ -1,0 +1,413 @@
+"""`ajet research`: create, run, say how it ended.
+
+The question for approval in the terminal of the controller itself, asked and read there while the study goes on.
+
+While a question is open the live screen stands still and the question stands under it. What is typed is looked for
+between two ticks, a whole line at a time; what was typed before the question was shown is thrown away, and so is what
+is neither yes nor no. An answer from elsewhere takes the question away.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from research.cli.app import console, print_json
+from research.cli.progress import LineLog, LiveScreen, Progress
+from research.cli.studies import asking, ending, summary
+from research.controller.controller import Observer, budget_left
+from research.controller.interventions import answer
+from research.controller.options import (
+    DEFAULT_BUDGET,
+    Approve,
+    Backend,
+    Detach,
+    Effect,
+    Env,
+    Episodes,
+    Held,
+    JobFile,
+    Judged,
+    LookCount,
+    MaxRuns,
+    ModelPath,
+    OtherServer,
+    PlannerModel,
+    PlannerName,
+    Power,
+    Record,
+    Replay,
+    Reward,
+    Rounds,
+    Sandbox,
+    Shaped,
+    Topic,
+    TopicRequest,
+    Vary,
+    WallClock,
+    begin_study,
+    mirror_of,
+    planner_of,
+)
+from research.controller.progress import verdict_key
+from research.controller.session import Session, StudyRequest, controlling, new_study_id
+from research.controller.wandb import NO_MIRROR, wandb_login
+from research.design.comparison import DEFAULT_LOOKS, DEFAULT_POWER, StatisticalRequirements
+from research.design.pricing import EVALUATION_EPISODES
+from research.environments.reference import requirements_of
+from research.errors import BadApproval, BadParameters
+from research.files import unless_full
+from research.installation.base_job import far_off
+from research.installation.home import Home
+from research.installation.tiny_model import Note
+from research.isolation.mode import UNISOLATED, Isolation, choose
+from research.orchestration import PrefectView
+from research.orchestration.deployment import Giving, worker_of
+from research.planners.protocol import Planner
+from research.runs.files import AttemptFolder, read_progress
+from research.scheduler.approvals import ApprovalMode, approval_mode
+from research.scheduler.required_runs import stopped_by_budget
+from research.text import bare, warn
+from studies import EventLog, RunState, StudyLog, StudyState, fold
+from studies.log.locks import ControllerLease
+from studies.log.study import AskedApproval
+from studies.proof import doubt
+from swarm.job import Job
+
+_HOW = "type yes or no, with a note after it if you like (no: too dear), and Enter"
+_WORDS = {"y": True, "yes": True, "approve": True, "n": False, "no": False, "deny": False}
+
+
+def prompting(observer: Observer, record: StudyLog, console: Console) -> Observer:
+    """Return an observer that asks for approval too, where a person sits at the terminal; else the one it is given."""
+    if isinstance(observer, LiveScreen) and sys.stdin.isatty():
+        return ApprovalPrompt(observer, record, console, sys.stdin.fileno())
+    return observer
+
+
+def read_answer(line: str) -> tuple[bool, str] | None:
+    """Return whether a line says yes, and the note in it; None where it says neither yes nor no."""
+    word, _, note = line.strip().partition(" ")
+    granted = _WORDS.get(word.rstrip(":,.;!").lower())
+    return None if granted is None else (granted, note.strip())
+
+
+class ApprovalPrompt:
+    """Shows a study on a live screen, and asks under it; `descriptor` is the terminal's."""
+
+    def __init__(self, screen: LiveScreen, record: StudyLog, console: Console, descriptor: int) -> None:
+        self._screen = screen
+        self._record = record
+        self._console = console
+        self._descriptor = descriptor
+        self._asked: AskedApproval | None = None
+
+    def observe(self, state: StudyState) -> None:
+        """Show the study; ask what it asks, and take an answer that was typed."""
+        asked = state.open_question if state.stopped_reason is None else None
+        if asked is None:
+            self._take_away(state)
+            self._screen.observe(state)
+        elif self._asked is None or self._asked.digest != asked.digest:
+            self._ask(state, asked)
+        elif (line := typed_line(self._descriptor)) is not None:
+            self._read(line, asked)
+
+    def note(self, line: str) -> None:
+        """Show a line on what a long step is doing."""
+        self._screen.note(line) if self._asked is None else self._console.print(line)
+
+    def _ask(self, state: StudyState, asked: AskedApproval) -> None:
+        self._screen.observe(state)
+        self._screen.hold()
+        with suppress(termios.error):
+            termios.tcflush(self._descriptor, termios.TCIFLUSH)
+        self._console.print(asking(state))
+        self._console.print(_HOW)
+        self._asked = asked
+
+    def _read(self, line: str, asked: AskedApproval) -> None:
+        said = read_answer(line)
+        if said is None:
+            self._console.print(_HOW)
+            return
+        granted, note = said
+        try:
+            answer(self._record, asked.digest, "terminal", note, granted=granted)
+        except BadApproval as error:
+            self._console.print(error.message)
+
+    def _take_away(self, state: StudyState) -> None:
+        """Say how the question that was asked ended, if it did, and go on with the screen."""
+        if self._asked is None:
+            return
+        ended = [entry for entry in state.approvals if entry.asked.digest == self._asked.digest]
+        if ended:
+            self._console.print(ended[0].said())
+        elif state.open_question is None:
+            self._console.print("the question is not asked any more")
+        self._asked = None
+        if state.stopped_reason is None:
+            self._screen.go_on()
+
+
+def typed_line(descriptor: int) -> str | None:
+    """Return a line that was typed at a terminal; None while there is none, or where it listens to another process."""
+    with suppress(OSError):
+        if os.tcgetpgrp(descriptor) == os.getpgrp() and select.select([descriptor], [], [], 0)[0]:
+            return os.read(descriptor, 4096).decode(errors="replace")
+    return None
+
+
+BUDGET_ENDED = 3
+INTERRUPTED = 130
+
+
+def conduct(
+    home: Home,
+    log: EventLog,
+    study: str,
+    planner: Planner,
+    *,
+    lease: ControllerLease,
+    isolation: Isolation = UNISOLATED,
+    prefect: bool,
+    json: bool,
+) -> None:
+    """Drive a study to its end, showing its progress; raise typer.Exit unless it was concluded."""
+    say = warn if json else console().print
+    begun = fold(log.read(study))
+    view = PrefectView(home, begun, say, warn) if prefect else None
+    mirror = mirror_of(home, begun, say, warn)
+    session = Session(home, log, study, planner, isolation, lease.check, mirror or NO_MIRROR)
+    try:
+        with view or nullcontext(), mirror or nullcontext():
+            with _spinner("planning", json):
+                planned = session.plan()
+            for odd in dict.fromkeys(filter(None, map(far_off, _jobs_of(planned)))):
+                warn(odd)
+            observer, shown = watching(home, planned, json=json)
+            observer = prompting(observer, StudyLog(log, study), console())
+            with shown:
+                observer.observe(planned)
+                state = session.run(observer)
+    except KeyboardInterrupt:
+        warn(
+            f"left at once; runs that were started go on. Go on with: ajet study resume {study}; or end them: "
+            f"ajet study stop {study}"
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    if json:
+        print_json({**summary(state, home.study(study)), "prefect": view.url if view else None})
+    else:
+        console().print(ending(state, home.study(study)))
+        if view is not None and view.own:
+            console().print(f"prefect  goes on at {view.url}, for this study and the next; end it with: ajet up --stop")
+    if state.status == "stopped" and (code := _code_of_stop(state)):
+        raise typer.Exit(code)
+
+
+def _code_of_stop(state: StudyState) -> int:
+    """Return the exit code of a study that is stopped: what a budget carried to a verdict is an end as any other."""
+    if not stopped_by_budget(state):
+        return INTERRUPTED
+    judged = any(verdict.verdict != "invalid" for each in state.rounds for verdict in each.verdicts)
+    return 0 if judged else BUDGET_ENDED
+
+
+def _jobs_of(state: StudyState) -> Iterator[Job]:
+    """Yield the jobs that are planned: of each arm, or of the runs before the design."""
+    if (design := state.design) is not None:
+        yield from (Job.recorded({**design.base_job, **arm.job_overrides}) for arm in design.arms)
+    elif state.noise_plan is not None:
+        yield Job.recorded(state.noise_plan.job)
+
+
+def require_detachable(record: Path | None = None, replay: Path | None = None, *, prefect: bool) -> None:
+    """Raise BadParameters where a study cannot be handed over as it is asked for.
+
+    A worker takes it through Prefect, and takes no planner's conversation to or from a file.
+    """
+    if not prefect:
+        raise BadParameters(
+            "expected --detach without --no-prefect, as it is through Prefect that the worker is given a study; leave "
+            "one of the two out"
+        )
+    if record is not None or replay is not None:
+        raise BadParameters(
+            "expected --detach without --record and --replay, as the worker plans in its own process; leave them out, "
+            "or set AJET_PLANNER_RECORD or AJET_PLANNER_REPLAY where it is started"
+        )
+
+
+def detached(give: Giving, study: str, json: bool) -> None:
+    """Give a study to the worker, and say where it is seen."""
+    address = give(study)
+    if json:
+        print_json({"study": study, "flow_run": address})
+    else:
+        console().print(f"study {study} is the worker's now: {address}\nfollow it with: ajet study watch {study}")
+
+
+def isolating(json: bool, find: Callable[[Note], Isolation]) -> Isolation:
+    """Return what `find` finds, showing what it notes: a client image may have to be made first."""
+    with _spinner("looking for a container engine", json):
+        found = find(warn if json else console().print)
+    if found.sandboxing.kind == "docker" and not json:
+        console().print(f"sandbox     {found.sandboxing.described()}")
+    return found
+
+
+def _spinner(text: str, json: bool) -> AbstractContextManager[Any]:
+    return nullcontext() if json or not console().is_terminal else console().status(text)
+
+
+def watching(home: Home, state: StudyState, *, json: bool = False) -> tuple[Observer, AbstractContextManager[Any]]:
+    """Return what shows the progress of a study: a live screen on a terminal, lines elsewhere.
+
+    Use the second as a context. Verdicts that stand and do not follow are not shown as such.
+    """
+    folder = home.study(state.id)
+    reasons = {
+        verdict_key(v): doubt(each, folder, v) for each in state.rounds for v in (*each.verdicts, *each.replications)
+    }
+    doubts = {key: reason for key, reason in reasons.items() if reason is not None}
+
+    def read(run: RunState) -> Progress:
+        assert run.active is not None
+        folder = AttemptFolder(home.attempt(state.id, run.run_id, run.active.number))
+        progress = read_progress(folder)
+        return progress.model_dump() if progress is not None else {}
+
+    if not json and console().is_terminal:
+        live = LiveScreen(console(), budget_left, read, doubts)
+        return live, live
+    stream = sys.stderr if json else sys.stdout
+
+    def write(line: str) -> None:
+        stream.write(bare(line) + "\n")
+        stream.flush()
+
+    return LineLog(unless_full(write), budget_left, doubts), nullcontext()
+
+
+def research(
+    topic: Topic = None,
+    vary: Vary = [],  # noqa: B006  # typer's own copy
+    shape: Shaped = None,
+    held: Held = [],  # noqa: B006
+    env: Env = None,
+    reward: Reward = None,
+    job: JobFile = None,
+    model_path: ModelPath = None,
+    backend: Backend = None,
+    planner: PlannerName = "rules",
+    planner_model: PlannerModel = None,
+    budget: WallClock = DEFAULT_BUDGET,
+    max_runs: MaxRuns = None,
+    metric: Judged = [],  # noqa: B006
+    effect: Effect = None,
+    power: Power = DEFAULT_POWER,
+    looks: LookCount = DEFAULT_LOOKS,
+    rounds: Rounds = None,
+    episodes: Episodes = EVALUATION_EPISODES,
+    approve: Approve = "none",
+    sandbox: Sandbox = None,
+    record: Record = None,
+    replay: Replay = None,
+    prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
+    detach: Detach = False,
+    server: OtherServer = None,
+    json: Annotated[bool, typer.Option("--json", help="Result as JSON on stdout, progress on stderr.")] = False,
+) -> None:
+    """Turn a topic into hypotheses, training runs, verdicts and a report.
+
+    Everything runs on this machine: no GPU and no account is needed; with Docker, clients and evaluators run in
+    containers without a network. Ctrl-C stops cleanly; `ajet study resume` goes on.
+
+    Exit codes: 0 concluded, or judged on what its budget carried; 2 bad input, or a machine that cannot do it; 3
+    stopped by its budget with nothing to judge (`ajet study amend --budget` gives it more); 130 stopped by a person.
+
+    Examples:
+
+        ajet research "Does a larger group size make GRPO learn the guessing game faster?"
+
+        ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 20m --max-runs 6
+
+        ajet research --vary group_size=4,16 --set steps=80 --env guess --budget 20m
+
+        ajet research --vary learning_rate=0.001,0.003 --env guess --metric episodes:0.7 --budget 40m
+
+        ajet research --vary group_size=4,16 --vary learning_rate=0.001,0.003 --as interaction --budget 1h
+
+        ajet research "group size 4 vs 8 on arith" --effect 0.05 --budget 30m
+
+        ajet research "group size 4 vs 8 on arith" --sandbox docker
+
+        ajet research "group size 4 vs 8 on arith" --budget 2h --approve plan
+
+        ajet research "learning rate 1e-5 vs 3e-5 on arith" --job job.json --model-path models/mine --budget 4h
+
+        ajet research "group size 4 vs 8 on guess" --backend verl --model-path models/mine --budget 4h
+
+        ajet research --vary model=models/mine,models/theirs --env arith --budget 4h
+
+        OPENAI_BASE_URL=http://127.0.0.1:8000/v1 OPENAI_API_KEY=x ajet research "..." --planner llm --planner-model NAME
+
+        ajet research "..." --planner llm --replay conversation.jsonl
+
+        ajet research "learning rate 1e-3 vs 3e-3 on arith" --budget 4h --detach
+
+        ajet research "Does a denser reward help with sums?" --planner llm --planner-model NAME --sandbox docker
+    """
+    asks = approval_mode(approve)
+    requirements = StatisticalRequirements.asked(effect, power, looks, episodes, metric, rounds)
+    request = TopicRequest.read(
+        topic, vary, held, env, reward, requirements, budget, max_runs, job, model_path,
+        backend=backend, shape=shape, note=warn,
+    )  # fmt: skip
+    chosen = planner_of(request, planner, planner_model, record=record, replay=replay, note=warn)
+    if detach:
+        require_detachable(record, replay, prefect=prefect)
+    give = worker_of(Home.locate().prepare()) if detach else None
+    _begin(request, chosen, sandbox, asks, give, prefect=prefect, json=json)
+
+
+def _begin(
+    request: TopicRequest,
+    planner: Planner,
+    sandbox: str | None,
+    approve: ApprovalMode,
+    give: Giving | None,
+    *,
+    prefect: bool,
+    json: bool,
+) -> None:
+    """Create the study that was asked for, and give it to the worker, or drive it to its end as its controller."""
+    home = Home.locate().prepare()
+    log = EventLog(home.database)
+    needs = requirements_of(request.requested.brought)
+    isolation = isolating(json, lambda note: choose(sandbox, os.environ, home, note, needs))
+    study = new_study_id(request.topic)
+    created = StudyRequest(
+        request.topic, planner.name, planner.model, request.budget_s, request.max_runs, tuple(sys.argv[1:]),
+        isolation.sandboxing, request.requirements, request.requested, request.base, approve,
+        wandb_login(os.environ).online, served=give is not None,
+    )  # fmt: skip
+    if give is not None:
+        with controlling(home, log, study, warn):  # so that it is this installation's, whatever becomes of its flow run
+            begin_study(home, log, study, created)
+        detached(give, study, json)
+        return
+    with controlling(home, log, study, warn) as lease:
+        begin_study(home, log, study, created)
+        conduct(home, log, study, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)

@@ -1,0 +1,324 @@
+"""Watch, resume, pause, stop, approve, amend, veto."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Annotated, Any
+
+import typer
+
+from research.cli.app import Json, console, print_json
+from research.cli.research import conduct, detached, isolating, require_detachable, watching
+from research.cli.studies import Name, answered_of, asking, ending, found, listed, summary
+from research.controller import interventions
+from research.controller.interventions import (
+    answer,
+    end_attempts,
+    open_question,
+    request_continue,
+    request_pause,
+    request_stop,
+)
+from research.controller.options import Detach, isolation_again, planner_again
+from research.controller.session import controlling, is_driven, is_driven_beside
+from research.errors import BadAmendment, BadApproval, NotRunning, StudyBusy
+from research.installation.home import Home
+from research.installation.studies import find_study
+from research.orchestration.deployment import worker_of
+from research.scheduler.next_step import is_done
+from research.scheduler.required_runs import attempts_running
+from research.text import format_seconds, parse_budget, warn
+from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
+from studies.log.fold import SERVED, WORKED
+
+Reason = Annotated[str | None, typer.Option("--reason", help="Why, for the report.")]
+
+
+def amend(
+    name: Annotated[str | None, typer.Argument(help="Study id or its beginning; the newest when left out.")] = None,
+    accept: Annotated[str | None, typer.Option(help="Code of a violation, or of a run's end, to let pass.")] = None,
+    budget: Annotated[str | None, typer.Option(help="New wall-clock budget, such as 2h or 1h30m.")] = None,
+    note: Annotated[str | None, typer.Option(help="What a reader should know; changes nothing.")] = None,
+    reason: Reason = None,
+    json: Json = False,
+) -> None:
+    """Amend a study in the open: accept a violation, change its budget (before the lock too), or add a note.
+
+    A verdict that an amendment made after the first result touches is exploratory.
+
+    Examples:
+
+        ajet study amend larger-group --accept co_tenancy --reason "a backup ran beside both arms"
+
+        ajet study amend larger-group --budget 2h --reason "the machine is slower than priced"
+
+        ajet study amend larger-group --note "the machine was moved on Tuesday"
+    """
+    record = _find(name)
+    given = {"--accept": accept, "--budget": budget, "--note": note}
+    named = [flag for flag, value in given.items() if value is not None]
+    if len(named) != 1:
+        raise BadAmendment(f"expected one of --accept, --budget and --note; found {', '.join(named) or 'none'}")
+    if note is not None and reason is not None:
+        raise BadAmendment("expected a note without --reason; found both; the note is its own reason")
+    if accept is not None:
+        event = interventions.accept(record, accept, reason)
+    elif budget is not None:
+        event = interventions.extend(record, parse_budget(budget), reason)
+    else:
+        event = interventions.note(record, note or "")
+    _say(record, event, json)
+
+
+def note(
+    name: Annotated[str, typer.Argument(help="Study id or its beginning.")],
+    text: Annotated[str, typer.Argument(help="What a reader, and the planner, should know.")],
+    json: Json = False,
+) -> None:
+    """Write a note into a study, such as the answer to what its planner asks; the report shows it.
+
+    Example:
+
+        ajet study note larger-group "Yes, arith matters to us as much as guess."
+    """
+    record = _find(name)
+    _say(record, interventions.note(record, text), json)
+
+
+def veto(
+    name: Annotated[str, typer.Argument(help="Study id or its beginning.")],
+    hypothesis: Annotated[str, typer.Argument(help="Id of the hypothesis, such as h1.")],
+    reason: Reason = None,
+    json: Json = False,
+) -> None:
+    """Give a hypothesis up: its runs are ended, no more are begun, and it is judged on what is there.
+
+    Example:
+
+        ajet study veto larger-group h2 --reason "its reward is known to be hacked"
+    """
+    record = _find(name)
+    _say(record, interventions.veto(record, hypothesis, reason), json)
+
+
+def _find(name: str | None) -> StudyLog:
+    log = EventLog(Home.locate().prepare().database)
+    return StudyLog(log, find_study(log, name))
+
+
+def _say(record: StudyLog, event: Event, json: bool) -> None:
+    state = record.state()
+    if json:
+        print_json({"study": event.study, "seq": event.seq, "type": event.type.value, **_details(state, event)})
+        return
+    console().print(_sentence(state, event))
+    if state.status == "stopped":
+        console().print(f"go on with: ajet study resume {state.id}")
+
+
+def _details(state: StudyState, event: Event) -> dict[str, Any]:
+    amended = next((entry for entry in state.amendments if entry.seq == event.seq), None)
+    if amended is None:
+        return dict(event.payload)
+    return {"amendment": amended.amendment.model_dump(mode="json"), "after_data": amended.after_data}
+
+
+def _sentence(state: StudyState, event: Event) -> str:
+    amended = next((entry for entry in state.amendments if entry.seq == event.seq), None)
+    if amended is None:
+        return f"hypothesis {event.payload['hypothesis']} of study {state.id} is vetoed; it gets no more runs"
+    late = ", after the first result: verdicts that it touches are exploratory" if amended.after_data else ""
+    amendment = amended.amendment
+    if amendment.kind == "budget":
+        return f"study {state.id} now has a budget of {format_seconds(state.budget_s)}"
+    if amendment.kind == "accept":
+        return f"study {state.id} now accepts {amendment.target}{late}"
+    return f"noted in study {state.id}"
+
+
+AskingStudy = Annotated[str | None, typer.Argument(help="Study id or its beginning; the one that asks when left out.")]
+Note = Annotated[str, typer.Option(help="What to say with it, for the report.", show_default=False)]
+
+
+def approve(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
+    """Approve what a study waits for (`ajet research --approve`), after showing what it is and what it costs.
+
+    Of answers that come at once one counts. Where nothing is asked, nothing happens, and the exit code is 2.
+
+    Examples:
+
+        ajet study approve
+
+        ajet study approve larger-group --note "within this week's hours"
+    """
+    home, log = _open()
+    _answered(home, log, name, note, json, granted=True)
+
+
+def deny(name: AskingStudy = None, note: Note = "", json: Json = False) -> None:
+    """Deny what a study waits for: it stops, and its verdicts so far stand. `ajet study resume` asks again.
+
+    Examples:
+
+        ajet study deny
+
+        ajet study deny larger-group --note "too dear for what it would tell"
+    """
+    home, log = _open()
+    state = _answered(home, log, name, note, json, granted=False)
+    if any(attempts_running(state)):
+        end_attempts(home, log, StudyLog(log, state.id), warn)
+
+
+def _open() -> tuple[Home, EventLog]:
+    home = Home.locate().prepare()
+    return home, EventLog(home.database)
+
+
+def _answered(home: Home, log: EventLog, name: str | None, note: str, json: bool, *, granted: bool) -> StudyState:
+    """Show what is asked, answer it, and say how the study goes on."""
+    record = StudyLog(log, find_study(log, name or _that_asks(home, log)))
+    asked = open_question(state := record.state())
+    if not json:
+        console().print(asking(state, how=False))
+    given = answer(record, asked.digest, "command", note, granted=granted)
+    state = record.state()
+    if json:
+        print_json({"study": state.id, "seq": given.seq, **answered_of(given)})
+    else:
+        console().print(f"{given.said()}; {_how_it_goes_on(home, log, state)}")
+    return state
+
+
+def _that_asks(home: Home, log: EventLog) -> str | None:
+    """Return the study that asks; None where none does. Raise BadApproval where several do: each costs something."""
+    several = [line.summary["study"] for line in listed(home, log) if line.summary["asks"] is not None]
+    if len(several) > 1:
+        raise BadApproval(f"expected the name of one of the studies that wait for approval; found {', '.join(several)}")
+    return several[0] if several else None
+
+
+def _how_it_goes_on(home: Home, log: EventLog, state: StudyState) -> str:
+    resume, driven = f"ajet study resume {state.id}", is_driven(home, log, state.id)
+    if state.denial is not None:
+        told = state.design is None or driven  # a controller that lives builds it
+        report = "" if told else f"; its report: ajet study report {state.id} --build"
+        return f"study {state.id} stops; to be asked again: {resume}{report}"
+    if state.stopped_reason is not None or not driven:
+        return f"nobody works on study {state.id} now; go on with: {resume}"
+    if state.paused_reason is not None:
+        return f"study {state.id} is paused; go on with: {resume}"
+    return f"study {state.id} goes on under its controller"
+
+
+LOOK_S = 1.0
+"""Seconds between two looks at a study that is watched."""
+
+
+def watch(name: Name = None) -> None:
+    """Follow a study until it ends; it is not stopped when you leave.
+
+    Example:
+
+        ajet study watch
+    """
+    home, log, state = found(name)
+    observer, shown = watching(home, state)
+    record = StudyLog(log, state.id)  # reads only what is new
+    with shown:
+        while not is_done(state):
+            observer.observe(state)
+            time.sleep(LOOK_S)
+            state = record.state()
+        observer.observe(state)
+    console().print(ending(state, home.study(state.id)))
+
+
+def resume(
+    name: Name = None,
+    prefect: Annotated[bool, typer.Option(help="Show the study in a local Prefect server.")] = True,
+    detach: Detach = False,
+    json: Json = False,
+) -> None:
+    """Go on with a study that was paused or stopped, or whose controller was killed; runs that go on are adopted.
+
+    Exit codes: 0 concluded, or judged on what its budget carried; 2 bad input, or a machine that cannot do it; 3
+    stopped by its budget with nothing to judge (`ajet study amend --budget` gives it more); 130 stopped by a person.
+
+    Examples:
+
+        ajet study resume
+
+        ajet study resume larger-group --no-prefect
+
+        ajet study resume larger-group --detach
+    """
+    home, log, state = found(name)
+    if state.status == "concluded" and is_done(state):
+        _show_end(home, state, json)
+        return
+    home.prepare()
+    command = ["ajet", *sys.argv[1:]]
+    if detach:
+        require_detachable(prefect=prefect)
+        if state.stopped_reason is None and is_driven_beside(home, log, state.id):
+            request_continue(log, state.id, command)
+            _show_going_on(home, log, state.id, json)
+        else:
+            detached(worker_of(home), state.id, json)
+        return
+    planner = planner_again(home, log, state)
+    isolation = isolating(json, lambda note: isolation_again(home, state, note))
+    try:
+        with controlling(home, log, state.id, warn) as lease:
+            said = {"command": command, WORKED: 0.0, SERVED: False}
+            StudyLog(log, state.id).change(lambda state: (EventType.STUDY_RESUMED, said), actor="user")
+            conduct(home, log, state.id, planner, lease=lease, isolation=isolation, prefect=prefect, json=json)
+    except StudyBusy:
+        if not request_continue(log, state.id, command):
+            raise
+        _show_going_on(home, log, state.id, json)
+
+
+def _show_going_on(home: Home, log: EventLog, study: str, json: bool) -> None:
+    """Say that a study goes on under the controller that it has."""
+    _show_end(home, fold(log.read(study)), json)
+    if not json:
+        console().print(
+            f"study {study} goes on under the controller that has it; follow it with: ajet study watch {study}"
+        )
+
+
+def pause(name: Name = None, json: Json = False) -> None:
+    """Let a study begin nothing new, while the runs that are under way finish; `resume` lets it go on.
+
+    Time in which nothing runs is not charged to its budget.
+
+    Example:
+
+        ajet study pause
+    """
+    home, log, state = found(name)
+    if not request_pause(log, state.id):
+        raise NotRunning(f"expected a study that goes on; {state.id} is {state.status}; there is nothing to pause")
+    _show_end(home, fold(log.read(state.id)), json)
+
+
+def stop(name: Name = None, json: Json = False) -> None:
+    """Stop a study: its runs are ended, what was collected is kept, `resume` goes on.
+
+    Example:
+
+        ajet study stop
+    """
+    home, log, state = found(name)
+    request_stop(home, log, state.id, note=warn)
+    _show_end(home, fold(log.read(state.id)), json)
+
+
+def _show_end(home: Home, state: StudyState, json: bool) -> None:
+    if json:
+        print_json(summary(state, home.study(state.id)))
+    else:
+        console().print(ending(state, home.study(state.id)))

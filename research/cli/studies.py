@@ -1,0 +1,498 @@
+"""List, show, summary.
+
+All studies of an installation in a line each, in the time that it takes to look for what is new.
+
+What was told of a study is kept (`research.installation.studies`) until something of it moves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from research.cli.app import Json, columns, console, print_json
+from research.controller.progress import progress_of
+from research.design.noise_bank import RESULTS_VERSION
+from research.installation.home import Home
+from research.installation.studies import StudyKeeping, StudyReading, checked_files, find_study
+from research.isolation.mode import sandboxing_of
+from research.planners.history import plain
+from research.scheduler.approvals import how_to_answer, priced
+from research.scheduler.required_runs import active, budget_decision, runs_left
+from research.scheduler.steps import ASK_RULE
+from research.text import format_flag
+from studies import EventLog, LogCorrupt, RunState, StudyState, fold
+from studies.log.event_log import lock_error
+from studies.log.study import ApprovalAnswer, AskedApproval, PlannerNote
+from studies.proof import DOES_NOT_FOLLOW, doubt
+from studies.records.design import Design
+from studies.records.verdict import Verdict
+from studies.report.claims import last_words
+from studies.report.summary import HeadlineAnswer, headline
+from studies.verdicts.wording import question_of
+
+Name = Annotated[str | None, typer.Argument(help="Study id or its beginning; the newest when left out.")]
+
+
+def opened() -> tuple[Home, EventLog]:
+    """Return the installation and its log, to be read."""
+    home = Home.locate().for_reading()
+    return home, EventLog(home.database)
+
+
+def found(name: str | None) -> tuple[Home, EventLog, StudyState]:
+    """Return the study that is meant, with the installation and log that it is of; raise NoSuchStudy."""
+    home, log = opened()
+    return home, log, fold(log.read(find_study(log, name)))
+
+
+FILE: Final = "listed.json"
+_FORM: Final = f"2, results {RESULTS_VERSION}"
+"""The first number is that of what is kept of a study."""
+
+
+class ListedStudy(NamedTuple):
+    """One study: its line for people, and its summary for scripts."""
+
+    row: tuple[str, ...]
+    summary: Mapping[str, Any]
+
+
+def listed(home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None) -> list[ListedStudy]:
+    """Return all studies, newest first; `told` hears how many of those that are read anew are done, and of how many."""
+    keeping = StudyKeeping(FILE, _FORM, lambda study: _read_anew(home, log, study))
+    found = keeping.contents(home, log, told).values()
+    return [ListedStudy(tuple(content["row"]), content["summary"]) for content in found]
+
+
+def _read_anew(home: Home, log: EventLog, study: str) -> StudyReading:
+    """Return what is to be told of a study; of one whose log is corrupt, that it is."""
+
+    try:
+        line = Line(fold(log.read(study)), home.study(study))
+    except LogCorrupt as error:
+        told = _json_row(*unreadable_line(study, error))
+        return StudyReading(lambda: told)
+    return StudyReading(lambda: _json_row(line.row(), line.summary()), line.state.head_hash, line.checked())
+
+
+def _json_row(row: tuple[str, ...], summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {"row": list(row), "summary": dict(summary)}
+
+
+def list_studies(json: Json = False) -> None:
+    """List all studies, newest first; one whose log cannot be read is shown as `corrupt`, with the reason.
+
+    What nothing was added to since the last list is not read again; `ajet study verify` reads all of a study.
+
+    Examples:
+
+        ajet study list
+
+        ajet study list --json
+    """
+    home, log = opened()
+    studies = _every_line(home, log, json)
+    if json:
+        print_json([line.summary for line in studies])
+        return
+    table = columns(("study", "status", "runs", "verdicts", "created", "topic"), [line.row for line in studies])
+    console().print(table if studies else 'no study yet; begin one with: ajet research "..."')
+
+
+def _every_line(home: Home, log: EventLog, json: bool) -> list[ListedStudy]:
+    if json or not console().is_terminal:
+        return listed(home, log)
+    with console().status("reading studies") as status:
+        return listed(home, log, lambda done, of: status.update(Text(f"reading study {done + 1} of {of}")))
+
+
+CORRUPT = "corrupt"
+"""Status of a study whose log cannot be read."""
+_STYLES = {
+    "supported": "bold green", "refuted": "bold red", "equivalent": "bold blue", "inconclusive": "bold yellow",
+    "invalid": "bold red", DOES_NOT_FOLLOW: "bold red",
+}  # fmt: skip
+
+
+def summary(state: StudyState, folder: Path) -> dict[str, Any]:
+    """Return what a script wants to know: status, counts, verdicts, report paths; of an inquiry, which round it is."""
+    far = progress_of(state)
+    return {
+        **round_of(state),
+        "study": state.id,
+        "topic": state.topic,
+        "status": state.status,
+        "reason": state.stopped_reason or state.paused_reason or state.concluded_reason,
+        "asks": None if state.open_question is None else asked_of(state.open_question),
+        "planner_asks": [{"id": note.id, "text": note.text, "ts": note.ts} for note in planner_questions(state)],
+        "declined": state.declined,
+        "said": None if state.said is None else state.said.model_dump(mode="json"),
+        "planner": dict(state.planner),
+        "design_hash": state.design_hash,
+        "runs": run_counts(state),
+        "progress": {"done": far.done, "at_most": far.most, "percent": round(far.percent, 1)},
+        "verdicts": [
+            {**round_number(each), **_verdict_json(each, folder, verdict)}
+            for each in state.rounds
+            for verdict in each.verdicts
+        ],
+        "head": state.head_hash,
+        "report": report_paths(state, folder),
+        "elapsed_s": state.elapsed_s,
+    }
+
+
+def round_number(state: StudyState) -> dict[str, Any]:
+    """Return the entry that says of which round something is; none in a study of one round."""
+    return {} if state.most_rounds == 1 else {"round": state.round}
+
+
+def round_of(state: StudyState) -> dict[str, Any]:
+    """Return which round a study is in, of at most how many; nothing for a study of one round."""
+    return {} if state.most_rounds == 1 else {"round": state.round, "most_rounds": state.most_rounds}
+
+
+def unreadable_summary(study: str, error: LogCorrupt) -> dict[str, Any]:
+    """Return the same of a study whose log is corrupt: what is wrong with it, and nothing else."""
+    return {
+        "study": study, "topic": None, "status": CORRUPT, "reason": str(error), "asks": None, "planner_asks": [],
+        "declined": False,
+        "said": None, "planner": None, "design_hash": None,
+        "runs": {}, "progress": None, "verdicts": [], "head": None, "report": None,
+        "elapsed_s": None,
+    }  # fmt: skip
+
+
+def planner_questions(state: StudyState) -> list[PlannerNote]:
+    """Return what the planner asked the user."""
+    return [note for note in state.notebook if note.kind == "ask"]
+
+
+def questions_of_the_planner(state: StudyState) -> list[Text]:
+    """Return a line for each question of the planner, and how one is answered; nobody waits for that."""
+    lines = [Text(f"planner asks  {plain(note.text)}", "bold yellow") for note in planner_questions(state)]
+    return [*lines, Text(f'answer: ajet study note {state.id} "..."')] if lines else []
+
+
+def _verdict_json(state: StudyState, folder: Path, verdict: Verdict) -> dict[str, Any]:
+    """Return a verdict as a script gets it: all of it, or that it does not follow, and nothing that it claims."""
+    if (reason := doubt(state, folder, verdict)) is None:
+        speaks = None if verdict.verdict == "invalid" else verdict.scope
+        return {**verdict.model_dump(mode="json"), "scope": speaks}
+    said = f"{reason}; ajet study verify {state.id}"
+    return {"hypothesis": verdict.hypothesis, "verdict": DOES_NOT_FOLLOW, "reason": said}
+
+
+def short_verdicts(state: StudyState, folder: Path) -> str:
+    """Return each verdict in a word, or that it does not follow from the files; rounds apart."""
+    return " | ".join(filter(None, (_short(each, folder) for each in state.rounds)))
+
+
+def _short(state: StudyState, folder: Path) -> str:
+    told = (verdict.verdict if doubt(state, folder, verdict) is None else DOES_NOT_FOLLOW for verdict in state.verdicts)
+    return ", ".join(told)
+
+
+def run_counts(state: StudyState) -> dict[str, int]:
+    """Return how many runs stand where, by status."""
+    runs = state.every_run
+    counts: dict[str, int] = {"planned": len(runs)}
+    for run in runs.values():
+        if run.status != "planned":
+            counts[run.status] = counts.get(run.status, 0) + 1
+    return counts
+
+
+def report_paths(state: StudyState, folder: Path) -> dict[str, str] | None:
+    """Return where the report's files are, or None while there is none."""
+    if state.report is None:
+        return None
+    return {kind: str(folder / state.report[kind]["path"]) for kind in ("markdown", "html")}
+
+
+def _paths(state: StudyState, folder: Path) -> Iterable[tuple[str, str]]:
+    return (report_paths(state, folder) or {}).items()
+
+
+def edited(state: StudyState, kind: str, path: str) -> str:
+    """Return what is said beside a report's page that is not as it was written; nothing where it is."""
+    try:
+        same = state.report is None or sha256(Path(path).read_bytes()).hexdigest() == state.report[kind]["sha256"]
+    except OSError as error:
+        return f"  (it cannot be read: {error.strerror})"
+    return "" if same else f"  (changed after it was written; see: ajet study verify {state.id})"
+
+
+def changed_lock(state: StudyState, folder: Path) -> str | None:
+    """Return the line that a study whose lock was changed after a verdict begins with; None where it was not."""
+    if not folder.is_dir():
+        return None
+    errors = (lock_error(each, folder) for each in state.rounds if each.verdicts)
+    error = next((found for found in errors if found is not None), None)
+    return None if error is None else f"{error}. No verdict follows from it; see: ajet study verify {state.id}"
+
+
+def generated_rewards(state: StudyState) -> list[Text]:
+    """Return a line for each reward function that the planner's model wrote; its source is in the report."""
+    code = {
+        name: source for each in state.rounds if each.design is not None for name, source in each.design.code.items()
+    }
+    return [
+        Text(
+            f"reward {name}  written by the planner's model, {len(source.splitlines())} lines, "
+            f"sha256 {hashlib.sha256(source.encode()).hexdigest()[:16]}; runs in containers only"
+        )
+        for name, source in code.items()
+    ]
+
+
+def opening(state: StudyState) -> list[Text]:
+    """Return the first lines of a study: what was asked, what is tested by round, and what of the topic is not."""
+    question = question_of(state)
+    return [
+        Text(f"asked  {question.asked}"),
+        *(
+            Text(f"tested{in_round(each)}  {sentence}")
+            for each in state.rounds
+            for sentence in question_of(each).tested
+        ),
+        *(Text(f"not tested  {left}", "yellow") for left in question.not_tested),
+    ]
+
+
+def in_round(state: StudyState) -> str:
+    """Return of which round something is, to follow its name; nothing in a study of one round."""
+    return "" if state.most_rounds == 1 else f" in round {state.round}"
+
+
+def ending(state: StudyState, folder: Path) -> RenderableType:
+    """Return the last lines of `ajet research`: the report's own verdict sentences, what they mean in practice, where
+    the report is, how to go on, and the log's head."""
+    head = headline(state, lock_error(state, folder))
+    lines: list[RenderableType] = [*_ended_before(state, folder), *(Text(line, "bold red") for line in head.warnings)]
+    for answer in head.answers if state.verdicts else ():
+        named = len(head.answers) > 1 or state.rounds_before
+        lines += _answered(state, folder, answer, f"{answer.hypothesis}: " if named else "")
+    if state.said is not None:
+        lines.append(Text(f"{'declined' if state.declined else 'said'}  {last_words(state)}"))
+    doubted = head.warnings or any(doubt(each, folder, found) for each in state.rounds for found in each.verdicts)
+    if state.most_rounds > 1:
+        asked_on = (decision.reason for decision in state.decisions if decision.rule == ASK_RULE)
+        lines += [Text(f"no further question: {reason}") for reason in asked_on]
+    if state.status == "concluded" and not doubted:
+        lines.append(Text(f"ask next, {head.next.why}{f': {head.next.command}' if head.next.command else ''}"))
+    if state.status == "stopped":
+        lines.append(Text(f"stopped: {state.stopped_reason}; {_how_to_go_on(state)}", "yellow"))
+    if state.status == "paused":
+        lines.append(Text(paused(state), "yellow"))
+    if state.open_question is not None:
+        lines.append(asking(state))
+    lines += [Text(f"report  {path}{edited(state, kind, path)}") for kind, path in _paths(state, folder)]
+    if state.status in ("concluded", "stopped"):
+        kept = f"keep it: ajet study verify {state.id} --head {state.head_hash[:16]}"
+        lines.append(Text(f"head  {state.head_hash}  ({kept})"))
+    return Group(*lines)
+
+
+def _ended_before(state: StudyState, folder: Path) -> list[RenderableType]:
+    """Return the answers of the rounds that are over, the first one first; none in a study of one round."""
+    lines: list[RenderableType] = []
+    for each in state.rounds_before:
+        head = headline(each, lock_error(each, folder))
+        lines += [Text(warning, "bold red") for warning in head.warnings]
+        for answer in head.answers:
+            lines += _answered(each, folder, answer, f"round {each.round}, {answer.hypothesis}: ")
+    return lines
+
+
+def _answered(state: StudyState, folder: Path, answer: HeadlineAnswer, name: str) -> list[RenderableType]:
+    """Return an answer and what it means in practice, as far as its verdict follows."""
+    verdict = state.verdict_on(answer.hypothesis)
+    told = _verdict_json(state, folder, verdict) if verdict is not None else None
+    if told is not None and told["verdict"] == DOES_NOT_FOLLOW:
+        return [Text.assemble(name, (DOES_NOT_FOLLOW, _STYLES[DOES_NOT_FOLLOW]), f": {told['reason']}")]
+    said = Text.assemble(name, (answer.label, _STYLES.get(answer.verdict, "bold")), f": {answer.sentence}")
+    return [said] if verdict is None else [said, Text(f"in practice: {answer.practice}")]
+
+
+def paused(state: StudyState) -> str:
+    """Say why a study is paused, what that means and how it goes on."""
+    said = "nothing new begins, what runs finishes; go on with"
+    return f"paused: {state.paused_reason}; {said}: ajet study resume {state.id}"
+
+
+def asking(state: StudyState, *, how: bool = True) -> Text:
+    """Say what a study asks to be approved, what it costs, and `how` it is answered; empty where it asks nothing."""
+    if (asked := state.open_question) is None:
+        return Text()
+    lines = [f"asks to begin: {asked.question.would}", priced(asked), f"answer: {how_to_answer(state)}"]
+    return Text("\n  ".join(lines if how else lines[:2]), "bold yellow")
+
+
+def asked_of(asked: AskedApproval) -> dict[str, Any]:
+    """Return a question as a script gets it."""
+    return {**asked.question.model_dump(mode="json"), "digest": asked.digest, "ts": asked.ts}
+
+
+def answered_of(entry: ApprovalAnswer) -> dict[str, Any]:
+    """Return an answer as a script gets it."""
+    told = {"granted": entry.granted, "by": entry.by, "note": entry.note, "ts": entry.ts}
+    return {**told, "asked": asked_of(entry.asked)}
+
+
+def _how_to_go_on(state: StudyState) -> str:
+    """Say what makes more runs: a study whose budget is used up only concludes when it is resumed as it is."""
+    resume = f"ajet study resume {state.id}"
+    more = format_flag(2 * state.budget_s)
+    if budget_decision(state) is None:
+        if state.design is None and state.noise_plan is None:
+            return (
+                f"plan again with: {resume}; where time was missing, give it more before: "
+                f'ajet study amend {state.id} --budget {more} --reason "..."'
+            )
+        return f"go on with: {resume}"
+    if runs_left(state) == 0:
+        return f"conclude with: {resume}" if state.design else "start it again with a larger --max-runs"
+    if state.design is not None and state.design.hypotheses and not active(state, state.design):
+        return f"each hypothesis had its last look, so more time changes nothing; conclude with: {resume}"
+    without = "stops again" if state.design is None else "concludes"
+    return (
+        f'for more runs: ajet study amend {state.id} --budget {more} --reason "..." and then {resume}; '
+        f"resumed without, it {without}"
+    )
+
+
+@dataclass(frozen=True)
+class Line:
+    """One study: its line for people, and its summary for scripts; `folder` is the study's."""
+
+    state: StudyState
+    folder: Path
+
+    def row(self) -> tuple[str, ...]:
+        """Return its id, status (with the round), runs, verdicts, when it was created, and its topic."""
+        state, done = self.state, progress_of(self.state)
+        where = "" if state.most_rounds == 1 else f" (round {state.round}/{state.most_rounds})"
+        status = f"{'declined' if state.declined else state.status}{where}"
+        runs, verdicts = f"{done.done}/{done.most or done.done}", short_verdicts(state, self.folder)
+        return state.id, status, runs, verdicts, state.created[:16], state.topic
+
+    def summary(self) -> dict[str, Any]:
+        """Return what `--json` prints of it."""
+        return summary(self.state, self.folder)
+
+    def checked(self) -> list[str]:
+        """Return the files of the study's folder that a verdict is checked against before it is shown."""
+        return checked_files(self.state)
+
+
+def unreadable_line(study: str, error: LogCorrupt) -> tuple[tuple[str, ...], dict[str, Any]]:
+    """Return row and summary of a study whose log is corrupt: what is wrong with it, and nothing else."""
+    row = (study, CORRUPT, "", "", "", str(error))
+    return row, unreadable_summary(study, error)
+
+
+def show(name: Name = None, json: Json = False) -> None:
+    """Show one study: hypotheses, design, runs, verdicts.
+
+    Examples:
+
+        ajet study show
+
+        ajet study show larger-group --json
+    """
+    home, _, state = found(name)
+    if json:
+        print_json({**summary(state, home.study(state.id)), **_details(state)})
+        return
+    out = console()
+    if (changed := changed_lock(state, home.study(state.id))) is not None:
+        out.print(Text(changed, "bold red"))
+    # Topics and statements are people's and models' words: never read as markup.
+    now = "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
+    out.print(Text.assemble((state.id, "bold"), f"  {state.status}{now}"))
+    for line in opening(state):
+        out.print(line)
+    for each in state.rounds:
+        if each.design is not None:
+            out.print(f"design{in_round(each)}  {_design(each, each.design)}")
+    for line in generated_rewards(state):
+        out.print(line)
+    out.print(f"sandbox  {sandboxing_of(state.settings).described()}")
+    out.print(f"progress  {progress_of(state)}")
+    out.print(_runs(state))
+    for line in questions_of_the_planner(state):
+        out.print(line)
+    out.print(ending(state, home.study(state.id)))
+
+
+def _design(state: StudyState, design: Design) -> str:
+    arms = " vs ".join(arm.name for arm in design.arms)
+    most = "at most " if len(design.looks) > 1 else ""
+    return f"{arms}, {most}{len(design.seeds)} seeds each, locked as {(state.design_hash or '')[:16]}"
+
+
+def _details(state: StudyState) -> dict[str, Any]:
+    return {
+        **({} if state.most_rounds == 1 else {"rounds": [_round(each) for each in state.rounds]}),
+        "hypotheses": [hypothesis.model_dump(mode="json") for hypothesis in state.hypotheses],
+        "design": state.design.model_dump(mode="json") if state.design else None,
+        "sandbox": sandboxing_of(state.settings).model_dump(mode="json"),
+        "approvals": [answered_of(entry) for entry in state.approvals],
+        "run_table": [
+            {
+                **round_number(each), "run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed,
+                "status": run.status, "attempts": len(run.attempts), "seconds": run.seconds,
+                **{key: measurement.value for key, measurement in run.measurements.items()},
+                **_copied(run),
+            }
+            for each in state.every_round for run in each.runs.values()
+        ],
+    }  # fmt: skip
+
+
+def _round(state: StudyState) -> dict[str, Any]:
+    """Return what a round of an inquiry asked, and why; its verdicts stand with all others."""
+    return {
+        **round_of(state),
+        "why_asked": state.why_asked,
+        "design_hash": state.design_hash,
+        "hypotheses": [hypothesis.model_dump(mode="json") for hypothesis in state.hypotheses],
+        "design": state.design.model_dump(mode="json") if state.design else None,
+    }
+
+
+def _copied(run: RunState) -> dict[str, str]:
+    """Return where the log of a run's last attempt is shown at W&B, and how that copy stands; nothing for none."""
+    last = run.attempts[-1] if run.attempts else None
+    return {"wandb": last.url, "wandb_copy": last.standing} if last is not None and last.url else {}
+
+
+def _runs(state: StudyState) -> Table:
+    table = Table(box=None, pad_edge=False)
+    many = state.most_rounds > 1
+    for column in ("run", "arm", "seed", "status", "tries", "hidden before", "hidden after", "seconds"):
+        table.add_column(column, header_style="dim", no_wrap=True)
+    if many:
+        table.add_column("round", header_style="dim", no_wrap=True)
+    for each in state.every_round:
+        for run in each.runs.values():
+            table.add_row(*_run_cells(run), *((str(each.round),) if many else ()))
+    return table
+
+
+def _run_cells(run: RunState) -> tuple[str, ...]:
+    values = [run.measurements.get(key) for key in ("hidden/success/initial", "hidden/success")]
+    shown = (f"{value.value:.3f}" if value else "" for value in values)
+    about = (run.run_id, run.spec.arm, str(run.spec.seed), run.status, str(len(run.attempts)))
+    return (*about, *shown, f"{run.seconds:.0f}")

@@ -1,0 +1,415 @@
+"""`ajet swarm` start, stop, list, token."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from research.cli.app import console, print_json
+from research.cli.episodes import episodes, export, inspect
+from research.cli.swarm_admin import check_backend, export_model, shares
+from research.cli.top import OlderServer, TopFrame, Watcher, status_lines, top
+from research.environments.install import environment_of
+from research.files import read_json
+from research.installation.base_job import far_off, read_job, require_backend, with_backend, with_fields
+from research.installation.home import Home
+from research.installation.servers import (
+    BadServer,
+    NoSwarm,
+    ReachedServer,
+    Server,
+    SwarmProcess,
+    SwarmProcessError,
+    Wish,
+    checked,
+    own_name,
+    reached,
+    running,
+    servers,
+    started,
+    starting,
+    stop_swarm,
+)
+from research.text import warn
+from swarm.client import SwarmClient
+from swarm.environments.registry import environments, get_environment, look_in
+from swarm.errors import SwarmError, UnknownAnswer, Unreachable
+from swarm.job import Job, PathModel
+from swarm.models import require_model_folder
+from swarm.snapshot import Snapshot
+from swarm.wire import ServerState, Status
+
+SILENT_AFTER_S = 3.0
+"""A server that does not say within so long what it does is listed as silent."""
+UNNAMED = "-"
+
+
+class KeyRole(StrEnum):
+    """What a key allows: everything; playing; looking."""
+
+    ADMIN = "admin"
+    CLIENT = "client"
+    VIEWER = "viewer"
+
+
+def list_servers(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
+    """List the swarm servers of this installation.
+
+    Examples:
+
+        ajet swarm list
+
+        ajet swarm list --json
+    """
+    rows = [_row(name, process) for name, process in servers(Home.locate())]
+    if json:
+        print_json(rows)
+    elif not rows:
+        console().print("no swarm server was ever started here; ajet swarm start --environment guess")
+    else:
+        table = Table(box=None, pad_edge=False)
+        for column in ("name", "address", "pid", "state", "step"):
+            table.add_column(column)
+        for row in rows:
+            step = "-" if row["steps"] is None else f"{row['step']} of {row['steps']}"
+            table.add_row(row["name"] or UNNAMED, row["url"] or UNNAMED, str(row["pid"] or UNNAMED), row["state"], step)
+        console().print(table)
+
+
+def token(
+    role: Annotated[KeyRole, typer.Option(help="What the key allows.")] = KeyRole.CLIENT,
+    name: Annotated[
+        str | None,
+        typer.Option("--server", "--name", help="Name of the server; else that of AJET_SERVER, else the one without."),
+    ] = None,
+) -> None:
+    """Print a key of a server that runs here, and nothing else: export AJET_TOKEN=$(ajet swarm token).
+
+    Examples:
+
+        export AJET_TOKEN=$(ajet swarm token)
+
+        ajet swarm token --role admin --server speaker
+    """
+    process = running(own_name(name))
+    keys = read_json(process.folder / "tokens.json") or {}
+    if role not in keys:
+        raise NoSwarm(f"expected a key for the role {role} in {process.folder / 'tokens.json'}; found none")
+    if sys.stdout.isatty():
+        warn("a key is shown on this terminal: who reads it may use the server")
+    sys.stdout.write(f"{keys[role]}\n")
+
+
+def _row(name: str | None, process: SwarmProcess | None) -> Mapping[str, Any]:
+    about: dict[str, Any] = {"name": name, "url": None, "pid": None, "state": "down", "step": None, "steps": None}
+    if process is None:
+        return about
+    about |= {"url": process.url, "pid": process.pid}
+    try:
+        with SwarmClient(process.url, process.admin_token) as client:
+            status = client.status(within_s=SILENT_AFTER_S)
+    except UnknownAnswer:
+        return about | {"state": "not understood"}
+    except SwarmError:
+        return about | {"state": "silent"}
+    return about | {"state": str(status.state), "step": status.step, "steps": status.steps}
+
+
+DEFAULT_PORT = 8700
+PATIENCE_S = 15.0
+"""A server that does not say within so long what it does is stopped, or busy beyond use."""
+
+_BOOTING = "booting the model (made on the spot at first use: a minute or two)"
+TOLD_EVERY_S = 15.0
+
+HOW_TO_TRAIN = "ajet swarm start --environment guess, or --job FILE: there is no job under way"
+
+Name = Annotated[str | None, typer.Option(help="Name of the server, where several run here.", show_default=False)]
+Host = Annotated[
+    str | None, typer.Option(help="Address to bind; one beyond 127.0.0.1 needs --token-file.", show_default="127.0.0.1")
+]
+Store = Annotated[
+    str | None,
+    typer.Option(
+        help="URL of its database, postgresql+psycopg://...; one with a password rather in AJET_SWARM_STORE.",
+        show_default="SQLite in its folder",
+    ),
+]
+TokenFile = Annotated[
+    Path | None, typer.Option(help="File, yours alone, with an admin token of your own.", show_default=False)
+]
+Peers = Annotated[
+    list[str] | None,
+    typer.Option("--peer", help="Address of a server to ask what became of a team; repeatable.", show_default=False),
+]
+
+app = typer.Typer(no_args_is_help=True)
+app.command()(episodes)
+app.command()(inspect)
+app.command()(export)
+app.command()(top)
+app.command("list")(list_servers)
+app.command()(token)
+app.command()(shares)
+app.command("export-model")(export_model)
+
+
+@app.callback()
+def swarm() -> None:
+    """Swarm servers: host a trainable model for any agent."""
+
+
+@app.command()
+def start(
+    job: Annotated[Path | None, typer.Option(help="A job as JSON (see `ajet job explain`).")] = None,
+    environment: Annotated[
+        str | None, typer.Option(help="The job's environment, in place of its own: a name, a folder, an address.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(help="Folder of the model, in place of the job's (docs/models.md).")
+    ] = None,
+    backend: Annotated[
+        str | None,
+        typer.Option(help="Backend, in place of the job's: local, verl (docs/cluster.md), or an installed one."),
+    ] = None,
+    max_context: Annotated[
+        int | None,
+        typer.Option(help="Most tokens of prompt and answer, in place of the job's.", show_default=False),
+    ] = None,
+    check: Annotated[
+        bool, typer.Option("--check", help="Start nothing: say what the backend verl finds and lacks here.")
+    ] = False,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port; another is taken if in use.")] = DEFAULT_PORT,
+    name: Name = None,
+    host: Host = None,
+    store: Store = None,
+    token_file: TokenFile = None,
+    peer: Peers = None,
+    server: Server = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Start a swarm server in the background; with a job, wait until it serves.
+
+    Without one, a server that was stopped or failed while it trained takes its job up again, where it was.
+
+    Examples:
+
+        ajet swarm start --environment guess
+
+        ajet swarm start --job job.json --port 9000
+
+        ajet swarm start --job job.json --environment my_environment/
+
+        ajet swarm start --job job.json --model .ajet/models/smollm2-135m
+
+        ajet swarm start --job job.json --backend verl --check
+
+        ajet swarm start --name speaker --job speaker.json
+
+        ajet swarm start --host 0.0.0.0 --token-file ~/.ajet-token --store postgresql+psycopg://ajet@db/ajet
+
+        AJET_TOKEN=... ajet swarm start --server http://trainer:8700 --job job.json
+    """
+    home, (name, server) = Home.locate(), starting(name, server)
+    look_in(home.environments)
+    if environment is not None and environment not in environments():
+        environment = environment_of(environment, None, home.prepare(), warn).name
+    wanted = _job(job, environment)
+    if model is not None:
+        wanted = _with_model(wanted or Job(), model)
+    if backend is not None:
+        wanted = with_backend(wanted or Job(), backend)
+    if max_context is not None:
+        wanted = with_fields(wanted or Job(), max_context=max_context)
+    if wanted is not None and (odd := far_off(wanted)) is not None:
+        warn(odd)
+    if wanted is not None and server is None:
+        require_backend(wanted.backend)
+    home.prepare()
+    if check:
+        check_backend(wanted or Job(), home.models, as_json=json)
+    own = None if wanted is None or server is not None else "verl" if wanted.backend == "verl" else "local"
+    wish = Wish(None if name is None else checked(name), host, store, token_file, tuple(peer or ()), own)
+    if server is None:
+        process, ran = started(home, wish, port=port, idle=wanted is not None)
+        at = ReachedServer(process.url, process.admin_token, process)
+    else:
+        at, ran = _elsewhere(server, wish, wanted), True
+    with SwarmClient(at.url, at.token) as client:
+        status = _served(at, client, wanted, ran=ran, quiet=json)
+    if json:
+        print_json({"url": at.url, "tokens": _tokens(at), "status": status.model_dump(mode="json")})
+    else:
+        _say_started(at, status)
+
+
+def _served(at: ReachedServer, client: SwarmClient, wanted: Job | None, *, ran: bool, quiet: bool) -> Status:
+    """Return the status once the wanted job serves; one that failed in a server that `ran` is tried again."""
+    if ran and (before := _status(at, client)).state is ServerState.FAILED:
+        warn(f"the server had failed ({before.reason}); trying again")
+        wanted = wanted or client.job()
+        client.stop()
+    if wanted is None:
+        return client.status()
+    shown = console().is_terminal and not quiet
+    with console().status(_BOOTING) if shown else _told(at):
+        return client.ensure_training(wanted)
+
+
+@contextmanager
+def _told(at: ReachedServer) -> Iterator[None]:
+    """Say to whoever captures the output that it boots, and every quarter of a minute how far it is."""
+    over, began = threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        while not over.wait(TOLD_EVERY_S):
+            last = "" if at.process is None else _last_event(at.process.folder / "server.log")
+            warn(f"still booting after {time.monotonic() - began:.0f} s{last}")
+
+    warn(_BOOTING)
+    threading.Thread(target=tell, daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def _last_event(log: Path) -> str:
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - 2000))
+        lines = file.read().decode(errors="replace").splitlines()
+    return f": {lines[-1].partition('event=')[2]}" if lines else ""
+
+
+def _say_started(at: ReachedServer, status: Status) -> None:
+    console().print(Text.assemble(f"swarm server   {at.url}   ", (status.state, "bold")))
+    if status.fresh_start is not None:
+        console().print(Text.assemble("a new training ", status.fresh_start))
+    if at.process is not None:
+        console().print(f"tokens         {_tokens(at)} (yours only)")
+    off = status.state is ServerState.OFFLINE
+    console().print(f"next           {HOW_TO_TRAIN if off else 'ajet swarm status, ajet swarm stop'}")
+
+
+@app.command("status")
+def show_status(
+    server: Server = None, json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False
+) -> None:
+    """Show what the swarm server is doing, in twelve lines; --json has every metric. `ajet swarm top` is live.
+
+    Examples:
+
+        ajet swarm status
+
+        ajet swarm status --json
+    """
+    at = reached(server)
+    with SwarmClient(at.url, at.token) as client:
+        status = _status(at, client)
+        if json:
+            pid = None if at.process is None else at.process.pid
+            print_json({"url": at.url, "pid": pid, **status.model_dump(mode="json")})
+            return
+        console().print(_lines(_looked(at, client, status), at))
+
+
+@app.command()
+def stop(
+    server: Server = None, json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False
+) -> None:
+    """Stop the swarm server cleanly; `ajet swarm start` takes its job up again.
+
+    Of a server on another machine its training is stopped, and the process there goes on.
+
+    Examples:
+
+        ajet swarm stop
+
+        ajet swarm stop --server speaker
+    """
+    at = reached(server)
+    if at.process is not None:
+        stop_swarm(at.process)
+    else:
+        with SwarmClient(at.url, at.token) as client:
+            client.stop()
+    if json:
+        print_json({"stopped": at.url, "process": at.process is not None})
+    elif at.process is not None:
+        console().print(f"stopped the swarm server at {at.url}")
+    else:
+        console().print(f"stopped the training at {at.url}; its process there goes on, without a job")
+
+
+def _elsewhere(server: str, wish: Wish, wanted: Job | None) -> ReachedServer:
+    """Return a server that runs already, to be given a job; raise BadServer for options of a server to be started."""
+    if wanted is not None and isinstance(wanted.model, PathModel) and Path(wanted.model.path).exists():
+        warn(f"the model's folder {wanted.model.path} is looked for where the server runs, not here")
+    if wish != Wish():
+        raise BadServer(
+            f"expected the server {server} (--server, or AJET_SERVER) alone, or with --job: it runs already; found "
+            "options that start one here; leave them out, or name one that is to run here with --name"
+        )
+    if wanted is None:
+        raise BadServer(f"expected --job FILE or --environment NAME for the server {server}; found neither")
+    return reached(server)
+
+
+def _tokens(at: ReachedServer) -> str | None:
+    return None if at.process is None else str(at.process.folder / "tokens.json")
+
+
+def _status(at: ReachedServer, client: SwarmClient) -> Status:
+    try:
+        return client.status(within_s=PATIENCE_S)
+    except Unreachable as error:
+        if at.process is None or isinstance(error, UnknownAnswer):
+            raise
+        raise _busy(at.process, error) from error
+
+
+def _busy(process: SwarmProcess, error: Unreachable) -> SwarmProcessError:
+    return SwarmProcessError(
+        f"{error}, but its process {process.pid} is there: it is stopped or busy. Try again, look into "
+        f"{process.folder / 'server.log'}, or end it with `ajet swarm stop`"
+    )
+
+
+def _looked(at: ReachedServer, client: SwarmClient, status: Status) -> TopFrame:
+    """Return a look at the server; of one of an earlier release no more than its status."""
+    try:
+        return Watcher(at.url, client).look()
+    except OlderServer:
+        return TopFrame(at.url, Snapshot(at=time.time(), status=status), None, ())
+
+
+def _lines(frame: TopFrame, at: ReachedServer) -> Table:
+    table = Table(box=None, show_header=False, pad_edge=False)
+    where = at.url if at.process is None else f"{at.url} (pid {at.process.pid})"
+    for name, said in status_lines(frame, where):
+        table.add_row(Text(name, "dim"), said)
+    return table
+
+
+def _job(path: Path | None, environment: str | None) -> Job | None:
+    if environment is None:
+        return None if path is None else read_job(path)
+    whose = get_environment(environment).name
+    return (Job() if path is None else read_job(path)).model_copy(update={"environment": whose})
+
+
+def _with_model(job: Job, path: str) -> Job:
+    """Return the job with the model of a folder; raise InvalidRequest where that is none."""
+    require_model_folder(path)
+    said = job.model if isinstance(job.model, PathModel) else PathModel(path=path)  # a tiny one's warm start is its own
+    return with_fields(job, model=said.model_copy(update={"path": str(Path(path).absolute()), "sha256": None}))

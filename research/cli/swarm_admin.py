@@ -1,0 +1,264 @@
+"""`ajet swarm shares|export-model`, backend check."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from research.cli.app import columns, console, print_json
+from research.errors import BackendMissing, ModelFailed, ResearchError
+from research.installation.base_job import python_of, read_job, require_backend
+from research.installation.home import Home
+from research.installation.servers import NoSwarm, Server, find_swarm, kept, named, own_name, reached
+from research.models.fetch import watched
+from swarm.client import SwarmClient
+from swarm.client.identity import folder_of
+from swarm.job import Job
+from swarm.models.card import ModelCard
+from swarm.wire import Status, StreamStatus, stream_label
+
+
+def check_backend(job: Job, models: Path, *, as_json: bool) -> None:
+    """Print what the job's backend found, in the environment that its server would run in; exit with 2 where it lacks.
+
+    Raises BackendMissing where there is no such environment.
+    """
+    require_backend(job.backend)
+    if job.backend != "verl":
+        raise BackendMissing(
+            f"expected --check with the backend verl, found {job.backend}: the others check as they start"
+        )
+    command = [python_of("verl"), "-m", "swarm.backends.verl.cluster", "--job", job.model_dump_json()]
+    command += ["--models", str(models), *(["--json"] if as_json else [])]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)
+
+
+STORE = "AJET_SWARM_STORE"
+
+
+class Lora(StrEnum):
+    """What becomes of an adapter."""
+
+    MERGED = "merged"
+    APART = "apart"
+
+
+def export_model(
+    to: Annotated[Path, typer.Argument(help="The folder to write; it must not be there yet, or be empty.")],
+    step: Annotated[str, typer.Option(help="A step whose checkpoint is kept, latest or best.")] = "latest",
+    lora: Annotated[Lora, typer.Option(help="A LoRA adapter: merged into the weights, or apart.")] = Lora.MERGED,
+    job: Annotated[
+        Path | None, typer.Option(help="Whose training, as a job's JSON; else the server's, else the newest one's.")
+    ] = None,
+    server: Annotated[
+        str | None,
+        typer.Option(help="Name of the server, where several were started here.", show_default=False),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output: the card.")] = False,
+) -> None:
+    """Export the trained model: a Hugging Face folder with a card that says where it comes from.
+
+    The server may run or be stopped: what it wrote is read, and nothing of it is changed.
+
+    Examples:
+
+        ajet swarm export-model my-model
+
+        ajet swarm export-model my-model --step 40 --json
+
+        ajet swarm export-model my-adapter --lora apart
+
+        ajet swarm export-model best-speaker --step best --server speaker
+    """
+    require_backend("local")
+    home = Home.locate()
+    folder = _folder(home, server)
+    wanted = read_job(job) if job is not None else _loaded(folder)
+    store = kept(folder).store
+    with tempfile.TemporaryDirectory(prefix="ajet-export-") as scratch:
+        out = Path(scratch) / "card.json"
+        command = [
+            sys.executable, "-m", "swarm.server.model_export", "--directory", str(folder),
+            "--models", str(home.models), "--environments", str(home.environments), "--to", str(to.absolute()),
+            "--step", step, "--out", str(out),
+            *(["--apart"] if lora is Lora.APART else []),
+            *(["--job", wanted.model_dump_json()] if wanted is not None else []),
+        ]  # fmt: skip
+        with console().status("exporting") as shown:
+            ended = watched(command, lambda line: shown.update(line), _with_store(store))
+        if ended.code or not out.is_file():
+            raise ModelFailed(f"nothing was exported: {ended.why}" if ended.code != 2 else ended.why)
+        card = ModelCard.model_validate_json(out.read_bytes())
+    if json:
+        print_json({"folder": str(to), **card.model_dump(mode="json")})
+    else:
+        console().print(Text(_told(card, to)))
+
+
+def _folder(home: Home, name: str | None) -> Path:
+    """Return the folder of a server of this installation, which need not run."""
+    folder = folder_of(home.path, own_name(name))
+    if not folder.is_dir():
+        known = f"; those started here: {', '.join(named(home))}" if named(home) else ""
+        raise NoSwarm(f"expected a swarm server's folder at {folder}, found none: train first{known}")
+    return folder
+
+
+def _loaded(folder: Path) -> Job | None:
+    """Return the job of the server that runs in a folder; None where none runs, or it has none."""
+    server = find_swarm(folder)
+    if server is None:
+        return None
+    with SwarmClient(server.url, server.admin_token) as client:
+        return client.job()
+
+
+def _with_store(url: str | None) -> dict[str, str]:
+    """Return variables that name the server's database: on a command line others would read its password."""
+    others = {name: value for name, value in os.environ.items() if name != STORE}
+    return others if url is None else {**others, STORE: url}
+
+
+def _told(card: ModelCard, to: Path) -> str:
+    adapter = {"none": "all weights", "merged": "LoRA, merged", "apart": "LoRA, apart"}[card.adapter]
+    found = card.measured
+    worth = (
+        "nothing was measured of these weights"
+        if found is None
+        else f"reward {found.reward:.4g}"
+        + ("" if found.success is None else f", success {found.success:.4g}")
+        + f" over {found.episodes} evaluation episodes"
+    )
+    return (
+        f"wrote {to}\nstep       {card.step} of job {card.job_digest[:12]} ({adapter}, {card.dtype})\n"
+        f"measured   {worth}\nsha256     {card.sha256}"
+    )
+
+
+_MEASURED = {"reward": "reward/mean", "success": "success/mean"}
+_HEADER = ("stream", "share", "groups a batch", "played", "open", "trained", "in the last", "reward", "success")
+
+
+class BadShares(ResearchError):
+    """Shares that mean nothing, or that would take one from a stream by mistake."""
+
+
+def shares(
+    new: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME=SHARE]...", help="New shares, in any unit; shown when left out."),
+    ] = None,
+    replace: Annotated[
+        bool,
+        typer.Option(
+            "--replace", help="Let others have none from now on, which refuses their clients, and add new ones."
+        ),
+    ] = False,
+    server: Server = None,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Show each stream with its share, and what of it was played and trained; or change the shares while training.
+
+    New shares hold from the next group that begins, and through a restart of the server.
+
+    Examples:
+
+        ajet swarm shares
+
+        ajet swarm shares math=50 code=25 web=25
+
+        ajet swarm shares math=1 chess=1 --replace --json
+    """
+    wanted = shares_of(new or ())
+    at = reached(server)
+    with SwarmClient(at.url, at.token) as client:
+        found = client.streams().streams
+        if wanted:
+            if not replace:
+                require_same(wanted, found)
+            found = client.share(wanted).streams
+        rows = described(found, client.status(), client.job())
+    if json:
+        print_json({"changed": bool(wanted), "streams": rows})
+    elif not rows:
+        console().print("no stream has played yet, and the job gives no shares")
+    else:
+        console().print(columns(_HEADER, [_cells(row) for row in rows]))
+
+
+def shares_of(texts: Sequence[str]) -> dict[str, float]:
+    """Return the shares of `NAME=SHARE` texts; raises BadShares."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, _, share = text.rpartition("=")
+        if not name:
+            raise BadShares(f"expected NAME=SHARE; found {text[:60]!r}")
+        if name in found:
+            raise BadShares(f"expected one share for each stream; found two for {name[:60]!r}")
+        found[name] = _number(name, share)
+    return found
+
+
+def _number(name: str, text: str) -> float:
+    try:
+        share = float(text)
+    except ValueError:
+        share = math.nan
+    if not 0 < share < math.inf:
+        raise BadShares(f"expected a number above 0 as the share of {name[:60]!r}; found {text[:40]!r}")
+    return share
+
+
+def require_same(wanted: Mapping[str, float], known: Sequence[StreamStatus]) -> None:
+    """Raise BadShares unless the streams that have shares (where none have: all there are) are those that get one."""
+    had = {stream.name for stream in known if stream.share is not None} or {stream.name for stream in known}
+    listed = ", ".join(sorted(had))
+    if had and (unknown := sorted(wanted.keys() - had)):
+        raise BadShares(
+            f"expected streams among {listed}; found {unknown[0][:60]!r}; --replace gives a new one a share"
+        )
+    if missing := sorted(had - wanted.keys()):
+        raise BadShares(
+            f"expected a share for each of {listed}; found none for {', '.join(missing)}; name it too, or say "
+            "--replace to take its share away, which refuses its clients"
+        )
+
+
+def described(streams: Sequence[StreamStatus], status: Status, job: Job | None) -> list[dict[str, Any]]:
+    """Return what is shown of each stream, with the last step's metrics where it has some."""
+    return [_described(stream, status.metrics, job) for stream in streams]
+
+
+def _described(stream: StreamStatus, metrics: Mapping[str, float], job: Job | None) -> dict[str, Any]:
+    label, share = f"stream/{stream_label(stream.name)}", stream.share
+    return {
+        "name": stream.name,
+        "share": share,
+        "groups_per_batch": None if share is None or job is None else round(share * job.tasks_per_step, 6),
+        "groups_played": stream.cursor,
+        "groups_open": stream.groups_open,
+        "groups_trained": stream.groups_trained,
+        "groups_in_last_batch": int(metrics[f"{label}/groups"]) if f"{label}/groups" in metrics else None,
+        **{name: metrics.get(f"{label}/{metric}") for name, metric in _MEASURED.items()},
+    }
+
+
+def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
+    return (
+        row["name"],
+        "-" if row["share"] is None else f"{row['share']:.1%}",
+        "-" if row["groups_per_batch"] is None else f"{row['groups_per_batch']:.3g}",
+        *(str(row[f"groups_{what}"]) for what in ("played", "open", "trained")),
+        "-" if row["groups_in_last_batch"] is None else str(row["groups_in_last_batch"]),
+        *("-" if row[name] is None else f"{row[name]:.3f}" for name in _MEASURED),
+    )

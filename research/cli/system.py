@@ -1,0 +1,318 @@
+"""`ajet doctor`, `ajet up`.
+
+What an installation can do here: each check says what was found and, where it fails, what to do.
+
+Versions are read from package metadata, so that nothing heavy is imported. What it does not know: whether
+an online endpoint (a language model, W&B) answers; it looks at configuration only and sends nothing. Nothing is made:
+the first study makes a client image where none of today's sources is there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Annotated, Literal
+
+import psutil
+import typer
+from rich.table import Table
+from rich.text import Text
+from sqlalchemy.engine import make_url
+
+from research.cli.app import console, print_json
+from research.controller.session import interruptible
+from research.controller.wandb import wandb_login
+from research.errors import BadSandbox, ResearchError
+from research.installation.base_job import LOCAL_PACKAGES, LOCAL_REMEDY, PREFECT_REMEDY
+from research.installation.home import Home
+from research.installation.machine import cores, parallel
+from research.isolation.client_image import last_image
+from research.isolation.mode import Kind, asked_for, one_line
+from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server, stop_server
+from research.orchestration.server import client_environment
+from research.planners.factory import is_address
+from research.planners.llm import host_of
+from research.text import warn
+from sandboxes import SandboxError
+from sandboxes.docker.engine import ContainerEngine, connect
+from sandboxes.images import identity
+from studies import EventLog, StudiesError
+
+
+class NoPrefect(ResearchError):
+    """The Prefect server could not be started."""
+
+
+def up(
+    work: Annotated[
+        bool, typer.Option("--work", help="Stay, and work on what is begun, scheduled or resumed in Prefect's pages.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Most studies that the worker drives at once.")] = 2,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop it instead, and the worker.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Start (or find) the local Prefect server and print its address, or stay and work on studies there.
+
+    PREFECT_API_URL names a server that is there already; PREFECT_API_DATABASE_CONNECTION_URL another database than
+    SQLite for the one that is started (PostgreSQL, for studies of days).
+
+    Examples:
+
+        ajet up
+
+        ajet up --work
+
+        ajet up --work --limit 4
+
+        ajet up --stop
+    """
+    home = Home.locate().prepare()
+    if stop:
+        _stop(home, json)
+    elif work:
+        _work(home, limit, json)
+    else:
+        _say(_server(home), json)
+
+
+def _server(home: Home) -> PrefectServer:
+    try:
+        return ensure_server(home.prefect)
+    except PrefectUnavailable as error:
+        raise NoPrefect(str(error)) from error
+
+
+def _say(server: PrefectServer, json: bool) -> None:
+    if json:
+        password = str(server.password) if server.password else None
+        print_json({"url": server.url, "reused": server.reused, "note": server.note, "password_file": password})
+    else:
+        console().print(server.line)
+
+
+def _stop(home: Home, json: bool) -> None:
+    from research.orchestration.supervision import end_worker
+
+    ended = end_worker(home)
+    stopped = stop_server(home.prefect)
+    if json:
+        print_json({"stopped": stopped, "worker": ended})
+        return
+    if ended:
+        console().print("ended the worker; what it drove is left in order")
+    console().print("stopped the Prefect server" if stopped else "no Prefect server of this installation runs")
+
+
+def _work(home: Home, limit: int, json: bool) -> None:
+    """Look after the server and the worker until somebody ends this process."""
+    from research.orchestration.supervision import working
+
+    with working(home), interruptible() as until:
+        server = _server(home)
+        _say(server, json)
+        os.environ.update(client_environment(home.prefect))
+        from research.orchestration.deployment import ProcessPool
+        from research.orchestration.prefect_api import place_of  # Prefect reads its settings at import
+        from research.orchestration.worker import StudyWorker
+
+        say = warn if json else console().print
+        say(f"worker      {limit} studies at once; begin them there, or with: ajet research --detach. Ctrl-C ends it")
+        StudyWorker(home, ProcessPool(place_of(home), Path.cwd()), limit, say, warn).run(until)
+
+
+_MINIMUM_FREE_GIB = 1.0
+_BASE = ("fastapi", "aiohttp", "openai", "sqlalchemy", "wandb", "pydantic", "scipy", "matplotlib")
+_AS_PROCESSES = "clients and evaluators run as processes; generated code needs Docker"
+
+
+Level = Literal["ok", "optional", "missing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One finding. `missing` breaks a default study; `optional` only leaves something unavailable."""
+
+    name: str
+    level: Level
+    found: str
+    remedy: str = ""
+
+
+def examine(environ: Mapping[str, str] = os.environ) -> list[Check]:
+    """Run all checks, in the order a reader wants them."""
+    return [
+        _python(),
+        *(_package(name, "pip install ajet") for name in _BASE),
+        *(_package(name, LOCAL_REMEDY) for name in LOCAL_PACKAGES),
+        _prefect(),
+        _machine(),
+        *_storage(environ),
+        _gpu(),
+        *_sandboxes(environ),
+        _wandb(environ),
+        _language_model(environ),
+    ]
+
+
+def healthy(checks: Iterable[Check]) -> bool:
+    """Whether a default study can run."""
+    return all(check.level != "missing" for check in checks)
+
+
+def _python() -> Check:
+    return Check("python", "ok", f"{platform.python_version()} at {sys.prefix}")
+
+
+def _package(name: str, remedy: str, level: Level = "missing") -> Check:
+    try:
+        return Check(name, "ok", version(name))
+    except PackageNotFoundError:
+        return Check(name, level, "not installed", remedy)
+
+
+def _prefect() -> Check:
+    remedy = f"studies run without it, and no UI shows them; {PREFECT_REMEDY}"
+    return _package("prefect", remedy, "optional")
+
+
+def _machine() -> Check:
+    memory = psutil.virtual_memory().total / 2**30
+    found = f"{cores()} cores, {memory:.0f} GiB; {parallel()} training run(s) at once"
+    return Check("machine", "ok", found)
+
+
+def _storage(environ: Mapping[str, str]) -> list[Check]:
+    home = Home.locate(environ)
+    source = "AJET_HOME" if environ.get("AJET_HOME") else "the working directory; AJET_HOME sets another"
+    existing = next(folder for folder in (home.path, *home.path.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free / 2**30
+    disk = Check("disk", "ok", f"{free:.1f} GiB free at {existing}")
+    if free < _MINIMUM_FREE_GIB:
+        remedy = f"free at least {_MINIMUM_FREE_GIB:.0f} GiB or set AJET_HOME"
+        disk = Check("disk", "missing", f"{free:.2f} GiB free at {existing}", remedy)
+    place = Check("home", "ok", f"{home.path} ({source})")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        place = Check("home", "missing", f"{existing} cannot be written to", f"{source}: name a folder of yours")
+    return [place, disk, _guarded("database", lambda: _database(home))]
+
+
+def _database(home: Home) -> Check:
+    if not home.path.exists():
+        return Check("database", "ok", "none yet; made by the first study")
+    home.prepare()
+    log = EventLog(home.database)
+    count = len(log.studies())
+    log.close()
+    shown = make_url(home.database).render_as_string(hide_password=True)
+    return Check("database", "ok", f"{count} studies in {shown}")
+
+
+def _guarded(name: str, check: Callable[[], Check]) -> Check:
+    try:
+        return check()
+    except (ResearchError, StudiesError) as error:
+        return Check(name, "missing", "unusable", str(error))
+
+
+def _gpu() -> Check:
+    if shutil.which("nvidia-smi"):
+        return Check("gpu", "ok", "nvidia-smi found; the local backend uses CUDA when torch does")
+    return Check("gpu", "optional", "none", "none is needed for tiny models")
+
+
+def _sandboxes(environ: Mapping[str, str]) -> list[Check]:
+    """Return what is found of the engine, the image, and the choice between them and processes."""
+    try:
+        kind = asked_for(None, environ)
+    except BadSandbox as error:
+        return [Check("sandbox", "missing", "unusable", str(error))]
+    try:
+        engine = connect(environ)
+    except SandboxError as error:
+        level: Level = "missing" if kind == "docker" else "optional"
+        return [Check("docker", level, "no engine answers", one_line(error)), _choice(kind, engine=None)]
+    try:
+        return [_engine(engine), _image(engine, Home.locate(environ)), _choice(kind, engine)]
+    finally:
+        engine.client.close()
+
+
+def _engine(engine: ContainerEngine) -> Check:
+    found = f"Docker Engine {engine.version} at {engine.host}"
+    if engine.lacks:
+        lacks = "; ".join(engine.lacks)
+        return Check("docker", "optional", found, f"generated code will not run on it, for it lacks {lacks}")
+    return Check("docker", "ok", found)
+
+
+def _image(engine: ContainerEngine, home: Home) -> Check:
+    image = last_image(home)
+    try:
+        if image is not None and identity(engine, image) is not None:
+            return Check("client image", "ok", image[:19])
+    except SandboxError as error:
+        return Check("client image", "optional", one_line(error), "look at the engine's own log")
+    remedy = "the first study makes it, or: ajet sandbox build"
+    return Check("client image", "optional", "none yet" if image is None else f"{image[:19]} is gone", remedy)
+
+
+def _choice(kind: Kind | None, engine: ContainerEngine | None) -> Check:
+    used = kind or ("docker" if engine is not None else "process")
+    why = "AJET_SANDBOX" if kind is not None else "an engine answers" if engine is not None else "no engine answers"
+    if used == "docker":
+        return Check("sandbox", "ok", f"docker ({why}): clients and evaluators run in containers without a network")
+    return Check("sandbox", "optional", f"process ({why}): not isolated", _AS_PROCESSES)
+
+
+def _wandb(environ: Mapping[str, str]) -> Check:
+    login = wandb_login(environ)
+    if login.online is None:
+        return Check("w&b", "optional", f"offline: {login.why}", "runs are logged here; `wandb login` has copies sent")
+    return Check("w&b", "ok", f"online: {login.why}; copies of new studies' logs go to {login.online.server}")
+
+
+def _language_model(environ: Mapping[str, str]) -> Check:
+    if address := environ.get("OPENAI_BASE_URL"):
+        if is_address(address):
+            return Check("language model", "ok", host_of(address))
+        return Check("language model", "optional", "OPENAI_BASE_URL is no address", "set one, http://HOST:PORT/v1")
+    if environ.get("OPENAI_API_KEY"):
+        return Check("language model", "ok", "OPENAI_API_KEY is set")
+    remedy = "the rule planner needs none; for `--planner llm` set OPENAI_BASE_URL, OPENAI_API_KEY and --planner-model"
+    return Check("language model", "optional", "none configured", remedy)
+
+
+_MARKS = {"ok": Text("ok", "green"), "optional": Text("-", "yellow"), "missing": Text("missing", "red")}
+
+
+def doctor(json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False) -> None:
+    """Say what is installed, what works and what to do.
+
+    Ends with exit code 1 when a default study cannot run.
+
+    Examples:
+
+        ajet doctor
+
+        ajet doctor --json
+    """
+    checks = examine()
+    if json:
+        print_json({"healthy": healthy(checks), "checks": [asdict(check) for check in checks]})
+    else:
+        table = Table(box=None, pad_edge=False)
+        for column in ("", "part", "found", "what to do"):
+            table.add_column(column, overflow="fold")
+        for check in checks:
+            table.add_row(_MARKS[check.level], check.name, check.found, check.remedy)
+        console().print(table)
+        ready, not_ready = ("ready:", "green"), ("not ready:", "red")
+        said = (ready, ' ajet research "..."') if healthy(checks) else (not_ready, " see above")
+        console().print(Text.assemble(*said))
+    raise typer.Exit(0 if healthy(checks) else 1)

@@ -1,0 +1,1 @@
+"""The loop that drives one study."""

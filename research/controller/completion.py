@@ -1,0 +1,115 @@
+"""The end of a study, step by step: verdicts, decisions, the conclusion and the report, each as an event.
+
+Before a verdict the lock's file and the collected files are compared with the log: a run whose files are spoilt is
+given up, and a lock that was changed makes the verdict invalid. What takes a while (a verdict, the planner's last word,
+a report) is thrown away if somebody appended to the log meanwhile, such as an amendment (HeadMoved), and done again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Protocol
+
+from research.runs.launcher import AttemptLauncher
+from research.scheduler.steps import BuildReport, CompletionStep, ConcludeStudy, Decide, Judge, StopStudy
+from studies import EventType, StudyLog, StudyState
+from studies.checks.evidence import spoilt
+from studies.errors import ControllerLeaseLost, HeadMoved, StoreError
+from studies.log.event_log import lock_error
+from studies.records.verdict import PlannerWords
+from studies.report import Report
+from studies.verdicts.judge import judge_hypothesis
+
+log = logging.getLogger(__name__)
+BuildsReport = Callable[[StudyState, Path], Report]
+"""Writes the report on a state into the study's folder."""
+
+
+class Plans(Protocol):
+    """Plans a study: `research.controller.planning.Planning`, or a stand-in for it in tests."""
+
+    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        """Lock the design, or the A/A runs that it waits for."""
+        ...
+
+    def next_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        """Begin the next round, or write down why there is none."""
+        ...
+
+    def conclusion(self, state: StudyState, seconds_left: float) -> PlannerWords | None:
+        """Return the planner's last words; None when it has none."""
+        ...
+
+    def advice(self, state: StudyState) -> dict[str, str]:
+        """Return what is worth asking next (`why`, `command`), compiled; the command is empty where nothing is."""
+        ...
+
+
+class Completion:
+    """Carries out the steps that need no run: verdicts, decisions, the conclusion, the report."""
+
+    def __init__(
+        self,
+        record: StudyLog,
+        folder: Path,
+        planning: Plans,
+        launcher: AttemptLauncher,
+        build_report: BuildsReport,
+        note: Callable[[str], None],
+    ) -> None:
+        self._record = record
+        self._folder = folder
+        self._planning = planning
+        self._launcher = launcher
+        self._build_report = build_report
+        self._note = note
+
+    def do(self, state: StudyState, step: CompletionStep, seconds_left: float) -> None:
+        """Carry out one step; it leaves an event."""
+        match step:
+            case Judge():
+                self._judge(state, step)
+            case Decide():
+                self._decide(state, step)
+            case StopStudy(reason):
+                self._record.append(EventType.STUDY_STOPPED, {"reason": reason})
+            case ConcludeStudy(reason):
+                said = self._planning.conclusion(state, seconds_left)
+                quoted = {} if said is None else {"said": said.model_dump(mode="json")}
+                self._record.append(EventType.STUDY_CONCLUDED, {"reason": reason, **quoted, **self._advice(state)})
+            case BuildReport():
+                self._report(state)
+
+    def _advice(self, state: StudyState) -> dict[str, Any]:
+        """Return what is worth doing next. Whatever goes wrong with it keeps no study from its end."""
+        try:
+            return {"next": self._planning.advice(state)}
+        except (StoreError, HeadMoved, ControllerLeaseLost):
+            raise
+        except Exception as error:
+            log.exception("event=no_advice error=%r", str(error))
+            return {}
+
+    def _judge(self, state: StudyState, step: Judge) -> None:
+        bad = tuple(spoilt(state, self._folder, step.phase))
+        for run, code, reason in bad:
+            self._launcher.invalidate(run, code, reason)
+        if bad:
+            return
+        error = lock_error(state, self._folder)
+        verdict = judge_hypothesis(state, step.hypothesis, look=step.look, phase=step.phase, lock_error=error)
+        self._record.append(EventType.VERDICT_COMPUTED, verdict.model_dump(mode="json"))
+
+    def _decide(self, state: StudyState, step: Decide) -> None:
+        payload: dict[str, Any] = {"rule": step.rule, "action": step.action, "reason": step.reason}
+        if step.hypothesis is not None:
+            payload |= {"hypothesis": step.hypothesis, "look": step.look}
+        self._record.append(EventType.DECISION_TAKEN, payload)
+
+    def _report(self, state: StudyState) -> None:
+        report = self._build_report(state, self._folder)
+        for line in report.said():
+            self._note(line)
+        self._record.append(EventType.REPORT_BUILT, report.payload(self._folder))

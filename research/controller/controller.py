@@ -1,0 +1,513 @@
+"""Drive and StudyController.tick.
+
+The study tick: read the log, look after running attempts, and take step after step until only waiting is left.
+
+A tick remembers nothing that the log does not say: it may be killed anywhere, and the next one, in this process or
+another, goes on from the event log. One controller works on a study at a time (`research.controller.session`); a
+stop, a pause, an amendment and a veto may come from any process, as events: what was decided before one of them is
+decided again after it. What comes next is decided by `research.scheduler.next_step`, a pure function of the study; a
+launch that is due waits for a slot of the machine, which studies side by side take in turn.
+
+Driving a study: tick, tell the observers, wait a little, until the study is done.
+
+The loop itself decides nothing and remembers nothing; a tick is idempotent and does all the work.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from threading import Event
+from typing import Any, Protocol
+
+from research.controller.completion import BuildsReport, Completion, Plans
+from research.controller.planning import DrawSecret, Planning
+from research.controller.wandb import NO_MIRROR, TellsOfCopies
+from research.design.noise_bank import NoiseBank
+from research.design.pricing import Pricing, make_pricing, observed_seconds
+from research.environments.catalog import every_measurement
+from research.errors import ModelFailed
+from research.files import is_full
+from research.installation.base_job import base_job_of
+from research.installation.home import Home
+from research.installation.machine import MachineSlots
+from research.installation.tiny_model import Note, prepare_model
+from research.isolation.mode import UNISOLATED, Isolation
+from research.models.fetch import checks_in
+from research.planners.context import HomeFindings
+from research.planners.protocol import Planner
+from research.runs.collect import ReadTracking
+from research.runs.launcher import AttemptLauncher
+from research.scheduler.next_step import is_done, next_step
+from research.scheduler.required_runs import attempts_running
+from research.scheduler.steps import (
+    AskApproval,
+    AskCandidate,
+    BuildReport,
+    Collect,
+    DecideScreen,
+    Invalidate,
+    Launch,
+    Measure,
+    PlanRound,
+    PlanRun,
+    PlanStudy,
+    PrepareModel,
+    RunStep,
+    Step,
+    StopAttempt,
+)
+from sandboxes import Sandbox, SandboxError
+from studies import EventLog, EventType, HeadMoved, StoreError, StudyLog, StudyState, WorkClock
+from studies.log.event_log import Change, Clock
+from studies.records.design import MODEL
+from studies.records.procedure import Phase, Selection
+from studies.records.runs import NOISE_ARM
+from studies.records.statements import claims, confirmed_arms, model_name
+from studies.report import build_report
+from swarm.job import Job, PathModel
+
+LEAST_CHARGED_S = 1.0
+"""Least work on an abandoned step that is worth an event."""
+TAKES_LONG = (PlanStudy, PlanRound, PrepareModel, BuildReport)
+"""Steps before which a study lets others by in the line for a slot."""
+BEAT_S = 60.0
+"""A waiting controller appends the time it worked after so many seconds: no more is lost if it dies."""
+
+
+def now() -> datetime:
+    """Return the present moment, UTC."""
+    return datetime.now(UTC)
+
+
+def budget_left(state: StudyState, at: datetime | None = None) -> float:
+    """Return about how many seconds a study may still work (never below 0), for an observer at a moment.
+
+    Its controller knows to the second and writes it with each event, at least once in `BEAT_S`; an observer adds the
+    time since the last event, `BEAT_S` at most: after that the controller is gone, or the machine slept. Waiting for an
+    approval costs nothing.
+    """
+    over = state.concluded_reason is not None or state.stopped_reason is not None
+    over = over or (state.open_question is not None and not any(attempts_running(state)))
+    since = 0.0 if over else ((at or now()) - datetime.fromisoformat(state.last_ts)).total_seconds()
+    return max(0.0, state.budget_s - state.worked_s - min(BEAT_S, max(0.0, since)))
+
+
+def stopping(state: StudyState, reason: str) -> Change | None:
+    """Return the event that stops a study; None where it is stopped or concluded."""
+    if state.status in ("stopped", "concluded"):
+        return None
+    return EventType.STUDY_STOPPED, {"reason": reason}
+
+
+@dataclass(frozen=True, slots=True)
+class TickResult:
+    """The result of a tick: the state, the attempts that began and ended in it, whether all is done."""
+
+    state: StudyState
+    launched: tuple[str, ...]
+    ended: tuple[str, ...]
+    done: bool
+
+
+class StudyController:
+    """The controller of one study. The caller holds the study's lease."""
+
+    def __init__(
+        self,
+        *,
+        home: Home,
+        log: EventLog,
+        study: str,
+        planner: Planner,
+        sandbox: Sandbox,
+        isolation: Isolation = UNISOLATED,
+        clock: Clock = now,
+        seconds: Callable[[], float] = time.monotonic,
+        pricing: Pricing | None = None,
+        base: Job | None = None,
+        note: Note = lambda line: None,
+        read_tracking: ReadTracking | None = None,
+        build_report: BuildsReport = build_report,
+        draw_secret: DrawSecret = secrets.token_hex,
+        noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
+        planning: Plans | None = None,
+        mirror: TellsOfCopies = NO_MIRROR,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`sandbox` is for attempts, `isolation` for the clients and evaluators in them.
+
+        `clock` gives moments for people and for files, `seconds` is what the time worked is measured by.
+        `pricing` defaults to this installation's, for as many runs at once as the study was created with, wherever it
+        goes on: its design's price and the order of its screen rest on that number, and on a machine that carries fewer
+        runs take longer, which their price follows. `base` is the job under all arms, by default that of the study's
+        settings.
+
+        `note` is told what a step that takes long is doing. `read_tracking` reads the tracker's log of an attempt,
+        W&B's by default; `build_report` makes the report; `draw_secret` is where seeds come from;
+        `noise_bank` says what is known of noise; `planning` stands in the place of asking the planner; `mirror` tells
+        how copies of its logs stand at W&B.
+
+        `check` is asked before anything is done, and raises ControllerLeaseLost once another one may drive it.
+        """
+        self._home = home
+        self._clock = clock
+        self._note = note
+        self._check = check
+        self._noted_waiting = False
+        self._mirror = mirror
+        self._work = WorkClock(seconds)
+        self._record = StudyLog(log, study, self._work)
+        self._slots = MachineSlots(log, home, study, sandbox)
+        self._launcher = AttemptLauncher(home, self._record, sandbox, self._slots, clock, isolation, read_tracking)
+        settings = self.state().settings
+
+        def prices() -> Pricing:
+            """Return the price list as of now: other studies go on beside this one."""
+            observed, kind = observed_seconds(log, besides=study), isolation.sandboxing.kind
+            known = every_measurement(home), checks_in(home.models)
+            return pricing or make_pricing(int(settings["parallel"]), observed, kind, *known)
+
+        self._planning = planning or Planning(
+            home, log, self._record, planner, prices, base or base_job_of(settings), draw_secret, noise_bank,
+            HomeFindings(home, log, study),
+        )  # fmt: skip
+        self._completion = Completion(
+            self._record, home.study(study), self._planning, self._launcher, build_report, note
+        )
+
+    def state(self) -> StudyState:
+        """Return the study's state as its log has it now."""
+        return self._record.state()
+
+    def budget_left(self, state: StudyState) -> float:
+        """Return the seconds that the study may still work (never below 0)."""
+        return max(0.0, state.budget_s - self._record.worked_s())
+
+    def plan(self) -> StudyState:
+        """Lock a design unless there is one, or the A/A runs it waits for; raises what `tick` raises while planning."""
+        while isinstance(step := self._next(state := self.state()), PlanStudy):
+            with suppress(HeadMoved), self._charging():
+                self._do(state, step)
+        return state
+
+    def tick(self) -> TickResult:
+        """Do all that can be done now.
+
+        Raises BadTopic, DesignRefused and PlannerFailed while planning, StoreError and LogCorrupt of the log, OSError
+        of a full disk, SandboxError of a machine that starts nothing; after any of them the study can be resumed.
+        """
+        before = self.state()
+        while not self._take_steps():
+            pass
+        return _result(before, self.state())
+
+    def stop(self, reason: str, actor: str = "user") -> TickResult:
+        """Stop the study and end its attempts; `study.resumed` lets it go on."""
+        self.halt(reason, actor)
+        return self.tick()
+
+    def halt(self, reason: str, actor: str = "system") -> None:
+        """Append that the study is stopped, unless it is; its attempts are ended by the next tick."""
+        self._check()
+        self._record.change(lambda state: stopping(state, reason), actor=actor)
+
+    def _take_steps(self) -> bool:
+        """Watch running attempts and take step after step; return False if somebody else appended in between."""
+        self._check()
+        try:
+            with self._charging():
+                self._watch(self.state())
+                self._record_copies()
+                while (step := self._next(state := self.state())) is not None and self._may_begin(state, step):
+                    self._do(state, step)
+                    if self.state().head_hash == state.head_hash:
+                        raise RuntimeError(f"a step of a study leaves an event; this one left none: {step}")
+                self._slots.let_by()
+                self._record_work(state)
+        except HeadMoved:
+            return False
+        return True
+
+    @contextmanager
+    def _charging(self) -> Iterator[None]:
+        """Charge the work on a step that leaves no event: overtaken by somebody's event, or left by a second Ctrl-C."""
+        try:
+            yield
+        except (HeadMoved, KeyboardInterrupt):
+            self._check()
+            if self._work.uncharged() >= LEAST_CHARGED_S:
+                worked = EventType.STUDY_WORKED, dict[str, Any]()
+                self._record.change(lambda state: worked if state.concluded_reason is None else None)
+            raise
+
+    def _watch(self, state: StudyState) -> None:
+        self._slots.look([run.active.name for run in attempts_running(state) if run.active is not None])
+        if self._stands_still(state):
+            self._work.skip()
+        if state.stopped_reason is None:
+            for run in attempts_running(state):
+                self._launcher.watch(state, run)
+
+    def _stands_still(self, state: StudyState) -> bool:
+        """Return whether nothing was worked since the last look: nobody may go on, or other studies have all slots."""
+        still = is_done(state) or state.paused_reason is not None or state.stopped_reason is not None
+        if still or state.open_question is not None:
+            return not any(attempts_running(state))
+        return self._slots.waits and not any(map(self._launcher.is_started, attempts_running(state)))
+
+    def _waited_for_copies(self) -> bool:
+        """Wait for copies that are under way; return whether there was news of them."""
+        self._mirror.settle()
+        return self._record_copies()
+
+    def _record_copies(self) -> bool:
+        """Append how copies at W&B stand now; return whether there was news."""
+        news = False
+        for copy in self._mirror.found():
+            payload = copy.payload()
+            self._record.change(lambda state, payload=payload: (EventType.ATTEMPT_COPIED, payload))  # type: ignore[misc]
+            news = True
+        return news
+
+    def _record_work(self, state: StudyState) -> None:
+        """Append the time worked, where nothing else was appended for a while."""
+        at_work = state.stopped_reason is None and state.concluded_reason is None
+        if at_work and self._work.uncharged() >= BEAT_S:
+            self._record.append(EventType.STUDY_WORKED, {})
+
+    def _next(self, state: StudyState) -> Step | None:
+        return next_step(state, self.budget_left(state), int(state.settings["parallel"]))
+
+    def _may_begin(self, state: StudyState, step: Step) -> bool:
+        """Return whether a step can be done now: a launch once it has a slot, all else at any time."""
+        if isinstance(step, TAKES_LONG):
+            self._slots.let_by()
+        if not isinstance(step, Launch):
+            return True
+        self._check()
+        if self._launcher.take_slot(state, self._launcher.name_of(state.runs[step.run_id], step.attempt)):
+            return True
+        self._note_waiting()
+        return False
+
+    def _note_waiting(self) -> None:
+        """Note once that the study waits for a slot, for whom, and what to do about it."""
+        if self._noted_waiting or not (holders := self._slots.holders()):
+            return
+        self._noted_waiting = True
+        said = ", ".join(f"{count} by study {study}" for study, count in holders.items())
+        left = [study for study in holders if not self._slots.is_driven(study)]
+        undriven = f". No controller looks after {', '.join(left)}: ajet study resume {left[0]}" if left else ""
+        self._note(
+            f"this study waits for a slot of the machine, taken {said}; it goes on in its turn, and is not charged "
+            f"while none of its runs goes. Sooner by: ajet study stop {next(iter(holders))}{undriven}"
+        )
+
+    def _do(self, state: StudyState, step: Step) -> None:
+        self._check()
+        match step:
+            case PlanStudy():
+                self._planning.plan(state, lambda: self.budget_left(state))
+            case PlanRound():
+                self._planning.next_round(state, lambda: self.budget_left(state))
+            case AskCandidate(index, arm):
+                self._append(EventType.CANDIDATE_ASKED, index=index, arm=arm.model_dump(mode="json"))
+            case AskApproval(question):
+                self._append(
+                    EventType.APPROVAL_ASKED, question=question.model_dump(mode="json"), digest=question.digest()
+                )
+            case DecideScreen(selection):
+                self._decide_screen(state, selection)
+            case PlanRun(spec):
+                self._append(EventType.RUN_PLANNED, run_id=spec.run_id, spec=spec.model_dump(mode="json"))
+            case PrepareModel(phase):
+                self._prepare_model(state, phase)
+            case Launch() | StopAttempt() | Collect() | Measure() | Invalidate():
+                self._run(state, step)
+            case BuildReport() if self._waited_for_copies():
+                pass  # the next state is reported on
+            case _:
+                self._completion.do(state, step, self.budget_left(state))
+
+    def _decide_screen(self, state: StudyState, selection: Selection) -> None:
+        assert state.design is not None
+        arms = confirmed_arms(state.design, tuple(state.candidates.values()), selection)
+        self._append(
+            EventType.SCREEN_DECIDED,
+            selection=selection.model_dump(mode="json"),
+            arms=[arm.model_dump(mode="json") for arm in arms],
+            hypotheses=[claim.model_dump(mode="json") for claim in claims(state.design, arms)],
+        )
+
+    def _prepare_model(self, state: StudyState, phase: Phase) -> None:
+        jobs = {arm: Job.recorded(job) for arm, job in _jobs(state, phase).items()}
+        made = {arm: prepare_model(job, self._home.models, self._note) for arm, job in jobs.items()}
+        prepared = {
+            "sha256": next(iter(made.values()))["sha256"],
+            "seconds": round(sum(each["seconds"] for each in made.values()), 3),
+            **({"models": [_named(arm, jobs[arm], made[arm]) for arm in jobs]} if len(jobs) > 1 else {}),
+            **({} if phase == "confirm" else {"phase": phase}),
+        }
+        self._append(EventType.MODEL_PREPARED, **prepared)
+
+    def _run(self, state: StudyState, step: RunStep) -> None:
+        run = state.runs[step.run_id]
+        match step:
+            case Launch(_, attempt):
+                self._launcher.launch(state, run, attempt)
+            case StopAttempt(_, code):
+                self._launcher.stop(state, run, code)
+            case Collect():
+                self._launcher.collect(state, run)
+            case Measure():
+                self._launcher.measure(run)
+            case Invalidate(_, code, reason):
+                self._launcher.invalidate(run, code, reason)
+
+    def _append(self, type: EventType, **payload: Any) -> None:
+        self._record.append(type, payload)
+
+
+def _jobs(state: StudyState, phase: Phase) -> dict[str, Mapping[str, Any]]:
+    """Return the jobs whose models the runs of a phase begin with: the control's, then those of arms with another.
+
+    By their arms.
+    """
+    if phase == "noise":
+        assert state.noise_plan is not None
+        return {NOISE_ARM: state.noise_plan.job}
+    if phase == "explore":
+        plan = state.explorations[-1].plan
+        compared = [arm for arm in plan.arms if MODEL in arm.overrides]
+        own: dict[str, Mapping[str, Any]] = {
+            arm.name: {**plan.base_job, MODEL: arm.overrides[MODEL]} for arm in compared
+        }
+        return own or {plan.arms[0].name: plan.base_job}
+    design = state.design
+    assert design is not None
+    base = design.base_job
+    if phase == "replicate" and (setting := design.replication) is not None:
+        base = {**base, **setting.overrides, "environment": setting.environment}
+    others = [arm for arm in design.arms if MODEL in arm.overrides and arm.name != design.control_arm]
+    return {design.control_arm: base, **{arm.name: {**base, MODEL: arm.overrides[MODEL]} for arm in others}}
+
+
+def _named(arm: str, job: Job, made: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the model of an arm as the log has it: its name, the hash of its folder, and that of the weights."""
+    folder = job.model.sha256 if isinstance(job.model, PathModel) else None
+    return {"arm": arm, "name": model_name(job.model.model_dump()), "folder": folder, "sha256": made["sha256"]}
+
+
+def _result(before: StudyState, after: StudyState) -> TickResult:
+    def attempts(state: StudyState, *, ended: bool) -> set[str]:
+        return {a.name for run in state.every_run.values() for a in run.attempts if not ended or a.status is not None}
+
+    launched = attempts(after, ended=False) - attempts(before, ended=False)
+    ended = attempts(after, ended=True) - attempts(before, ended=True)
+    return TickResult(after, tuple(sorted(launched)), tuple(sorted(ended)), is_done(after))
+
+
+PATIENCE_S = 300.0
+"""How long a machine that starts nothing, or an engine that does not answer, is waited for."""
+PAUSE_S = 2.0
+INTERRUPTED = "interrupted by the user"
+
+
+class Ticking(Protocol):
+    """A controller: `tick` moves the study on and returns its state and whether it is done."""
+
+    def tick(self) -> TickOutcome:
+        """Do all that can be done now."""
+        ...
+
+    def stop(self, reason: str) -> TickOutcome:
+        """Stop the study and end what it runs."""
+        ...
+
+
+class TickOutcome(Protocol):
+    """The result of one tick."""
+
+    @property
+    def state(self) -> StudyState:
+        """The study after the tick."""
+        ...
+
+    @property
+    def done(self) -> bool:
+        """Whether the study is concluded or stopped, with nothing left to do."""
+        ...
+
+
+class Observer(Protocol):
+    """Shows a study to somebody: a terminal, Prefect, a log. It must not change it."""
+
+    def observe(self, state: StudyState) -> None:
+        """Take the state after a tick."""
+        ...
+
+    def note(self, line: str) -> None:
+        """Take a line on what a long step is doing."""
+        ...
+
+
+def drive(
+    loop: Ticking,
+    observers: Sequence[Observer],
+    interrupted: Event,
+    poll_s: float = 0.5,
+    patience_s: float = PATIENCE_S,
+    pause_s: float = PAUSE_S,
+    interruption: Callable[[], str | None] = lambda: INTERRUPTED,
+) -> StudyState:
+    """Tick until the study is done, or stop it cleanly once `interrupted` is set; return its last state.
+
+    `interruption` then returns the reason of the stop; where it returns None, KeyboardInterrupt leaves the study as it
+    is.
+
+    Errors of a tick pass through; the log then holds all that was done. Two are none: a model whose making Ctrl-C
+    ended with the study's own process group, and sandboxes, a database or room on a disk that cannot be had for less
+    than `patience_s` (a controller that could not renew its lease for so long that another may have it gives up
+    before).
+    """
+    trouble: float | None = None
+    while True:
+        try:
+            outcome = loop.stop(_reason(interruption)) if interrupted.is_set() else loop.tick()
+        except ModelFailed:
+            if not interrupted.is_set():
+                raise
+            continue
+        except (SandboxError, StoreError, OSError) as error:
+            if isinstance(error, OSError) and not is_full(error):
+                raise
+            first, trouble = trouble is None, trouble or time.monotonic()
+            if interrupted.is_set() or time.monotonic() - trouble >= patience_s:
+                raise
+            for observer in observers if first else ():
+                observer.note(f"waiting for {_awaited(error)}: {' '.join(str(error).split())}")
+            interrupted.wait(pause_s)
+            continue
+        trouble = None
+        for observer in observers:
+            observer.observe(outcome.state)
+        if outcome.done:
+            return outcome.state
+        interrupted.wait(poll_s)
+
+
+def _reason(interruption: Callable[[], str | None]) -> str:
+    if (reason := interruption()) is None:
+        raise KeyboardInterrupt
+    return reason
+
+
+def _awaited(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return "room on the disk"
+    return "a sandbox" if isinstance(error, SandboxError) else "the event log"

@@ -1,0 +1,434 @@
+"""ResearchOptions (pydantic): CLI, Prefect form, study.created; request, resume needs."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from collections.abc import Callable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from research.controller.session import StudyRequest, create_study, require_here
+from research.controller.wandb import WandbMirror, online_logging_of, wandb_login
+from research.design.comparison import StatisticalRequirements
+from research.design.pricing import Estimates
+from research.environments.install import environment_of
+from research.environments.reference import HOW, brought_among, installed, requirements_of
+from research.errors import BadEnvironment, BadTopic
+from research.installation.base_job import (
+    backend_of,
+    base_job,
+    fixed_fields,
+    model_folder,
+    require_agreement,
+    require_backend,
+)
+from research.installation.home import Home, home_error
+from research.installation.servers import SERVER, BadServer
+from research.installation.tiny_model import Note
+from research.isolation.mode import Isolation, reopen, supervise
+from research.models.fetch import checks_in
+from research.planners.factory import BUILT_IN, make_planner, planner_names
+from research.planners.protocol import Planner
+from research.planners.rules import RulesPlanner, environment_asked, require_readable
+from research.planners.unsupported import asks_for_power
+from research.proposals.arms import ComparedModels, folders_in, paths_in
+from research.proposals.flags import RequestedComparison, folders_varied, topic_of
+from research.proposals.metric_choice import MetricChoice, metric_in
+from research.scheduler.required_runs import all_over
+from research.text import parse_budget, warn
+from studies import EventLog, StudyState
+from swarm.environments.custom import MARK, is_brought
+from swarm.environments.registry import environments
+from swarm.job import Job
+
+RECORD_HELP = "Write what the language model says to this file; AJET_PLANNER_RECORD too. No key is in it."
+REPLAY_HELP = "Take what the language model says from such a file, without a network; AJET_PLANNER_REPLAY too."
+
+
+def refuse_server(server: str | None) -> None:
+    """Refuse `--server`, which other commands have: a study's servers are its own, beside its files (docs/swarm.md)."""
+    if server is not None:
+        raise BadServer(
+            "expected no --server: a study starts a server of its own for each of its runs, and judges by the files "
+            f"that they leave beside it; found {server[:80]!r}. Start the study on that machine (`ajet research ... "
+            "--detach`), or a single training there: `ajet swarm start --server URL --job FILE`"
+        )
+    if elsewhere := os.environ.get(SERVER):
+        warn(f"{SERVER} is set ({elsewhere[:80]}), and is not asked: a study has servers of its own, on this machine")
+
+
+OtherServer = Annotated[str | None, typer.Option("--server", hidden=True, callback=refuse_server, expose_value=False)]
+Topic = Annotated[str | None, typer.Argument(help="The question, in plain words.", show_default=False)]
+Vary = Annotated[
+    list[str],
+    typer.Option(help="FIELD=VALUE,VALUE,... in place of a topic, the control first; repeatable.", show_default=False),
+]
+Held = Annotated[
+    list[str], typer.Option("--set", help="FIELD=VALUE that all arms share, beside --vary.", show_default=False)
+]
+Shaped = Annotated[
+    str | None,
+    typer.Option(
+        "--as",
+        help="How the fields of --vary go: `apart` (the default: each against the control), `together` (all of them in "
+        "one arm), `interaction` (whether the first one's effect depends on the second) or `trend` (one field's values "
+        "along a line).",
+        show_default=False,
+    ),
+]
+Env = Annotated[
+    str | None,
+    typer.Option(
+        help="Environment: a name, a folder, module:Name, tasks.jsonl (with --reward), or an address such as "
+        "reasoning-gym:chain_sum (docs/environments.md).",
+        show_default=False,
+    ),
+]
+Reward = Annotated[
+    str | None,
+    typer.Option(help="FILE.py[:NAME], the function that judges answers to `--env TASKS.jsonl`.", show_default=False),
+]
+JobFile = Annotated[
+    Path | None,
+    typer.Option("--job", help="The job under all arms as JSON (see `ajet job explain`).", show_default=False),
+]
+ModelPath = Annotated[
+    str | None,
+    typer.Option(help="Folder of the model that is trained, in place of the tiny one.", show_default=False),
+]
+Backend = Annotated[
+    str | None,
+    typer.Option(help="What generates and learns: local, verl (docs/cluster.md), ...", show_default=False),
+]
+_BROUGHT = "".join(f", `{name}` (of a package)" for name in planner_names() if name not in BUILT_IN)
+PlannerName = Annotated[
+    str, typer.Option(help=f"Who plans: `rules`, or `llm` (any OpenAI-compatible endpoint){_BROUGHT}.")
+]
+PlannerModel = Annotated[str | None, typer.Option(help="Name of the language model that plans, for `--planner llm`.")]
+WallClock = Annotated[str, typer.Option(help="Wall clock for the whole study: 90s, 10m, 2h, 1d.")]
+MaxRuns = Annotated[int | None, typer.Option(min=4, help="Most training runs.")]
+Effect = Annotated[
+    float | None,
+    typer.Option(
+        help="Smallest difference that matters, in the metric's unit: 0.05 of hidden success, 500 episodes; smaller "
+        "ones count as none.",
+        show_default="of success 0.1, of others a part of their range",
+    ),
+]
+Judged = Annotated[
+    list[str],
+    typer.Option(
+        "--metric",
+        help="What runs are judged by: NAME, NAME:THRESHOLD or NAME:OF, such as episodes:0.7 (`ajet metric list`); "
+        "else what the topic asks for, or hidden success after the last step.",
+        show_default=False,
+    ),
+]
+Power = Annotated[
+    float,
+    typer.Option(help="Probability with which a difference of that size must be seen, or the design is refused."),
+]
+Rounds = Annotated[
+    int | None,
+    typer.Option(
+        envvar="AJET_ROUNDS",
+        help="Most questions that are asked one after the other, each on what the last one found, under one bound on "
+        "false claims; 1 for the topic's own alone.",
+        show_default="as many as the budget leaves time for, 4 at most",
+    ),
+]
+LookCount = Annotated[int, typer.Option(help="Most times the data are analysed; 1 for once, at the end.")]
+Episodes = Annotated[int, typer.Option(help="Hidden episodes of each evaluation; more make less noise and cost time.")]
+Approve = Annotated[
+    str,
+    typer.Option(
+        help="What a person is asked before it begins: `plan` (all trainings, once the design is locked, and A/A runs "
+        "before it), `stages` (A/A runs, screen, each look, replication, each when its turn comes) or `none`. It waits "
+        "as long as it takes."
+    ),
+]
+Sandbox = Annotated[
+    str | None,
+    typer.Option(
+        help="Where clients and evaluators run: `docker` (the default where an engine answers) or `process`, which "
+        "isolates nothing; AJET_SANDBOX sets another default.",
+        show_default=False,
+    ),
+]
+Detach = Annotated[
+    bool, typer.Option("--detach", help="Hand it to this machine's worker (`ajet up --work`) and return.")
+]
+Record = Annotated[Path | None, typer.Option(help=RECORD_HELP, dir_okay=False, show_default=False)]
+Replay = Annotated[Path | None, typer.Option(help=REPLAY_HELP, dir_okay=False, show_default=False)]
+
+
+def begin_study(home: Home, log: EventLog, study: str, request: StudyRequest) -> None:
+    """Append `study.created`; the environments that it names are there and unchanged, and are not removed after it.
+
+    Its folder is made first: it says to which of the installations that may share the log the study belongs. Raises
+    BadEnvironment, InvalidRequest or HomeError.
+    """
+    with home.beginning():
+        for brought in brought_among(request.wanted.brought):
+            brought.require_unchanged()
+        _make(home.study(study))
+        create_study(log, study, request, checks_in(home.models))
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise home_error(folder, error) from error
+
+
+def mirror_of(
+    home: Home, begun: StudyState, say: Callable[[str], None], warn: Callable[[str], None]
+) -> WandbMirror | None:
+    """Return what sends copies of a study's logs to W&B; None where it began without, or nobody is logged in now."""
+    online, login = online_logging_of(begun.settings), wandb_login(os.environ)
+    if online is None:
+        if os.environ.get("WANDB_MODE") == "online":
+            warn(f"nothing is sent to W&B: {'the study began without' if login.online else login.why}")
+        return None
+    if login.online is None or login.online.base_url != online.base_url:
+        why = login.why if login.online is None else f"W&B's server is {login.online.server} now"
+        warn(f"the study sends its logs to W&B at {online.server}; {why}. They are kept here, and sent once it goes on "
+             "logged in there")  # fmt: skip
+        return None
+    return WandbMirror(home, begun.id, online, say, warn)
+
+
+def planner_again(home: Home, log: EventLog, state: StudyState) -> Planner:
+    """Return the planner of a study that can go on here; raise StudyElsewhere or what its backend or planner lacks."""
+    require_here(home, log, state)
+    if not all_over(state):
+        require_backend(backend_of(state))
+    return make_planner(state.planner["name"], state.planner["model"], os.environ)
+
+
+def isolation_again(home: Home, state: StudyState, note: Note) -> Isolation:
+    """Return where a study's runs go on; what is left of one whose runs are over is judging, which needs no engine."""
+    if all_over(state):
+        return supervise(state.settings, os.environ, home)
+    brought = RequestedComparison.of(state.settings).brought
+    return reopen(state.settings, os.environ, home, note, lambda: requirements_of(brought))
+
+
+DEFAULT_BUDGET = "12m"
+_FULL_NAME = re.compile(rf"(?<![\w.{MARK}-])([a-z0-9][a-z0-9._-]*){MARK}[\w.-]*\w", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRequest:
+    """What is to be studied, under which requirements, within which budget."""
+
+    topic: str
+    requested: RequestedComparison
+    """What flags ask for, in the place of a topic or beside it."""
+    requirements: StatisticalRequirements
+    budget_s: float
+    max_runs: int | None
+    base: Job | None = None
+    """The job under all arms, as a file or a model's folder says it; None for the default."""
+
+    @classmethod
+    def read(
+        cls,
+        topic: str | None,
+        vary: Sequence[str],
+        held: Sequence[str],
+        environment: str | None,
+        reward: str | None,
+        requirements: StatisticalRequirements,
+        budget: str,
+        max_runs: int | None,
+        job: Path | None = None,
+        model_path: str | None = None,
+        *,
+        backend: str | None = None,
+        shape: str | None = None,
+        note: Note,
+    ) -> TopicRequest:
+        """Return the request that options make; an environment is brought, and hashes of models' files are written.
+
+        `note` is told what bringing an environment does.
+
+        Raises BadBudget, BadTopic, BadMetric, BadEnvironment, DesignRefused, BadJob or BadModel.
+        """
+        hashes = Home.locate().models
+        base = base_job(job, model_path, hashes, backend)
+        models = _compared_models(topic, vary, hashes)
+        comparison = RequestedComparison.asked(vary, held, base, models, shape)
+        topic_of(topic, comparison)
+        seconds = parse_budget(budget)
+        comparison = _placed(comparison, topic or "", _environment_asked(environment, base), reward, note)
+        if base is not None and comparison.environment is not None and "environment" in fixed_fields(base):
+            base = base.model_copy(update={"environment": comparison.environment})
+        requirements = _judged(requirements, topic or "", comparison, base)
+        asked = topic_of(topic, comparison)
+        if comparison.vary and requirements.metric is not None:
+            asked = f"{asked} --metric {requirements.metric.text}"
+        return cls(asked, comparison, requirements, seconds, max_runs, base)
+
+
+def _judged(
+    requirements: StatisticalRequirements, topic: str, comparison: RequestedComparison, base: Job | None
+) -> StatisticalRequirements:
+    """Return the requirements with the metric that a flag names, else the topic.
+
+    Raises DesignRefused or BadMetric for one that cannot be of this environment, or an effect beyond its range.
+    """
+    said = metric_in(topic)
+    if requirements.metric is None and said is not None:
+        requirements = replace(requirements, metric=said.asked)
+    if requirements.metric is None:
+        return requirements
+    played = comparison.environment or environment_asked(topic, comparison)
+    job = (base or Job()).model_copy(update={"environment": played})
+    MetricChoice(requirements.metric, Estimates().training).metric((job,), requirements.episodes)
+    return requirements
+
+
+def _environment_asked(environment: str | None, base: Job | None) -> str | None:
+    """Return the environment that a flag or the job names; raise DesignRefused where they name two."""
+    if environment is not None:
+        require_agreement(base, {"environment": [environment]})
+    fixed = {} if base is None else fixed_fields(base)
+    return fixed.get("environment") if environment is None else environment
+
+
+def _placed(
+    comparison: RequestedComparison, topic: str, environment: str | None, reward: str | None, note: Note
+) -> RequestedComparison:
+    """Return the comparison in the environment that is asked for, which is brought here unless it is built in.
+
+    What installed packages offer, and the topic names, is brought too.
+    """
+    if environment is None and reward is not None:
+        raise BadEnvironment("expected --reward beside --env TASKS.jsonl; found it alone; name the tasks it judges")
+    home = Home.locate()
+    whole, rest = _by_full_name(topic, home)
+    named = [*whole, *(name for name in installed() if _says(rest, name))]
+    if environment is None:
+        named += _brought_before(rest, home, {name.partition(MARK)[0] for name in whole})
+    if environment is None and not named:
+        return comparison
+    home = home if environment in environments() else home.prepare()
+    brought = [environment_of(name, None, home, note).name for name in named]
+    asked = environment_of(environment, reward, home, note).name if environment is not None else None
+    known = dict.fromkeys(name for name in (asked, *brought) if name is not None and is_brought(name))
+    return replace(comparison, environment=asked, brought=tuple(known))
+
+
+def _by_full_name(topic: str, home: Home) -> tuple[list[str], str]:
+    """Return the brought environments that a topic names in full, and the rest of it; raise BadEnvironment for others.
+
+    What has the form of a full name, or the name of a brought environment before its mark, is none or all of one.
+    """
+    known = _brought(home)
+    named: list[str] = []
+
+    def take(found: re.Match[str]) -> str:
+        said, name = found[0].lower(), found[1].lower()
+        if not is_brought(said) and name not in known:
+            return found[0]  # such as pass@8
+        if said not in (several := known.get(name, [])):
+            there = f"of this name there is {' and '.join(several)}; " if several else ""
+            raise BadEnvironment(f"expected an environment that was brought here; found no {said}; {there}{HOW}")
+        named.append(said)
+        return " "
+
+    rest = _FULL_NAME.sub(take, topic)
+    return list(dict.fromkeys(named)), rest
+
+
+def _brought(home: Home) -> dict[str, list[str]]:
+    """Return the full names of what was brought before, by the short ones."""
+    found: dict[str, list[str]] = {}
+    for folder in sorted(home.environments.glob(f"[!.]*{MARK}*")):
+        found.setdefault(folder.name.partition(MARK)[0], []).append(folder.name)
+    return found
+
+
+def _brought_before(topic: str, home: Home, known: AbstractSet[str]) -> list[str]:
+    """Return the brought environments that a topic names in short, but for the names that are `known` in full.
+
+    Raises BadEnvironment for a name that several have.
+    """
+    taken = known | environments().keys()
+    named = {name: whole for name, whole in _brought(home).items() if name not in taken and _says(topic, name)}
+    for name, several in named.items():
+        if len(several) > 1:
+            raise BadEnvironment(
+                f"expected one environment called {name}; found {', '.join(several)}; name the one you mean: "
+                f"--env {several[-1]}"
+            )
+    return [whole[0] for whole in named.values()]
+
+
+def _says(topic: str, name: str) -> bool:
+    """Return whether a topic has a name as a word of its own."""
+    return re.search(rf"(?<![\w-]){re.escape(name)}(?![\w-])", topic, re.IGNORECASE) is not None
+
+
+def _compared_models(topic: str | None, vary: Sequence[str], hashes: Path) -> ComparedModels:
+    """Return the models that flags or a topic compare."""
+    folders = folders_varied(vary) or folders_in(topic or "")
+    if len(folders) == 1 and not folders_varied(vary):
+        for other in paths_in(topic or ""):
+            model_folder(other, hashes)  # what is wrong with the one beside it
+        raise BadTopic(
+            f"expected two model folders in a topic, to compare them; found {folders[0]} alone; name another, or train "
+            f"this one in all arms with --model-path {folders[0]}"
+        )
+    return ComparedModels.found(folders, lambda said: model_folder(said, hashes))
+
+
+def planning_by(
+    wanted: RequestedComparison,
+    name: str,
+    model: str | None,
+    *,
+    record: Path | None = None,
+    replay: Path | None = None,
+    note: Note,
+) -> Planner:
+    """Return the planner of this name; raise BadTopic where flags say all that a planner would.
+
+    `note` is told of each pause while a model's endpoint does not answer.
+    """
+    if wanted.vary and name != RulesPlanner.name:
+        raise BadTopic(
+            f"expected --vary without a planner, as it leaves nothing to plan; found --planner {name}; leave it out"
+        )
+    return make_planner(name, model, os.environ, record=record, replay=replay, note=note)
+
+
+def planner_of(
+    request: TopicRequest,
+    name: str,
+    model: str | None,
+    *,
+    record: Path | None = None,
+    replay: Path | None = None,
+    note: Note,
+) -> Planner:
+    """Return the planner of a study on this request; refuse what no study could answer, before anything is begun."""
+    topic = request.topic
+    if asks_for_power(topic):
+        raise BadTopic(
+            f"expected a question that training runs answer; found {topic!r}, which a table answers; see it with: "
+            f"ajet study plan {shlex.quote(topic)}"
+        )
+    chosen = planning_by(request.requested, name, model, record=record, replay=replay, note=note)
+    if isinstance(chosen, RulesPlanner):
+        require_readable(topic, request.requested, request.base, request.requirements.metric)
+    require_backend((request.base or Job()).backend)
+    return chosen

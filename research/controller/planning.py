@@ -1,0 +1,613 @@
+"""Planning: each planner turn kept before anything follows.
+
+From a topic to a locked design: the planner's turns, each asked for once, and the events they become.
+
+Propose, design, and, where the noise bank has nothing that fits, A/A runs before the design is compiled. A turn is
+written to the study's folder before its first event, so that a controller killed in between continues with the same
+answer (and, for a design, the same seeds) instead of paying for another. Once a design is locked nothing here fails for
+want of a model.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final, cast
+
+from pydantic import TypeAdapter
+
+from research.controller.evaluation import (
+    AcceptedProposal,
+    ActionCheck,
+    EvaluatedDesign,
+    PlanningContext,
+    TakenTurn,
+    TakeTurn,
+    ask,
+    design,
+    design_topic,
+    in_rounds,
+    tried,
+)
+from research.design.comparison import StatisticalRequirements
+from research.design.compiler import DesignCompiler, seed_source
+from research.design.noise_bank import NoiseBank, collapsed, model_key
+from research.design.pricing import Pricing
+from research.errors import BadTopic, DesignRefused, HomeError, NoDesignAccepted, PlannerFailed, ResearchError
+from research.files import read_json, write_json
+from research.installation.base_job import far_off
+from research.installation.home import Home
+from research.isolation.mode import sandboxing_of
+from research.planners.context import NO_FINDINGS, PLAYS, ArmFacts, Digest, FindsFindings, Stage
+from research.planners.history import InquiryFacts, Notebook, quoted
+from research.planners.prompts import voiced
+from research.planners.protocol import Planner
+from research.planners.rules import RulesPlanner
+from research.planners.tools import StudyLooks
+from research.proposals.actions import Action, Aside, Conclude, Decline, Explore, Propose, ProposeDesign, Replicate
+from research.proposals.arms import NO_MODELS
+from research.proposals.flags import RequestedComparison
+from research.proposals.metric_choice import AskedMetric
+from research.scheduler.steps import ASK_RULE, UNLOCKED
+from studies import EventLog, EventType, StudyLog, StudyState
+from studies.checks.training import conditions, plumbing_run
+from studies.errors import ReportError
+from studies.log.event_log import lock_name, write_lock
+from studies.records.alpha import Ledgers
+from studies.records.design import Budget, NoisePlan
+from studies.records.runs import noise_hash
+from studies.records.verdict import PlannerWords, quotation, who
+from studies.report.evidence import gather
+from studies.report.measures import surprises
+from studies.report.next_question import AskedStudy, leads
+from studies.report.summary import IN_WORDS, last_judged
+from studies.statistics.comparison import mean_interval
+from studies.verdicts.judge import collapsed_runs
+from swarm.environments.registry import get_environment
+from swarm.errors import InvalidRequest
+from swarm.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class TurnPlace:
+    """One turn: it is taken once, and found again by its place."""
+
+    round: int
+    stage: Stage
+    number: int
+    """Which of its stage and round, from 1."""
+
+    @property
+    def key(self) -> str:
+        """Its name in the log."""
+        return f"{self.round}/{self.stage}/{self.number}"
+
+    @classmethod
+    def named(cls, key: str) -> TurnPlace:
+        """Return the place of a key."""
+        number, stage, index = key.split("/")
+        return cls(int(number), cast(Stage, stage), int(index))
+
+    def path(self, folder: Path) -> Path:
+        """Return the turn's file; those of the first round lie in the folder itself."""
+        name = f"{self.stage}.json" if self.number == 1 else f"{self.stage}-{self.number}.json"
+        return folder / name if self.round == 1 else folder / f"round-{self.round}" / name
+
+    def asides(
+        self, said: Sequence[Mapping[str, Any]], state: StudyState
+    ) -> Iterator[tuple[EventType, dict[str, Any]]]:
+        """Yield the events of what was said beside the turn's action, as far as the log lacks them."""
+        known = {note.index for note in state.notebook if note.turn == self.key}
+        for index, aside in enumerate(said):
+            if index not in known:
+                event = EventType.PLANNER_ASKED if aside["action"] == "ask" else EventType.PLANNER_NOTED
+                words = {name: value for name, value in aside.items() if name != "action"}
+                yield event, {**words, "turn": self.key, "index": index}
+
+    def is_told(self, state: StudyState) -> bool:
+        """Return whether its event is in the log; events of earlier versions do not name their turn.
+
+        A planner that declined took no other turn: its act stood in the place of the one that was due.
+        """
+        if any(act.turn == self.key for act in state.planner_acts):
+            return True
+        unnamed = [act for act in state.planner_acts if not act.turn]
+        return self.round == 1 and sum(act.action in (self.stage, "decline") for act in unnamed) >= self.number
+
+
+_ACTION: TypeAdapter[Action] = TypeAdapter(Action)
+_ASIDE: TypeAdapter[Aside] = TypeAdapter(Aside)
+_VOICES: Final = (EventType.PLANNER_ACTED, EventType.PLANNER_NOTED, EventType.PLANNER_ASKED)
+"""Events of which the planner is the actor."""
+MOST_FINDINGS: Final = 6
+"""Findings of earlier studies that a planner is shown without asking."""
+DrawSecret = Callable[[int], str]
+"""Returns so many random bytes in hex."""
+
+
+_NOT_HAD = (BadTopic, DesignRefused, PlannerFailed)
+_TRIES = 3
+"""Questions that a planner may ask for a round before there is none."""
+_MOST_TRIES = 2 * _TRIES
+"""The same of a planner that fails and of the rules that ask in its place."""
+DECLINED = "the planner declined the topic: nothing was tested"
+
+
+class _Explores(Exception):
+    """The planner wants to see more before it asks."""
+
+    def __init__(self, action: Explore, place: TurnPlace, secret: bytes) -> None:
+        super().__init__(action.why)
+        self.action, self.place, self.secret = action, place, secret
+
+
+class _Ended(Exception):
+    """The planner declines, or has no further question."""
+
+    def __init__(self, said: PlannerWords) -> None:
+        super().__init__(said.text)
+        self.said = said
+
+
+class Planning:
+    """Asks the planner of one study and writes what comes of it. `base` is the job under all arms.
+
+    Prices and the noise bank are asked for whenever a design is compiled: other studies add to both meanwhile.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        log: EventLog,
+        record: StudyLog,
+        planner: Planner,
+        pricing: Callable[[], Pricing],
+        base: Job,
+        draw_secret: DrawSecret = secrets.token_hex,
+        noise_bank: Callable[[EventLog], NoiseBank] = NoiseBank.of,
+        findings: FindsFindings = NO_FINDINGS,
+    ) -> None:
+        self._study_folder = home.study(record.study)
+        self._folder = self._study_folder / "planning"
+        self._draw_secret = draw_secret
+        self._noise_bank = noise_bank
+        self._findings = findings
+        self._log = log
+        self._record = record
+        self._study = record.study
+        self._planner = planner
+        self._pricing = pricing
+        self._base = base
+
+    def plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        """Propose and design, and lock the design, or the A/A runs that it must wait for; go on from wherever it ended.
+
+        After the A/A runs it is called once more, and the design is compiled with what they say of the noise. A design
+        that cannot be had then is asked for once more. `seconds_left` is asked anew for each turn, as a slow planner
+        spends the budget too. A planner that declines ends the study here. Raises BadTopic, DesignRefused,
+        PlannerFailed; nothing is locked then.
+        """
+        try:
+            self._plan(state, seconds_left)
+        except _Ended as end:
+            said = end.said.model_dump(mode="json")
+            if state.round == 1:
+                payload = {"reason": DECLINED, "said": said, "declined": True}
+            else:
+                payload = {"reason": f"round {state.round} {UNLOCKED}: its planner ended it", "said": said}
+            self._append(EventType.STUDY_CONCLUDED, payload)
+        except _NOT_HAD as error:
+            if state.round == 1:
+                raise
+            reason = f"round {state.round} {UNLOCKED}: {error}"
+            self._append(EventType.STUDY_CONCLUDED, {"reason": reason})
+
+    def next_round(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        """Begin the next round with the planner's question, or write down why there is none.
+
+        A question that cannot be had, or for which no design of the planner's is accepted, goes back to it with the
+        reason, three tries in all. Where no model answers, the rules ask.
+        """
+        planner, refused, last = self._planner, list[str](), ""
+        number = _explored_in(state)
+        tries = number + _TRIES
+        while number < tries:
+            number += 1
+            inquiry = replace(InquiryFacts.of(state, self._beside), refused=tuple(refused))
+            context = self._in_round(self._context(state, seconds_left, self._noise_bank(self._log)), state, inquiry)
+            taking = self._taking(state, number, inquiry.round, planner)
+            try:
+                designed = design_topic(context, taking)
+                designed.compiled()
+            except _Explores as wish:
+                try:
+                    self._explore(context, wish)
+                    return
+                except DesignRefused as error:  # the time went by
+                    last = str(error)
+                    refused.append(last)
+            except _Ended as end:
+                if not (refused and planner.name == RulesPlanner.name):  # which has then asked all that it can
+                    last, refused = f"{IN_WORDS}{quotation(end.said)}", []
+                break
+            except NoDesignAccepted as error:
+                last = error.reason
+                refused.append(last)
+            except PlannerFailed as error:
+                last = str(error)
+                if planner is not self._planner:
+                    refused.append(last)
+                    continue
+                planner, refused, tries = RulesPlanner(), [], number + _TRIES
+            except (BadTopic, DesignRefused) as error:
+                last = str(error)
+                refused.append(last)
+            else:
+                self._begin(state, inquiry.round, number, _why(designed, last if planner is not self._planner else ""))
+                return
+        self._end_rounds(f"no further question could be had within level and budget: {last}" if refused else last)
+
+    def _explore(self, context: PlanningContext, wish: _Explores) -> None:
+        """Plan what was wished for; raise DesignRefused where it cannot be had any more."""
+        priced = ActionCheck(context, context.digest()).exploration(wish.action)
+        seeds = seed_source(f"{self._study}/{wish.place.key}", wish.secret)
+        plan = priced.plan(seeds, context.compiler.used)
+        self._append(
+            EventType.EXPLORATION_PLANNED,
+            {
+                "plan": plan.model_dump(mode="json"), "hash": plan.hash(),
+                "seconds_per_run": priced.seconds_per_run, "turn": wish.place.key,
+            },
+        )  # fmt: skip
+
+    def _begin(self, state: StudyState, round: int, number: int, why: str) -> None:
+        payload = {"number": round, "previous": state.design_hash, "why": why, "try": number}
+        self._append(EventType.ROUND_BEGUN, payload)
+
+    def _end_rounds(self, reason: str) -> None:
+        self._append(EventType.DECISION_TAKEN, {"rule": ASK_RULE, "action": "end", "reason": reason})
+
+    def _beside(self, state: StudyState) -> Iterator[str]:
+        """Yield what other measures of a round's runs say otherwise than its verdicts, as its report has it."""
+        try:
+            evidence = gather(state, self._study_folder)
+            steady = tuple(metric for metric in evidence.others if metric.kind != "seconds")  # a replay has other ones
+            yield from surprises(state, replace(evidence, others=steady))
+        except ReportError as error:  # the report will refuse; a question can still be asked
+            yield f"its files could not be read again: {error}"
+
+    def _in_round(self, context: PlanningContext, state: StudyState, inquiry: InquiryFacts) -> PlanningContext:
+        """Return a context in a round after the first; `state` is of that round, or of the one before."""
+        last = state if state.design_hash is not None else state.rounds_before[-1]
+        used = frozenset(seed for before in (*last.rounds, *last.given_up) for seed in before.seeds_used)
+        compiler = replace(context.compiler, ledgers=inquiry.ledgers, previous=str(last.design_hash), used=used)
+        return replace(context, compiler=compiler, inquiry=inquiry, locked=None)
+
+    def _plan(self, state: StudyState, seconds_left: Callable[[], float]) -> None:
+        context = self._context(state, seconds_left, self._noise_bank(self._log))
+        if state.round > 1:
+            context = self._in_round(context, state, InquiryFacts.of(state.rounds_before[-1], self._beside))
+        number = _last_try(state)
+        for name in context.requested.brought:
+            get_environment(name)  # a planner is shown all that are known
+        taking = self._taking(state, number)
+        designed = design_topic(context, taking, lambda proposal: self._announce(state, proposal))
+        if state.noise_plan is None and (plan := designed.noise_plan(self._drawn_for(state))) is not None:
+            self._lock_noise(plan, context.compiler.price)
+            return
+        try:
+            self._lock(state, context, designed)
+        except DesignRefused as error:
+            if state.noise_plan is None:
+                raise
+            again = self._taking(state, 2 if state.round == 1 else number + _MOST_TRIES)
+            self._lock(state, context, design(context, designed.proposal, again, error.for_planner))
+
+    def conclusion(self, state: StudyState, seconds_left: float) -> PlannerWords | None:
+        """Return the planner's last words, to be quoted; None when it has none, as rules have no voice of their own.
+
+        They are about what the log holds: environments and models that were trained may be gone by now.
+        """
+        if not state.verdicts:
+            return None  # nothing was claimed, so there is nothing to put in words
+        context = self._context(state, lambda: seconds_left, NoiseBank())
+        digest = replace(
+            context.digest(),
+            inquiry=InquiryFacts.of(state.rounds_before[-1]) if state.rounds_before else None,
+            hypotheses=state.hypotheses or (state.design.hypotheses if state.design else ()),
+            design=state.design,
+            arms=arm_facts(state),
+            verdicts=state.verdicts,
+            warnings=tuple(dict.fromkeys(line for verdict in state.verdicts for line in verdict.violations)),
+        )
+        try:
+            place = TurnPlace(state.round, "conclude", 1)
+            turn = self._turn(state, place, digest, ActionCheck(context, digest))
+        except ResearchError:
+            return None
+        return None if self._planner.name == RulesPlanner.name else self._said(turn)
+
+    def advice(self, state: StudyState) -> dict[str, str]:
+        """Return what is worth asking next (`why`, `command`): the first lead that compiles, or that none does."""
+        refused = []
+        for lead in leads(last_judged(state)):
+            why = None if lead.asks is None else self._refuses(state, lead.asks)
+            if why is None:
+                return {"why": lead.why, "command": lead.command}
+            refused.append(f"{lead.why} would be refused ({why})")
+        return {"why": f"nothing that could be had; {refused[0]}", "command": ""}
+
+    def _refuses(self, state: StudyState, asked: AskedStudy) -> str | None:
+        """Return why a study of its own would be refused here; None where it would be begun."""
+        context = self._context(state, lambda: asked.budget_s, self._noise_bank(self._log))
+        context = replace(context, locked=None, notebook=None, notes=(), plays_seen=False)
+        most = state.settings["max_runs"] if asked.topic is None else None
+        budget = Budget(wall_clock_s=asked.budget_s, max_runs=most)
+        compiler = replace(context.compiler, budget=budget, runs_made=0, measured_by=None)
+        try:
+            if asked.topic is not None:
+                metric = AskedMetric.named(asked.metric) if asked.metric else None
+                needs = StatisticalRequirements(effect=asked.effect, metric=metric, rounds=None)
+                compiler = replace(compiler, requirements=needs, ledgers=Ledgers.begin(1), models=NO_MODELS)
+                wanted = RequestedComparison(environment=asked.environment, brought=context.requested.brought)
+                context = replace(context, topic=asked.topic, requested=wanted)
+            designed = tried(replace(context, compiler=compiler), RulesPlanner())
+            odd = list(filter(None, map(far_off, designed.compiled().unsized.comparison.jobs)))
+        except (ResearchError, InvalidRequest) as error:
+            return error.message
+        refused = designed.proposal.turn.refused
+        return refused.message if refused is not None else next(iter(odd), None)
+
+    def _context(self, state: StudyState, seconds_left: Callable[[], float], bank: NoiseBank) -> PlanningContext:
+        requested = RequestedComparison.of(state.settings)
+        compiler = DesignCompiler(
+            price=self._pricing().after_noise(state),
+            budget=Budget(wall_clock_s=state.budget_s, max_runs=state.settings["max_runs"]),
+            runs_made=len(state.every_run),
+            base=self._base,
+            requirements=(requirements := StatisticalRequirements.of(state.settings)),
+            bank=bank,
+            ledgers=Ledgers.begin(requirements.rounds or 1),
+            models=requested.models,
+            measured_by=state.noise_plan.metric if state.noise_plan is not None else None,
+        )
+        notes = tuple(
+            quoted((f"note-{a.seq}", a.amendment.reason) for a in state.amendments if a.amendment.kind == "note")
+        )
+        return PlanningContext(
+            state.topic,
+            compiler,
+            seconds_left,
+            requested,
+            sandboxing_of(state.settings).isolates,
+            notes,
+            None if state.design is None else state.design.metric,
+            notebook=Notebook.of(state),
+            findings=tuple(self._findings.find(state.topic, MOST_FINDINGS)),
+            looks=lambda context: StudyLooks(
+                state, self._study_folder, context.compiler_now, requested, self._findings
+            ),
+            plays_seen=any(look["name"] == PLAYS for act in state.planner_acts for look in act.looks),
+        )
+
+    def _announce(self, state: StudyState, proposal: AcceptedProposal) -> None:
+        """Append each hypothesis that is not in the log yet."""
+        known = {hypothesis.id for hypothesis in state.hypotheses}
+        for hypothesis in proposal.hypotheses:
+            if hypothesis.id not in known:
+                self._append(EventType.HYPOTHESIS_PROPOSED, hypothesis.model_dump(mode="json"))
+
+    def _lock_noise(self, plan: NoisePlan, price: Pricing) -> None:
+        job = Job.recorded(plan.job)
+        seconds = price.judged(job, plan.judged) if plan.seeds else price.plumbing(job, plan.episodes)
+        payload = {"plan": plan.model_dump(mode="json"), "hash": noise_hash(plan), "seconds_per_run": seconds}
+        self._append(EventType.NOISE_PLANNED, payload)
+
+    def _lock(self, state: StudyState, context: PlanningContext, designed: EvaluatedDesign) -> None:
+        """Lock a design; raise DesignRefused where it is refused, or the A/A runs left its noise unknown."""
+        made = state.noise_plan
+        left = None if made is None else designed.noise_plan(self._drawn_for(state))
+        if made is not None and left is not None and (left.seeds or not _is_of_before(made, left)):
+            raise _unknown_noise(state)
+        locked = in_rounds(context, designed).locked(self._drawn_for(state))
+        name = lock_name(state.round)
+        payload = {
+            "design": locked.model_dump(mode="json"),
+            "hash": write_lock(self._study_folder, locked, name),
+            "file": name,
+        }
+        self._append(EventType.DESIGN_LOCKED, payload)
+
+    def _drawn_for(self, state: StudyState) -> str:
+        """Return what seeds are drawn for: every round has its own, so that no claim rests on an earlier one's runs."""
+        return self._study if state.round == 1 else f"{self._study}/{state.round}"
+
+    def _taking(
+        self, state: StudyState, number: int, round: int | None = None, planner: Planner | None = None
+    ) -> TakeTurn:
+        """Return a function that takes a turn of a round (the study's present one), the `number`th of its stage, once.
+
+        `planner` takes it in the place of the study's own.
+        """
+
+        def take(digest: Digest, check: ActionCheck) -> TakenTurn:
+            place = TurnPlace(round or state.round, digest.stage, number)
+            turn = self._turn(state, place, digest, check, planner)
+            note = str(turn["acted"]["note"])
+            if isinstance(wish := _ACTION.validate_python(turn["action"]), Explore) and digest.stage == "propose":
+                raise _Explores(wish, place, bytes.fromhex(turn["secret"]))
+            return TakenTurn(self._action(turn, digest.stage), bytes.fromhex(turn["secret"]), note)
+
+        return take
+
+    def _action(self, turn: Mapping[str, Any], stage: Stage) -> Action:
+        """Return the action of a turn, which fits the stage unless somebody exchanged the files of turns."""
+        action = _ACTION.validate_python(turn["action"])
+        if isinstance(action, Conclude | Decline) and (said := self._said(turn)) is not None:
+            raise _Ended(said)
+        kind = Propose if stage == "propose" else ProposeDesign
+        if not isinstance(action, kind | Replicate) or (isinstance(action, Replicate) and stage != "propose"):
+            raise HomeError(
+                f"expected the planner's turns in {self._folder} as they were taken; found {action.action!r} where "
+                f"{kind.__name__} belongs; restore them from a backup"
+            )
+        return action
+
+    def _said(self, turn: Mapping[str, Any]) -> PlannerWords | None:
+        """Return the words with which a turn ends the study; None for a turn that does not."""
+        action = _ACTION.validate_python(turn["action"])
+        if not isinstance(action, Conclude | Decline):
+            return None
+        if turn["said"] is not None:
+            return PlannerWords.model_validate(turn["said"])
+        return PlannerWords(by=who(self._planner.name, self._planner.model), text=action.reason)
+
+    def _turn(
+        self,
+        state: StudyState,
+        place: TurnPlace,
+        digest: Digest,
+        check: ActionCheck,
+        planner: Planner | None = None,
+    ) -> Mapping[str, Any]:
+        """Return the planner's turn in this place, taken once, and see that its event is written."""
+        path = place.path(self._folder)
+        turn = _read_turn(path)
+        if turn is None:
+            taken = self._asked(planner or self._planner, digest, check)
+            turn = _read_turn(path)  # a controller that took this one's place meanwhile has asked too, and went on
+            if turn is None:
+                write_json(path, turn := taken)
+        if not place.is_told(state):
+            for event, payload in place.asides(turn["asides"], state):
+                self._append(event, payload)
+            self._append(EventType.PLANNER_ACTED, {**turn["acted"], "turn": place.key})
+        return turn
+
+    def _asked(self, planner: Planner, digest: Digest, check: ActionCheck) -> dict[str, Any]:
+        """Ask a planner; what it looked at in a turn that came to nothing is written down too."""
+        try:
+            return self._ask(planner, digest, check)
+        except PlannerFailed as error:
+            if error.spent is not None and error.spent["looks"]:
+                self._append(EventType.PLANNER_ACTED, error.spent)
+            raise
+
+    def _ask(self, planner: Planner, digest: Digest, check: ActionCheck) -> dict[str, Any]:
+        turn = ask(planner, digest, check)
+        if turn.refused is not None:
+            raise turn.refused
+        action, said = turn.action.model_dump(mode="json"), None
+        if isinstance(turn.action, Conclude | Decline):
+            by = who(planner.name, planner.model)
+            said = voiced(by, turn.action.reason, digest).model_dump(mode="json")
+        return {
+            "acted": turn.payload(),
+            "action": action,
+            "secret": self._draw_secret(32),
+            "said": said,
+            "looks": [look.kept() for look in turn.looks],
+            "asides": [aside.model_dump(mode="json") for aside in turn.asides],
+        }
+
+    def _append(self, type: EventType, payload: Mapping[str, Any]) -> None:
+        self._record.append(type, payload, actor="planner" if type in _VOICES else "system")
+
+
+def _why(designed: EvaluatedDesign, failed: str) -> str:
+    """Return why a question is asked, in the words of whoever asks; `failed` says why the rules ask for a model."""
+    proposal = designed.proposal
+    said = proposal.action.why.strip() or proposal.turn.note
+    return f"No model answers ({failed}), so the rules ask. {said}" if failed else said
+
+
+def _explored_in(state: StudyState) -> int:
+    """Return the number of the turn that asked for the last exploration since the round ended; 0 where none did."""
+    return TurnPlace.named(state.explorations[-1].turn).number if state.explorations else 0
+
+
+def _last_try(state: StudyState) -> int:
+    """Return which try at a round's question was accepted; where the log does not tell, the last one of them."""
+    if state.question_try:
+        return state.question_try
+    tries = [TurnPlace.named(act.turn) for act in state.planner_acts if act.turn]
+    return max((t.number for t in tries if (t.round, t.stage) == (state.round, "propose")), default=1)
+
+
+def _is_of_before(made: NoisePlan, left: NoisePlan) -> bool:
+    """Return whether a plan that was made asked for no run with a learning rate of 0, as plans once did not."""
+    machinery = [(plan.environment, model_key(Job.recorded(plan.job))) for plan in (made, left)]
+    return made.plumbing is None and machinery[0] == machinery[1]
+
+
+def _unknown_noise(state: StudyState) -> DesignRefused:
+    runs = state.runs_in("noise")
+    measured = sum(run.status == "collected" for run in runs)
+    codes = Counter(run.invalid[0] for run in runs if run.invalid is not None)
+    why = ", ".join(f"{count} {code}" for code, count in sorted(codes.items()))
+    wanted = "A/A runs that show the noise of the design"
+    fallen = sum(collapsed(run) for run in runs)
+    if fallen:
+        why = ", ".join(filter(None, [f"{fallen} of them collapsed, which are no noise", why]))
+    still = plumbing_run(state)
+    if still is not None and still.status == "collected" and conditions(still).stillness is None:
+        why = ", ".join(filter(None, ["what its weights did at a learning rate of 0 was not recorded", why]))
+    if state.noise_plan is not None and state.noise_plan.plumbing is not None:
+        wanted = f"{wanted}, and a training with a learning rate of 0 that changes nothing"
+    told = (
+        f"expected {wanted}; found {measured} of {len(runs)} measured, of "
+        f"{state.noise_plan.environment if state.noise_plan else 'nothing'}{f' ({why})' if why else ''}"
+    )
+    return DesignRefused(
+        f"{told}; look at them with `ajet study show {state.id}`, and start a new study{_again(fallen)}",
+        for_planner=f"{told}; design the job that they were runs of, or decline",
+    )
+
+
+def _again(fallen: int) -> str:
+    """Return what helps where A/A runs collapsed."""
+    return ", which counts these runs too, or steady the job first (a lower learning rate, say)" if fallen else ""
+
+
+def arm_facts(state: StudyState) -> tuple[ArmFacts, ...]:
+    """Return what is measured of each arm of the design, by runs of the confirmation that did not collapse."""
+    fallen = collapsed_runs(state)
+    return tuple(
+        _facts(arm.name, [value for run, value in state.values(arm.name).items() if run not in fallen])
+        for arm in (state.design.arms if state.design is not None else ())
+    )
+
+
+def _facts(name: str, values: Sequence[float]) -> ArmFacts:
+    if not values:
+        return ArmFacts(name, 0)
+    interval = mean_interval(values)
+    ends = (interval.low, interval.high) if interval is not None else (None, None)
+    return ArmFacts(name, len(values), fmean(values), *ends)
+
+
+def _read_turn(path: Path) -> dict[str, Any] | None:
+    """Return a turn that was taken before, None if none was; HomeError for a file that is no turn any more."""
+    try:
+        turn = read_json(path)
+        if turn is None:
+            return None
+        _ACTION.validate_python(turn["action"])
+        bytes.fromhex(turn["secret"])
+        said = turn.get("said")  # turns of before it was kept have none
+        if said is not None:
+            PlannerWords.model_validate(said)
+        asides = turn.get("asides", [])  # nor these
+        for aside in asides:
+            _ASIDE.validate_python(aside)
+        held = {"acted": dict(turn["acted"]), "action": turn["action"], "secret": turn["secret"], "said": said}
+        return {**held, "looks": turn.get("looks", []), "asides": asides}
+    except (ValueError, KeyError, TypeError) as error:
+        raise HomeError(
+            f"expected a planner's turn in {path}; found something else; restore it from a backup, or remove it to "
+            "have the planner asked again"
+        ) from error

@@ -1,0 +1,220 @@
+"""How far; a study told in lines (the one voice of CLI, log and Prefect).
+
+How far a study is: runs that are over, of the most that it may come to.
+
+The most is what the locked design comes to if every look, the whole screen and the replication are made: a study that
+ends early needs fewer, and none is counted before it is possible. Of an inquiry the rounds before are counted with what
+they took, and those to come not at all: nobody knows yet what they ask. Everything that shows progress counts here.
+
+A study told in lines: what happened so far, each line with a key that names it once and for all.
+
+Used where changes are told as they come: a log file, Prefect's log of the flow run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from research.scheduler.approvals import how_to_answer, priced
+from research.scheduler.required_runs import RequiredRun, is_over, later_runs, noise_runs, planned
+from research.scheduler.steps import SHRINK_RULE
+from studies import RunState, StudyState
+from studies.checks.training import plumbing_said, untaught
+from studies.records.design import Design, NoisePlan
+from studies.records.runs import PLUMBING_ARM
+from studies.records.verdict import Verdict
+from studies.report.claims import last_words, why_asked
+from studies.verdicts.wording import question_of
+
+_ALMOST = 99.0
+"""Most per cent before a study is concluded: what is left after the last run is to judge and to report."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyProgress:
+    """Runs `done` of at most `most`, of all rounds so far; `most` is None while the round has no plan of any run."""
+
+    done: int
+    most: int | None
+    concluded: bool
+    design_open: bool
+    """Whether the design is not locked yet, so that what is counted is the A/A runs before it."""
+    round: int = 1
+    rounds: int = 1
+    """Most rounds."""
+    before: int = 0
+    """Runs of other rounds, among those done."""
+
+    @property
+    def percent(self) -> float:
+        """Per cent of the most runs, of an inquiry of the most rounds; 100 for a concluded study alone."""
+        if self.concluded:
+            return 100.0
+        runs = max(1, (self.most or 0) - self.before)
+        done = 0 if self.rounds > 1 and self.design_open else self.done - self.before
+        return min(_ALMOST, 100.0 * ((self.round - 1) * runs + done) / (runs * self.rounds))
+
+    def __str__(self) -> str:
+        if self.concluded:
+            return f"{self.done} runs done{self._in_rounds()}, concluded"
+        where = "" if self.rounds == 1 else f"round {self.round} of at most {self.rounds}: "
+        if self.most is None:
+            return f"{where}planning"
+        if self.design_open:
+            made, of = self.done - self.before, self.most - self.before
+            return f"{where}{made} of {of} A/A runs done, the design comes after them"
+        return f"{where}{self.done} of at most {self.most} runs done{' in all rounds so far' if self.before else ''}"
+
+    def _in_rounds(self) -> str:
+        return "" if self.rounds == 1 else f" in {self.round} {'round' if self.round == 1 else 'rounds'}"
+
+
+def progress_of(state: StudyState) -> StudyProgress:
+    """Count a study's runs."""
+    done = sum(is_over(run) for run in state.runs.values())
+    before = sum(is_over(run) for run in state.every_run.values()) - done
+    concluded = state.concluded_reason is not None
+    most = done if concluded else _most(state, done)
+    return StudyProgress(
+        done + before, None if most is None else most + before, concluded, design_open=state.locked_design is None,
+        round=state.round, rounds=state.most_rounds, before=before,
+    )  # fmt: skip
+
+
+def _most(state: StudyState, done: int) -> int | None:
+    design, noise = state.design, state.noise_plan
+    if design is None:
+        return None if noise is None else done + _open(state, set(noise_runs(noise)))
+    if design.screen is not None:
+        before = sum(is_over(run) for run in state.runs_in("noise"))
+        return max(done, before + design.price.runs)
+    return done + _open(state, set(later_runs(state, design)))
+
+
+def _open(state: StudyState, required: set[RequiredRun]) -> int:
+    """Return how many of the required runs are not over."""
+    runs = planned(state)
+    return sum(1 for required_run in required if required_run not in runs or not is_over(runs[required_run]))
+
+
+NONE_DOUBTED: Final[Mapping[str, str]] = {}
+"""Every verdict follows, as far as anybody looked."""
+
+
+def progress_lines(state: StudyState, doubts: Mapping[str, str] = NONE_DOUBTED) -> Iterator[tuple[str, str]]:
+    """Yield (key, line) for all that happened, roughly in order, round by round; a key's line never changes.
+
+    `doubts` says by its `verdict_key` why a verdict does not follow: it is not told then.
+    """
+    yield "created", f"study {state.id}"
+    yield "asked", f"asked: {question_of(state).asked}"
+    rounds = [line for entry in state.every_round for line in _round_lines(entry, doubts)]
+    yield from {key: (key, line) for key, line in rounds}.values()  # what was amended is so in all rounds that follow
+    for asked in state.questions:
+        said = f"waits for approval: {asked.question.would} ({priced(asked)}); {how_to_answer(state)}"
+        yield f"asked-{asked.digest}", said
+    for answer in state.approvals:
+        note = f" ({answer.note})" if answer.note else ""
+        yield f"answered-{answer.asked.digest}", f"{answer.said()}{note}"
+    if state.concluded_reason is not None:
+        yield "concluded", f"concluded: {state.concluded_reason}"
+    if state.said is not None:
+        yield "said", last_words(state)
+    if state.report is not None:
+        yield f"report-{state.report['html']['sha256']}", "report built"
+
+
+def _round_lines(state: StudyState, doubts: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield what happened in one round; what an earlier one had has keys of its own."""
+    question, later = question_of(state), "" if state.round == 1 else f"round-{state.round}-"
+    if state.round > 1:
+        why = f', asked as: "{why_asked(state)}"' if state.why_asked else ""
+        yield f"{later}begun", f"round {state.round} of at most {state.most_rounds}{why}"
+    yield from ((claim.id, f"hypothesis {claim.id}: {claim.statement}") for claim in state.hypotheses)
+    yield from ((f"not-tested-{left}", f"not tested: {left}") for left in question.not_tested)
+    if state.noise_plan is not None:
+        yield f"{later}noise", _first(state.noise_plan)
+    if state.locked_design is not None and state.design_hash is not None:
+        yield f"{later}lock", f"design locked: {_size(state.locked_design)}, {state.design_hash[:16]}{_place(state)}"
+        yield from ((f"{later}tested-{sentence}", f"tested: {sentence}") for sentence in question.tested)
+    for run in state.runs.values():
+        yield from _run(run)
+    for decision in state.decisions:
+        if decision.rule == SHRINK_RULE:
+            yield f"decision-{decision.seq}", f"to {decision.rule}: {decision.action}: {decision.reason}"
+    if state.selection is not None:
+        yield f"{later}selection", f"the screen keeps {', '.join(state.selection.kept)}: {state.selection.reason}"
+    for verdict in (*state.interim, *state.verdicts, *state.replications):
+        yield _verdict(state, verdict, doubts)
+    for amended in state.amendments:
+        yield f"amended-{amended.seq}", f"amended by {amended.actor}: {amended.amendment.reason}"
+    for name, veto in state.vetoed.items():
+        yield f"veto-{name}", f"{name} vetoed by {veto.actor}: {veto.reason}"
+
+
+def _place(state: StudyState) -> str:
+    """Return which round of how many a lock is of; nothing for a study of one round."""
+    return "" if state.most_rounds == 1 else f", round {state.round} of at most {state.most_rounds}"
+
+
+def verdict_key(verdict: Verdict) -> str:
+    """Return the key of a verdict's line."""
+    return f"verdict-{verdict.hypothesis}-{verdict.phase}-{verdict.inputs_sha256}"
+
+
+def hidden_success(run: RunState) -> str:
+    """Return `before → after` of a measured run, or nothing."""
+    before, after = run.measurements.get("hidden/success/initial"), run.measurements.get("hidden/success")
+    return f"{before.value:.2f} → {after.value:.2f}" if before is not None and after is not None else ""
+
+
+def _first(plan: NoisePlan) -> str:
+    still = "a training with a learning rate of 0, to see that it changes nothing" if plan.plumbing is not None else ""
+    alike = f"A/A runs first: {len(plan.seeds)} seeds of one job, to learn what seeds alone do" if plan.seeds else ""
+    return f"{alike}; before them {still}" if alike and still else alike or f"first {still}"
+
+
+def _size(design: Design) -> str:
+    if design.screen is not None:
+        kept = design.screen.confirmed
+        return f"{design.screen.candidates} candidates are screened, {kept} confirmed with {len(design.seeds)} seeds"
+    most = "at most " if len(design.looks) > 1 else ""
+    return f"{len(design.arms)} arms x {most}{len(design.seeds)} seeds"
+
+
+def _verdict(state: StudyState, verdict: Verdict, doubts: Mapping[str, str]) -> tuple[str, str]:
+    looks = len(state.design.looks) if state.design else 0
+    at = f" at look {verdict.look}" if looks > 1 else ""
+    again = " in the other setting" if verdict.phase == "replicate" else ""
+    key = verdict_key(verdict)
+    said = (
+        f"the verdict does not follow{at}: {doubts[key]}"
+        if key in doubts
+        else f"{verdict.verdict}{at}: {verdict.reason}"
+    )
+    return key, f"{verdict.hypothesis}{again} {said}"
+
+
+def came_to(run: RunState) -> str:
+    """Return in words what a measured run came to."""
+    if run.spec.arm == PLUMBING_ARM:
+        return plumbing_said(run)
+    nothing = "; it had nothing to learn from: in no step did rewards differ within a group" if untaught(run) else ""
+    return f"hidden success {hidden_success(run)}{nothing}"
+
+
+def _run(run: RunState) -> Iterator[tuple[str, str]]:
+    phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
+    name = f"{phase}run {run.run_id[:8]} ({run.spec.arm} seed {run.spec.seed})"
+    for attempt in run.attempts:
+        key = f"{run.run_id}-{attempt.number}"
+        goes_on = "" if attempt.resumes is None else f", going on from try {attempt.resumes}"
+        yield key, f"{name}: try {attempt.number} started{goes_on}"
+        if attempt.status not in (None, "finished"):
+            yield f"{key}-end", f"{name}: try {attempt.number} {attempt.status}: {attempt.reason}"
+    if run.status == "collected" and hidden_success(run):
+        yield f"{run.run_id}-done", f"{name}: {came_to(run)}"
+    if run.invalid is not None:
+        yield f"{run.run_id}-invalid", f"{name} is invalid: {run.invalid[0]}: {run.invalid[1]}"

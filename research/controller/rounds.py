@@ -1,0 +1,196 @@
+"""Replications and explorations.
+
+A claim of an earlier round put to the test once more: code builds the comparison from the record of the round.
+
+Values, constants, steps, direction and prediction are those of the lock; seeds and level are the new round's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pydantic import ValidationError
+
+from research.design.compiler import DesignCompiler
+from research.errors import DesignRefused
+from research.planners.history import InquiryFacts, RoundFacts
+from research.proposals.actions import Constant, Explore, Propose, ProposeDesign, ProposedHypothesis, Replicate, Tried
+from research.proposals.arms import arm_text, constant_value, value_text
+from research.proposals.metric_choice import AskedMetric
+from research.text import describe, format_seconds
+from studies.records.alpha import Exploration
+from studies.records.design import CONFIGURATION, MODEL, REWARD, Arm, Hypothesis, Metric
+from studies.records.runs import screen_metric
+from swarm.environments.registry import environments
+from swarm.job import Job
+
+MOST_OF_A_ROUND: Final = 3
+"""Explorations before one question."""
+_SHARE: Final = 0.25
+"""Most of the time left that one exploration may take: what it hints at is still to be shown."""
+_AS_IT_IS: Final = "as-it-is"
+
+
+@dataclass(frozen=True, slots=True)
+class PricedExploration:
+    """What would be tried, before a seed is drawn for it."""
+
+    why: str
+    job: Job
+    arms: tuple[Arm, ...]
+    metric: Metric
+    seconds_per_run: float
+
+    def plan(self, draw_seed: Callable[[], int], used: frozenset[int]) -> Exploration:
+        """Return it on a seed that no run of the study had."""
+        seed = next(drawn for drawn in iter(draw_seed, None) if drawn not in used)
+        return Exploration(
+            why=self.why, environment=self.job.environment,
+            base_job=self.job.model_dump(mode="json", exclude={"seed", "tracking"}),
+            arms=self.arms, seed=seed, metric=self.metric,
+        )  # fmt: skip
+
+
+def explored(compiler: DesignCompiler, inquiry: InquiryFacts, action: Explore) -> PricedExploration:
+    """Return what a planner wants to try, or raise DesignRefused: for settings, or for what it would cost."""
+    if inquiry.explored >= MOST_OF_A_ROUND:
+        raise DesignRefused(
+            f"expected at most {MOST_OF_A_ROUND} explorations before a question; found one more; propose, or conclude"
+        )
+    if action.environment not in environments():
+        raise DesignRefused(f"expected an environment among {', '.join(environments())}; found {action.environment!r}")
+    base = compiler.base or Job()
+    steps = min(base.steps, action.steps or max(1, base.steps // 2))
+    job = base.model_copy(update={"environment": action.environment, "steps": steps})
+    arms = tuple({arm.name: arm for arm in map(_arm, action.tried)}.values())
+    jobs = [_valid(job, arm) for arm in arms]
+    episodes = compiler.requirements.episodes
+    scored = Metric(meaning=f"share of {episodes} hidden tasks solved after the last step", episodes=episodes)
+    seconds = max(compiler.price.judged(each, scored) for each in jobs)
+    _require_affordable(compiler, len(arms), seconds)
+    return PricedExploration(action.why, job, arms, screen_metric(scored), seconds)
+
+
+def _arm(tried: Tried) -> Arm:
+    overrides = {entry.field: constant_value(entry.field, entry.value) for entry in tried.settings}
+    if "steps" in overrides or "environment" in overrides:
+        raise DesignRefused("expected steps and environment once, for all that is tried; found them among its settings")
+    name = "+".join(f"{field}={value_text(value)}" for field, value in overrides.items()) or _AS_IT_IS
+    try:
+        return Arm(name=name.lower(), overrides=overrides)
+    except ValidationError as error:
+        raise DesignRefused(f"expected fewer settings, or shorter ones, of one try; found {name[:80]!r}") from error
+
+
+def _valid(job: Job, arm: Arm) -> Job:
+    values: dict[str, Any] = {**job.model_dump(), **arm.overrides}
+    try:
+        return Job.model_validate(values)
+    except ValidationError as error:
+        raise DesignRefused(f"{arm.name}: {describe(error)}; try other values") from error
+
+
+def _require_affordable(compiler: DesignCompiler, runs: int, seconds: float) -> None:
+    check = compiler.sizing.budget_check
+    need, left = -(-runs // check.price.parallel) * seconds, check.left
+    if need > _SHARE * left:
+        raise DesignRefused(
+            f"expected an exploration of at most a quarter of the {format_seconds(left)} left; found {runs} runs of "
+            f"about {format_seconds(seconds)}; try less, or shorter"
+        )
+    most = check.budget.max_runs
+    if most is not None and check.runs_made + runs > most:
+        raise DesignRefused(
+            f"expected at most {most} runs in all; found {check.runs_made} made and {runs} more; try less"
+        )
+
+
+_NO_CONSTANTS: Final = ("environment", "steps", "seed", "tracking", MODEL)
+"""Fields of a job that a design names elsewhere, or that no planner sets."""
+_MOST_CONSTANTS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Replicated:
+    """The proposal and the design that a claim of an earlier round becomes."""
+
+    proposal: Propose
+    design: ProposeDesign
+
+
+def replicated(action: Replicate, inquiry: InquiryFacts | None, compiler: DesignCompiler) -> Replicated:
+    """Return the comparison of an earlier claim once more; raise DesignRefused for one that cannot be had again."""
+    told, claim = _found(action.claim, inquiry)
+    if claim.variable == CONFIGURATION:
+        raise DesignRefused(
+            f"expected a claim about one field; found {claim.id}, which a search made and is about several; propose a "
+            "hypothesis about one of them"
+        )
+    design = told.design
+    metric = _asked(design.metric) if compiler.requirements.metric is None else ""
+    constants = tuple(_constants(design.base_job, claim, compiler.base or Job()))
+    if len(constants) > _MOST_CONSTANTS:
+        raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
+    return Replicated(
+        Propose(hypotheses=(_proposed(claim, design.code),), metric=metric, why=action.why or _why(claim, told)),
+        ProposeDesign(
+            environment=action.environment or design.environment,
+            steps=int(design.base_job["steps"]),
+            constants=constants,
+        ),
+    )
+
+
+def _found(name: str, inquiry: InquiryFacts | None) -> tuple[RoundFacts, Hypothesis]:
+    known = {
+        entry.claim.id: (told, entry.claim) for told in (inquiry.rounds if inquiry else ()) for entry in told.claims
+    }
+    if name not in known:
+        raise DesignRefused(f"expected a claim of an earlier round ({', '.join(known) or 'none'}); found {name!r}")
+    return known[name]
+
+
+def _why(claim: Hypothesis, told: RoundFacts) -> str:
+    return f"{claim.id}, of round {told.number}, is put to the test once more."
+
+
+def _proposed(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypothesis:
+    control, treatment = (
+        arm_text(value) if claim.variable == MODEL else value for value in (claim.control, claim.treatment)
+    )
+    return ProposedHypothesis(
+        statement=claim.said,
+        mechanism=claim.mechanism,
+        variable=claim.variable,
+        control=control,
+        treatment=treatment,
+        code=code.get(str(claim.treatment)) if claim.variable == REWARD else None,
+        direction=claim.direction,
+        predicted_low=claim.prediction.low,
+        predicted_high=claim.prediction.high,
+        probability=claim.prediction.probability,
+        smallest_effect=claim.smallest_effect,
+        falsifier=claim.falsifier,
+        kill_if=claim.kill_if,  # type: ignore[arg-type]  # a record's text, which is checked here
+        confounds=claim.confounds,
+        matched=claim.matched,
+        sought=claim.sought,
+    )
+
+
+def _constants(job: Mapping[str, Any], claim: Hypothesis, base: Job) -> Iterator[Constant]:
+    """Yield the fields that the round held at another value than the job under all arms does."""
+    usual = base.model_dump(mode="json")
+    for name, value in job.items():
+        if name in _NO_CONSTANTS or name == claim.variable or value == usual.get(name):
+            continue
+        if not isinstance(value, bool | int | float | str):
+            raise DesignRefused(f"{claim.id} was tested with a {name} that no design can hold; propose it anew")
+        yield Constant(field=name, value=value)
+
+
+def _asked(metric: Metric) -> str:
+    """Return how the metric of a round is asked for; empty for the usual one."""
+    return AskedMetric(metric.kind, metric.threshold, metric.of).text if metric.kind else ""

@@ -1,0 +1,288 @@
+"""One controller's work on one study, its lock.
+
+Who may drive a study: one controller, on whichever host, with its lease in the event log's database.
+
+Studies of one installation are driven side by side, each by a controller of its own; what they train at once is a
+question of slots (`research.installation.machine`). A study's evidence and attempts lie in one installation: it is
+driven from there.
+
+One controller's work on one study: create it or take it up again, prepare, and drive its loop to an end.
+
+Everything that must survive is in the event log; a session holds only what a process needs while it lives.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from platform import python_version
+from types import FrameType
+
+from research.controller.controller import INTERRUPTED, Observer, StudyController, drive
+from research.controller.wandb import NO_MIRROR, OnlineLogging, TellsOfCopies
+from research.design.comparison import DEFAULT_REQUIREMENTS, StatisticalRequirements
+from research.design.noise_bank import RESULTS_VERSION, VERSION_KEY
+from research.design.pricing import KnownCheck, runs_at_once, unchecked
+from research.errors import (
+    BadEnvironment,
+    BadModel,
+    BadTopic,
+    DesignRefused,
+    PlannerFailed,
+    ResearchError,
+    StudyBusy,
+    StudyElsewhere,
+)
+from research.installation.base_job import base_settings
+from research.installation.home import Home
+from research.installation.machine import describe
+from research.installation.tiny_model import Note
+from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
+from research.planners.protocol import Planner
+from research.proposals.flags import RequestedComparison
+from research.scheduler.approvals import MODE, ApprovalMode
+from sandboxes import ProcessSandbox
+from studies import EventLog, EventType, LeaseHeld, StudyLog, StudyState
+from studies.log.fold import SERVED, WORKED
+from studies.log.locks import ControllerLease, ControllerLeases, Holder, kept
+from swarm.errors import InvalidRequest
+from swarm.job import Job
+
+
+@contextmanager
+def controlling(home: Home, log: EventLog, study: str, note: Note) -> Iterator[ControllerLease]:
+    """Hold the lease of a study, which beginning or ending its attempts takes; raises StudyBusy, naming the other.
+
+    `note` is told where a controller that may be dead has to be watched for a while.
+    """
+    try:
+        lease = ControllerLeases(log).take(study, Holder.here(home.path), note)
+    except LeaseHeld as error:
+        raise StudyBusy(str(error)) from error
+    with kept(lease):
+        yield lease
+
+
+def is_driven(home: Home, log: EventLog, study: str) -> bool:
+    """Return whether a controller works on a study; one of another host, which cannot be looked at, counts as alive."""
+    row = ControllerLeases(log).read(study)
+    if row is None or row.given_back:
+        return False
+    return not (row.holder.is_beside(Holder.here(home.path)) and row.holder.is_gone())
+
+
+def is_driven_beside(home: Home, log: EventLog, study: str) -> bool:
+    """Return whether a controller is seen to work on a study: one of this host, since it was started last, that lives.
+
+    What another host or an earlier boot left is none, as its lease may stand there for ever.
+    """
+    row, me = ControllerLeases(log).read(study), Holder.here(home.path)
+    return row is not None and not row.given_back and row.holder.is_beside(me) and not row.holder.is_gone()
+
+
+def require_here(home: Home, log: EventLog, state: StudyState) -> None:
+    """Raise StudyElsewhere unless what a study has made lies in this installation."""
+    begun = state.hypotheses or state.noise_plan is not None or state.design is not None
+    if not begun or home.study(state.id).is_dir():
+        return
+    row = ControllerLeases(log).read(state.id)
+    where = "another one" if row is None else f"{row.holder.home} on {row.holder.host}"
+    raise StudyElsewhere(
+        f"expected the folder of study {state.id}, with its runs and evidence, in {home.path}; it is in {where}. "
+        "Go on with it there, or bring its folder here once no run of it goes on there"
+    )
+
+
+def require_files(home: Home, log: EventLog, study: str) -> None:
+    """Raise StudyElsewhere where a study's files lie in another installation of the database, and so prove nothing."""
+    if home.study(study).is_dir() or (row := ControllerLeases(log).read(study)) is None:
+        return
+    holder, me = row.holder, Holder.here(home.path)
+    if (holder.host, holder.home) != (me.host, me.home):
+        raise StudyElsewhere(
+            f"expected the files of study {study} in {home.path}; they are in {holder.home} on {holder.host}. Ask "
+            "there, or bring the study's folder here"
+        )
+
+
+Interruption = Callable[[], str | None]
+"""Returns why an interrupt (Ctrl-C, SIGTERM) stops the study; None where it is left, for another controller."""
+_PACKAGES = ("ajet", "torch", "transformers", "fastapi", "openai", "prefect", "wandb", "scipy", "sqlalchemy")
+
+
+@dataclass(frozen=True, slots=True)
+class StudyRequest:
+    """What a user asked for."""
+
+    topic: str
+    planner: str
+    model: str | None
+    budget_s: float
+    max_runs: int | None
+    command: Sequence[str]
+    sandbox: Sandboxing = PROCESS
+    requirements: StatisticalRequirements = DEFAULT_REQUIREMENTS
+    wanted: RequestedComparison = field(default_factory=RequestedComparison)
+    base: Job | None = None
+    """The job under all arms; None for the default."""
+    approve: ApprovalMode = "none"
+    """What a person is asked before it begins."""
+    wandb: OnlineLogging | None = None
+    """Where at W&B copies of its logs are sent; None for nowhere."""
+    served: bool = False
+    """Whether a worker works on it, and takes it up again where its controller ended."""
+
+
+def parallel_of(base: Job | None, wanted: RequestedComparison, check_of: KnownCheck) -> int:
+    """Return how many runs of the largest model that a study may train this machine carries at once."""
+    job = base or Job()
+    others = (job.model_copy(update={"model": known.model}) for known in wanted.models.by_name.values())
+    return runs_at_once((job, *others), check_of)
+
+
+def new_study_id(topic: str, token: str | None = None) -> str:
+    """Return an id that starts with words of the topic, fit for file names and Prefect keys; fresh without a token."""
+    words = [word for word in re.findall(r"[a-z0-9]+", topic.lower()) if len(word) > 2 and word not in _FILLER]
+    return "-".join([*(words[:3] or ["study"]), token or secrets.token_hex(2 if words else 3)])
+
+
+_FILLER = {"does", "the", "and", "make", "for", "with", "how", "what", "which", "than", "can", "will", "should", "grpo"}
+
+
+def create_study(log: EventLog, study: str, request: StudyRequest, check_of: KnownCheck = unchecked) -> None:
+    """Append `study.created`: what was asked, by which command, with which versions, on what machine.
+
+    `check_of` knows what a model of the study was seen to take.
+    """
+    slots = parallel_of(request.base, request.wanted, check_of)
+    payload = {
+        "topic": request.topic,
+        "planner": {"name": request.planner, "model": request.model},
+        "settings": {
+            "budget_s": request.budget_s, "max_runs": request.max_runs, "parallel": slots,
+            MODE: request.approve, "sandbox": request.sandbox.model_dump(mode="json"),
+            **request.requirements.settings(), **request.wanted.settings(), **base_settings(request.base),
+            **({} if request.wandb is None else {"wandb": request.wandb.model_dump(mode="json")}),
+        },
+        "command": ["ajet", *request.command],
+        "versions": versions(),
+        "machine": describe(),
+        WORKED: 0.0,
+        **({SERVED: True} if request.served else {}),
+    }  # fmt: skip
+    StudyLog(log, study).append(EventType.STUDY_CREATED, payload, actor="user")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions a reader needs to repeat a study: of results, Python and the packages that shape them."""
+    found = {VERSION_KEY: str(RESULTS_VERSION), "python": python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+class Session:
+    """Drives one study. The caller is its controller (`research.controller.session`) as long as the session lives."""
+
+    def __init__(
+        self,
+        home: Home,
+        log: EventLog,
+        study: str,
+        planner: Planner,
+        isolation: Isolation = UNISOLATED,
+        check: Callable[[], None] = lambda: None,
+        mirror: TellsOfCopies = NO_MIRROR,
+        interruption: Interruption = lambda: INTERRUPTED,
+    ) -> None:
+        """`check` raises ControllerLeaseLost once another controller may drive the study; `mirror` tells of W&B."""
+        self._interruption = interruption
+        self._home = home
+        self._study = study
+        self._observers: list[Observer] = []
+        self._folder = home.study(study)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._controller = StudyController(
+            home=home, log=log, study=study, planner=planner, sandbox=ProcessSandbox(home.sandboxes),
+            isolation=isolation, note=self._note, check=check, mirror=mirror,
+        )  # fmt: skip
+
+    def plan(self) -> StudyState:
+        """Lock a design unless there is one; what the planner cannot do stops the study, with the reason.
+
+        An interrupt stops it too, unless it leaves the study; a second one leaves at once: a planner may take minutes.
+        """
+        with self._stopping(ResearchError, InvalidRequest), terminable():
+            try:
+                return self._controller.plan()
+            except KeyboardInterrupt:
+                if (reason := self._interruption()) is None:
+                    raise
+                self._controller.halt(reason, "user")
+                return self._controller.state()
+
+    def run(self, observer: Observer) -> StudyState:
+        """Drive the study until it is concluded or stopped.
+
+        The first interrupt stops the study cleanly, or leaves it (KeyboardInterrupt), a second one at once. Where a
+        model or an environment is not what the study named any more, or cannot be had, it is stopped with the reason.
+        """
+        self._observers.append(observer)
+        # A design is compiled after A/A runs too, and may be refused for what they found; a model may change meanwhile.
+        with interruptible() as interrupted, self._stopping(BadTopic, DesignRefused, PlannerFailed):
+            try:
+                return drive(self._controller, self._observers, interrupted, interruption=self._interruption)
+            except (BadModel, BadEnvironment, InvalidRequest) as error:  # what trains now may train what nobody named
+                self._controller.stop(error.message, "system")
+                raise
+
+    @contextmanager
+    def _stopping(self, *errors: type[ResearchError | InvalidRequest]) -> Iterator[None]:
+        """Stop the study where one of these comes up, with its reason, and let it pass."""
+        try:
+            yield
+        except errors as error:
+            self._controller.halt(error.message)
+            raise
+
+    def _note(self, line: str) -> None:
+        for observer in self._observers:
+            observer.note(line)
+
+
+@contextmanager
+def terminable() -> Iterator[None]:
+    """Let SIGTERM act as Ctrl-C does: raise KeyboardInterrupt."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
+def interruptible() -> Iterator[threading.Event]:
+    """Turn the first SIGINT or SIGTERM into a set event; the second acts as it would have."""
+    event = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def note(number: int, frame: FrameType | None) -> None:
+        event.set()
+        signal.signal(number, before[signal.Signals(number)])
+
+    for number in before:
+        signal.signal(number, note)
+    try:
+        yield event
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

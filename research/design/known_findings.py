@@ -1,0 +1,196 @@
+"""What one study found, read from its log and its verified files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import ValidationError
+
+from research.design.noise_bank import metric_key, model_key
+from research.installation.base_job import wherever
+from studies import StudyState
+from studies.proof import DOES_NOT_FOLLOW, doubt
+from studies.records.base import JsonValue, Record, canonical, digest
+from studies.records.design import MODEL, Design, Hypothesis
+from studies.records.procedure import Phase
+from studies.records.statements import metric_name, model_name, sentences
+from studies.records.verdict import Verdict
+from studies.verdicts.wording import deciding_interval
+from swarm.job import Job, TinyModel
+
+KnownVerdict = Literal["supported", "refuted", "equivalent", "inconclusive", "invalid", "does not follow"]
+"""A verdict, or that it does not follow from the files any more: then nothing else is said of it."""
+
+
+class FindingConditions(Record):
+    """Where a finding holds."""
+
+    environment: str
+    model: str
+    """What people call the model that is trained."""
+    model_key: str
+    """Key of the model and of what trains it, as in the noise bank."""
+    metric: str
+    """Key of the metric with all that its values depend on."""
+    metric_name: str
+    job: str
+    """Digest of the job under all arms, whatever the compared fields, the seed and the schedule of evaluations are."""
+    fields: Mapping[str, JsonValue]
+    """What that job has otherwise than a job that says nothing, but for model, environment and compared fields."""
+
+
+class KnownFinding(Record):
+    """A verdict that stands, of any study and round."""
+
+    study: str
+    round: int
+    hypothesis: str
+    phase: Phase
+    """`replicate` for the same comparison in another setting."""
+    claim: str
+    """What was put to the test, a sentence by code."""
+    variable: str
+    control: JsonValue
+    treatment: JsonValue
+    verdict: KnownVerdict
+    estimate: float | None
+    """Treatment minus control, in the metric's own unit; None where there is none."""
+    low: float | None
+    high: float | None
+    level: float | None
+    """Level of the interval that decided, from `low` to `high`."""
+    n_control: int
+    n_treatment: int
+    exploratory: bool
+    """Whether an amendment after the first result touched it."""
+    lock: str
+    """Hash of the lock that it was judged under."""
+    conditions: FindingConditions
+    doubt: str = ""
+    """Why the verdict does not follow; empty where it does."""
+
+    @property
+    def name(self) -> str:
+        """What it is cited by: study, round and claim."""
+        again = "" if self.phase == "confirm" else f"/{self.phase}"
+        return f"{self.study}/{self.round}/{self.hypothesis}{again}"
+
+    @property
+    def compared(self) -> tuple[str, tuple[str, ...], str]:
+        """What was compared, whichever arm was the control: variable, values in a fixed order, metric."""
+        values = sorted((self.control, self.treatment), key=_place)
+        return self.variable, tuple(map(canonical, values)), self.conditions.metric
+
+    @property
+    def sign(self) -> int:
+        """1 where the later value, in the order of `compared`, is said to have the higher metric, -1 where the lower
+        one, 0 where no difference is claimed."""
+        if self.verdict not in ("supported", "refuted") or not self.estimate:
+            return 0
+        return 1 if (self.estimate > 0) == self._in_order else -1
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The interval, turned to be of the later value minus the earlier one in the order of `compared`."""
+        if self.low is None or self.high is None:
+            return None
+        return (self.low, self.high) if self._in_order else (-self.high, -self.low)
+
+    @property
+    def _in_order(self) -> bool:
+        return _place(self.treatment) >= _place(self.control)
+
+
+def _place(value: JsonValue) -> tuple[bool, float, str]:
+    """Return where a value stands among others: numbers by size, then all else by its text."""
+    number = isinstance(value, int | float)
+    return not number, float(value) if number else 0.0, canonical(value)
+
+
+_NO_CONDITION: Final = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
+"""Fields of a job of which no finding depends: chance, names, and when somebody looks."""
+
+
+def findings_of(state: StudyState, folder: Path) -> tuple[KnownFinding, ...]:
+    """Return what each round of a study found, in order; a claim that waits for its verdict is none yet.
+
+    `folder` is the study's: a verdict that does not follow from what lies there is named as such, without numbers.
+    """
+    return tuple(found for entry in state.rounds for found in _of_round(entry, folder))
+
+
+def _of_round(state: StudyState, folder: Path) -> Iterator[KnownFinding]:
+    design = state.design
+    for claim in design.hypotheses if design is not None else ():
+        verdict = state.verdict_on(claim.id)
+        if design is not None and verdict is not None and state.is_settled(claim.id):
+            yield _finding(state, design, claim, verdict, folder)
+        for again in state.replications:
+            if design is not None and again.hypothesis == claim.id:
+                yield _finding(state, design, claim, again, folder)
+
+
+def _finding(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict, folder: Path) -> KnownFinding:
+    job = _job_of(design, verdict)
+    environment, why = str(job["environment"]), doubt(state, folder, verdict)
+    least = design.promise.effect if design.promise else None
+    follows = why is None
+    interval = deciding_interval(design, verdict) if follows else None
+    return KnownFinding(
+        study=state.id, round=state.round, hypothesis=claim.id, phase=verdict.phase,
+        claim=sentences([claim], environment, least, design.metric)[0],
+        variable=claim.variable, control=claim.control, treatment=claim.treatment,
+        verdict=verdict.verdict if follows else DOES_NOT_FOLLOW,
+        estimate=_finite(verdict.estimate) if follows else None,
+        low=None if interval is None else _finite(interval.low),
+        high=None if interval is None else _finite(interval.high),
+        level=None if interval is None else interval.level,
+        n_control=verdict.n_control, n_treatment=verdict.n_treatment, exploratory=verdict.exploratory,
+        lock=str(state.design_hash), conditions=_conditions(job, design, claim), doubt=why or "",
+    )  # fmt: skip
+
+
+def _job_of(design: Design, verdict: Verdict) -> dict[str, Any]:
+    """Return the job under all arms in the setting that a verdict is of, with its environment."""
+    setting = design.replication if verdict.phase == "replicate" else None
+    if setting is None:
+        return {**design.base_job, "environment": design.environment}
+    return {**design.base_job, **setting.overrides, "environment": setting.environment}
+
+
+def _conditions(job: Mapping[str, Any], design: Design, claim: Hypothesis) -> FindingConditions:
+    known, recorded = _known(job), _recorded(job)
+    usual = Job.usual(TinyModel()) if recorded is None else Job.usual(recorded.model, recorded.lora_rank)
+    apart = {*_NO_CONDITION, *claim.declared}
+    alike = known.items() if recorded is None else wherever(recorded).value().items()
+    shown = {name for name in known if name not in {*apart, MODEL, "environment"}}
+    return FindingConditions(
+        environment=str(job["environment"]),
+        model="compared" if MODEL in claim.declared else model_name(known.get(MODEL, {})),
+        model_key=digest(known.get(MODEL))[:16] if recorded is None else model_key(recorded),
+        metric=metric_key(design.metric),
+        metric_name=metric_name(design.metric),
+        job=digest({name: value for name, value in alike if name not in apart})[:16],
+        fields={name: known[name] for name in sorted(shown) if known[name] != usual.get(name)},
+    )
+
+
+def _known(job: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all fields of a job as JSON values, as they were meant when it was recorded."""
+    recorded = _recorded(job)
+    return dict(job) if recorded is None else recorded.model_dump(mode="json")
+
+
+def _recorded(job: Mapping[str, Any]) -> Job | None:
+    """Return a recorded job; None for one of fields that this ajet does not know."""
+    try:
+        return Job.recorded(job)
+    except ValidationError:
+        return None
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,535 @@
+"""Seed noise from collected runs.
+
+From observations to figures: the spread within groups, the part of it that is evaluation, the pairs' correlation.
+
+Sums of squares are pooled over groups, each around its own mean. The evaluation part is the spread of one untrained
+policy's evaluations, and falls with the number of episodes; through it a figure is brought to another number. Where it
+is unknown, a figure stands for its own number of episodes and, cautiously, for larger ones. It takes an evaluation of
+the trained policy to be as noisy as one of the untrained. The correlation is that of residuals of runs with one seed.
+Runs that collapsed are no noise: they are counted, with what they lack of the others.
+
+The noise bank: what seeds alone do to a metric, learned from every run that this installation collected.
+
+A bank is a set of observations: one run's value, with the group of runs that differ from it in their seed alone. It is
+a pure fold over all logs of a home, and a shipped file with real A/A runs of the built-in tiny jobs. Banks merge as
+sets do: in any order, and any observation counts once. What it says is keyed by (environment, model, algorithm).
+
+It leaves out, and counts with a reason, what says nothing: logs that are corrupt, and runs of another results version,
+with a reward of their own, or of a job that this ajet does not know. It knows neither machines nor lengths of training:
+runs of an environment, a model and an algorithm are pooled over all other fields.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from itertools import combinations
+from statistics import fmean
+from typing import Any, Final, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from research.installation.base_job import wherever
+from research.installation.studies import every_study
+from studies import EventLog, RunState, StudyState
+from studies.checks.conditions import INITIAL
+from studies.checks.training import collapse, conditions, plumbing_fault
+from studies.metrics import Refused, kind_of
+from studies.records.base import digest
+from studies.records.design import Metric
+from studies.records.procedure import CollapseRule, Noise
+from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve
+from swarm.job import TINY_CONTEXT, Job, TinyModel
+
+LEAST_DF = 4
+"""Fewest degrees of freedom that a figure is stated with: below, a spread is uncertain by a factor of 4 and more."""
+LEAST_PAIRS = 10
+"""Fewest pairs that a correlation is stated from: below, its 95 % interval is wider than 1.2."""
+_NOTHING = 1e-9
+"""A standard deviation that is none: far under one episode in any evaluation."""
+_K = TypeVar("_K")
+
+
+class Observation(BaseModel):
+    """One run's value of a metric."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    run: str
+    study: str
+    environment: str
+    model: str
+    """Digest of the job's model."""
+    algorithm: str
+    group: str
+    """Digest of what it shares with its group: study, design, phase, arm, and the job without its seed."""
+    pairing: str
+    """Digest of study, design and phase: within it, runs with one seed are pairs."""
+    decoding: str
+    """How the evaluation samples."""
+    seed: int
+    steps: int
+    metric: str
+    episodes: int = Field(ge=1)
+    value: float = Field(allow_inf_nan=False)
+    initial: float | None = Field(default=None, allow_inf_nan=False)
+    """The same metric of the untrained policy; None where it was not measured."""
+    job: str | None = None
+    """Digest of the whole job without its seed; None where nobody wrote it down."""
+    collapsed: bool = False
+    """Whether training is known to have collapsed, by its course."""
+
+    @property
+    def is_share(self) -> bool:
+        """Whether the metric is a share of episodes that were solved."""
+        return self.metric.endswith("/success")
+
+    @property
+    def lost(self) -> bool:
+        """Whether it collapsed, as far as anybody can say: by its course, or by success below its beginning."""
+        if self.collapsed or self.initial is None or not self.is_share:
+            return self.collapsed
+        known = TrainingCurve(start=self.initial, end=self.value, plays=self.episodes)
+        return collapse(Conditions(course=known), CollapseRule()) is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """The spread of a metric between seeds, at `episodes` evaluation episodes."""
+
+    variance: float
+    df: int
+    episodes: int
+    evaluation: float | None
+    """The part of `variance` that is evaluation; None where it is unknown."""
+    correlation: float | None
+    pairs: int
+    runs: int
+    groups: int
+    studies: int
+    steps: tuple[int, ...]
+    collapsed: int = 0
+    """Runs beside them that collapsed."""
+    alone: int = 0
+    """Runs beside them that did not, and have no part in the spread: none of their group is left beside them, say."""
+    drop: float | None = None
+    """What those lack of the mean of their groups, on average; None where there are none to say it."""
+
+    def says(self, episodes: int) -> bool:
+        """Return whether it stands for so many evaluation episodes."""
+        varies = self.variance > _NOTHING**2
+        return varies and self.df >= LEAST_DF and (self.evaluation is not None or episodes >= self.episodes)
+
+    def at(self, episodes: int, basis: str) -> Noise:
+        """Return the noise at so many evaluation episodes."""
+        if self.evaluation is None:
+            variance, evaluation = self.variance, None
+        else:
+            evaluation = self.evaluation * self.episodes / episodes
+            variance = self.variance - self.evaluation + evaluation
+        return Noise(
+            sd=math.sqrt(max(variance, _NOTHING**2)),
+            df=self.df,
+            evaluation_sd=math.sqrt(evaluation) if evaluation is not None else None,
+            episodes=episodes,
+            correlation=self.correlation,
+            pairs=self.pairs,
+            basis=basis,
+            collapsed=self.collapsed,
+            runs=self.runs + self.alone + self.collapsed,
+            drop=self.drop,
+        )
+
+
+def figures(observations: Iterable[Observation]) -> Figures | None:
+    """Return the figures of observations of one metric under one key; None when no group has two of them."""
+    known = sorted(observations, key=lambda entry: (entry.study, entry.group, entry.seed, entry.run))
+    entries = [entry for entry in known if not entry.lost]
+    groups = [group for group in _by(entries, lambda entry: (entry.group, entry.episodes)).values() if len(group) > 1]
+    if not groups:
+        return None
+    per_episode = _evaluation(entries)
+    episodes = _usual(groups)
+    used = [group for group in groups if per_episode is not None or group[0].episodes == episodes]
+    df = sum(len(group) - 1 for group in used)
+    variance = max(0.0, sum(_squares(group, episodes, per_episode) for group in used) / df)
+    correlation, pairs = _correlation(used)
+    return Figures(
+        variance=variance,
+        df=df,
+        episodes=episodes,
+        evaluation=None if per_episode is None else min(variance, per_episode / episodes),
+        correlation=correlation,
+        pairs=pairs,
+        runs=sum(map(len, used)),
+        groups=len(used),
+        studies=len({entry.study for group in used for entry in group}),
+        steps=tuple(sorted({entry.steps for group in used for entry in group})),
+        collapsed=len(known) - len(entries),
+        alone=len(entries) - sum(map(len, used)),
+        drop=_drop(known),
+    )
+
+
+def _drop(known: Iterable[Observation]) -> float | None:
+    """Return what collapsed runs lack of the mean of their group's others, on average; None where none has any."""
+    lacking = []
+    for group in _by(known, lambda entry: (entry.group, entry.episodes)).values():
+        kept = [entry.value for entry in group if not entry.lost]
+        lacking += [fmean(kept) - entry.value for entry in group if entry.lost] if kept else []
+    return fmean(lacking) if lacking and fmean(lacking) > 0 else None
+
+
+def _by(entries: Iterable[Observation], key: Callable[[Observation], _K]) -> dict[_K, list[Observation]]:
+    found: defaultdict[_K, list[Observation]] = defaultdict(list)
+    for entry in entries:
+        found[key(entry)].append(entry)
+    return dict(found)
+
+
+def _usual(groups: Sequence[Sequence[Observation]]) -> int:
+    """Return the number of episodes behind most degrees of freedom; of two, the smaller."""
+    df = Counter[int]()
+    for group in groups:
+        df[group[0].episodes] += len(group) - 1
+    return min(df, key=lambda episodes: (-df[episodes], episodes))
+
+
+def _squares(group: Sequence[Observation], episodes: int, per_episode: float | None) -> float:
+    """Return the group's sum of squares, as it would be at `episodes` episodes."""
+    shift = 0.0 if per_episode is None else per_episode * (1 / episodes - 1 / group[0].episodes)
+    return _around_mean([entry.value for entry in group]) + shift * (len(group) - 1)
+
+
+def _evaluation(entries: Iterable[Observation]) -> float | None:
+    """Return the variance of one policy's evaluations, times their episodes; None where too few are known.
+
+    Only a share is known to be about as noisy untrained as trained: rewards and tokens may be far noisier.
+    """
+    shares = (entry for entry in entries if entry.initial is not None and entry.is_share)
+    again = _by(shares, lambda entry: (entry.decoding, entry.episodes))
+    squares, df = 0.0, 0
+    for (_, episodes), group in again.items():
+        squares += episodes * _around_mean([entry.initial for entry in group if entry.initial is not None])
+        df += len(group) - 1
+    return squares / df if df >= LEAST_DF else None
+
+
+def _correlation(groups: Sequence[Sequence[Observation]]) -> tuple[float | None, int]:
+    """Return the correlation of residuals of two groups' runs with one seed, and the number of pairs."""
+    products, left, right, pairs = 0.0, 0.0, 0.0, 0
+    for together in _by((entry for group in groups for entry in group), lambda entry: entry.pairing).values():
+        values = [
+            {entry.seed: entry.value for entry in group} for group in _by(together, lambda entry: entry.group).values()
+        ]
+        for first, second in combinations(values, 2):
+            seeds = sorted(first.keys() & second.keys())
+            if len(seeds) > 1:
+                a, b = _residuals([first[seed] for seed in seeds]), _residuals([second[seed] for seed in seeds])
+                products += sum(x * y for x, y in zip(a, b, strict=True))
+                left, right, pairs = left + sum(x * x for x in a), right + sum(y * y for y in b), pairs + len(seeds)
+    if pairs < LEAST_PAIRS or left <= _NOTHING**2 or right <= _NOTHING**2:
+        return None, 0
+    return max(-1.0, min(1.0, products / math.sqrt(left * right))), pairs
+
+
+def _residuals(values: Sequence[float]) -> list[float]:
+    mean = fmean(values)
+    return [value - mean for value in values]
+
+
+def _around_mean(values: Sequence[float]) -> float:
+    return sum(residual**2 for residual in _residuals(values))
+
+
+RESULTS_VERSION: Final = 1
+"""Raised whenever environments, training or evaluation change what a job comes to: older runs say nothing then."""
+VERSION_KEY: Final = "results"
+"""Where `study.created` has the results version, beside the versions of packages."""
+FIRST_VERSION: Final = 1
+"""The results version of studies whose logs name none, as they were begun before there was a second."""
+
+
+NOISE_SEEDS = LEAST_DF + 2
+"""Seeds of an A/A stage: one more than the fewest that give `LEAST_DF`, so that a run may be lost."""
+_APART = ("seed", "tracking", "evaluate_after", "eval_every", "evaluation_episodes")
+"""Fields of a job of which no training depends: chance, names, and when somebody looks."""
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseBank:
+    """What is known about noise; `left_out` counts what was not used, by its reason."""
+
+    observations: frozenset[Observation] = frozenset()
+    left_out: Mapping[str, int] = field(default_factory=dict)
+    checked: frozenset[tuple[str, str]] | None = None
+    """Environments and model keys whose machinery was seen to do nothing at a learning rate of 0; None for a bank that
+    says nothing of it, so that nothing is asked of anybody."""
+
+    @classmethod
+    def of(cls, log: EventLog, *, shipped: NoiseBank | None = None) -> NoiseBank:
+        """Return the bank of a home: all its studies, and the shipped measurements (or those given)."""
+        bank = shipped_bank() if shipped is None else shipped
+        for _, state in every_study(log):
+            known = cls.of_study(state) if isinstance(state, StudyState) else cls(left_out={"a corrupt log": 1})
+            bank = bank.merge(known)
+        return bank
+
+    @classmethod
+    def of_study(cls, state: StudyState) -> NoiseBank:
+        """Return what one study's collected runs say, those of all its rounds."""
+        version = str(state.versions.get(VERSION_KEY, FIRST_VERSION))
+        every = [run for run in state.every_run.values() if run.status == "collected"]
+        collected = [run for run in every if run.spec.arm != PLUMBING_ARM]
+        if version != str(RESULTS_VERSION):
+            return cls(left_out=_counted(_another(version), len(collected)))
+        seen, reasons = [], Counter[str]()
+        for run in collected:
+            if isinstance(found := _observation(run), Observation):
+                seen.append(found)
+            else:
+                reasons[found] += 1
+        return cls(frozenset(seen), dict(reasons), _checked(every))
+
+    def merge(self, other: NoiseBank) -> NoiseBank:
+        """Return what both know."""
+        left_out = dict(Counter(self.left_out) + Counter(other.left_out))
+        said = [bank.checked for bank in (self, other) if bank.checked is not None]
+        checked = frozenset().union(*said) if said else None
+        return NoiseBank(self.observations | other.observations, left_out, checked)
+
+    def levels(self, job: Job, metric: Metric) -> tuple[float, ...]:
+        """Return what runs of this very job that did not collapse came to, of whatever study, in order."""
+        key, wanted = job_key(job), metric_key(metric)
+        alike = (seen for seen in self.observations if (seen.job, seen.metric) == (key, wanted))
+        return tuple(sorted(seen.value for seen in alike if not seen.lost))
+
+    def unchecked(self, job: Job) -> bool:
+        """Return whether nobody saw yet that a job's environment, model and backend do nothing at learning rate 0."""
+        return self.checked is not None and (job.environment, model_key(job)) not in self.checked
+
+    def find(self, environment: str, job: Job, metric: Metric) -> Noise | None:
+        """Return the noise of a metric with so many evaluation episodes; None where `why_not` says why."""
+        known = self._figures(environment, job, metric)
+        if known is None or not known.says(metric.episodes):
+            return None
+        return known.at(metric.episodes, self._basis(known, job))
+
+    def why_not(self, environment: str, job: Job, metric: Metric) -> str | None:
+        """Return why the bank has no estimate of this, in a sentence; None where it has one."""
+        known = self._figures(environment, job, metric)
+        about = f"{environment}, this model and {job.algorithm}"
+        if known is None:
+            late = len(self._of(environment, job, metric))
+            if late and metric.threshold is not None:
+                return f"Most of the {late} runs of {about} in the noise bank never reached {metric.threshold:g}."
+            return f"The noise bank has no two runs of {about} that differ in their seed alone{self._left_out()}."
+        if known.says(metric.episodes):
+            return None
+        if known.df < LEAST_DF:
+            return (
+                f"The noise bank has {known.runs} runs of {about} in {_groups(known)}: {known.df} degrees of "
+                f"freedom, where {LEAST_DF} are the least{self._left_out()}."
+            )
+        if not known.variance:
+            return f"The noise bank has {known.runs} runs of {about} that do not vary at all, which says nothing."
+        return (
+            f"The noise bank has runs of {about} with {known.episodes} evaluation episodes and does not know what of "
+            f"their spread is evaluation, so that it says nothing about {metric.episodes}."
+        )
+
+    def _figures(self, environment: str, job: Job, metric: Metric) -> Figures | None:
+        groups = defaultdict(list)
+        for entry in self._of(environment, job, metric):
+            groups[entry.group].append(entry)
+        return figures(entry for group in groups.values() if not _late(group, metric) for entry in group)
+
+    def _of(self, environment: str, job: Job, metric: Metric) -> list[Observation]:
+        wanted = (environment, model_key(job), job.algorithm, metric_key(metric))
+        return [
+            entry
+            for entry in self.observations
+            if (entry.environment, entry.model, entry.algorithm, entry.metric) == wanted
+        ]
+
+    def _basis(self, known: Figures, job: Job) -> str:
+        steps = "" if known.steps == (job.steps,) else f", of {_span(known.steps)} training steps"
+        studies = f"{known.studies} {'study' if known.studies == 1 else 'studies'}"
+        return (
+            f"{known.runs} runs in {_groups(known)} that differ in their seed alone{steps}, from {studies}; "
+            f"results version {RESULTS_VERSION}{_and_collapsed(known)}{self._left_out()}"
+        )
+
+    def _left_out(self) -> str:
+        if not self.left_out:
+            return ""
+        return "; left out: " + ", ".join(f"{count} of {reason}" for reason, count in sorted(self.left_out.items()))
+
+
+class Checked(BaseModel):
+    """A run with a learning rate of 0 that changed nothing."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    environment: str
+    model: str
+    """Digest of the job's model and backend."""
+    steps: int
+    weights: str
+    """sha256 of the weights, before and after."""
+    probs_diff: float
+    """Most by which engine and learner differed on a sampled token's probability."""
+    probs_tolerance: float
+    """What the backend allows."""
+
+
+class BankFile(BaseModel):
+    """A shipped measurement: what was observed, where and how."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    results_version: int
+    provenance: Mapping[str, object]
+    observations: tuple[Observation, ...]
+    plumbing: tuple[Checked, ...] = ()
+
+
+@cache
+def shipped_bank() -> NoiseBank:
+    """Return the bank that comes with ajet: A/A runs of the built-in tiny jobs."""
+    folder = resources.files("research") / "design"
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".json")), key=lambda entry: entry.name)
+    bank = NoiseBank()
+    for entry in files:
+        bank = bank.merge(read_bank(entry.read_bytes()))
+    return bank
+
+
+def read_bank(data: bytes) -> NoiseBank:
+    """Return the bank in a file's bytes; one of another results version is left out and counted."""
+    file = BankFile.model_validate_json(data)
+    if file.results_version != RESULTS_VERSION:
+        return NoiseBank(left_out=_counted(_another(file.results_version), len(file.observations)))
+    checked = frozenset((entry.environment, entry.model) for entry in file.plumbing)
+    return NoiseBank(frozenset(file.observations), checked=checked)
+
+
+def model_key(job: Job) -> str:
+    """Return the key of a job's model and of what trains it: a scripted backend's noise is not a real one's."""
+    return digest({"model": wherever(job).model.value(), "backend": job.backend})[:16]
+
+
+def job_key(job: Job) -> str:
+    """Return the key of a job whatever its seed: runs that share it differ by chance alone."""
+    return digest(_but_for_its_seed(job))[:16]
+
+
+def _but_for_its_seed(job: Job) -> dict[str, Any]:
+    found = {name: content for name, content in wherever(job).value().items() if name not in _APART}
+    if isinstance(job.model, TinyModel) and job.max_context == TINY_CONTEXT:
+        found["max_context"] = 256  # as it was while what is known of these jobs was measured; no answer comes near it
+    return found
+
+
+def _checked(runs: Iterable[RunState]) -> frozenset[tuple[str, str]]:
+    """Return what collected runs with a learning rate of 0 showed to work, as far as their backends can say.
+
+    Of a run whose server nobody asked, nothing was seen.
+    """
+    asked = (run for run in runs if run.spec.arm == PLUMBING_ARM and conditions(run).stillness is not None)
+    still = (run for run in asked if plumbing_fault(run) is None)
+    found = set()
+    for run in still:
+        with suppress(ValidationError):  # a job that this ajet does not know
+            found.add((run.spec.environment, model_key(Job.recorded(run.spec.job))))
+    return frozenset(found)
+
+
+def _observation(run: RunState) -> Observation | str:
+    """Return what a collected run says, or why it says nothing."""
+    if run.spec.code is not None:
+        return "a run with a reward of its own"
+    metric = run.spec.metric
+    if (measured := run.measurements.get(metric.key)) is None:
+        return "a run without its measurement"
+    try:
+        job = Job.recorded(run.spec.job)
+    except ValidationError:
+        return "a run of a job that this ajet does not know"
+    initial, counted = run.measurements.get(metric.key + INITIAL), _reads_collapses(metric)
+    comparison = [run.spec.study, run.spec.design_hash, run.spec.phase]
+    return Observation(
+        run=run.run_id,
+        study=run.spec.study,
+        environment=run.spec.environment,
+        model=model_key(job),
+        algorithm=job.algorithm,
+        group=_key([*comparison, run.spec.arm, _but_for_its_seed(job)]),
+        pairing=_key(comparison),
+        decoding=f"temperature {job.temperature:g}, {job.max_tokens} tokens",
+        seed=run.spec.seed,
+        steps=job.steps,
+        metric=metric_key(metric),
+        episodes=measured.n if metric.schedule is None else metric.episodes,
+        value=measured.value,
+        initial=initial.value if initial is not None else None,
+        collapsed=not counted and collapsed(run),
+        job=job_key(job),
+    )
+
+
+def collapsed(run: RunState) -> bool:
+    """Return whether a collected run is known to have collapsed, by its recorded course."""
+    return collapse(conditions(run), CollapseRule()) is not None
+
+
+def metric_key(metric: Metric) -> str:
+    """Return the key of a metric with all that its values depend on: of another horizon or schedule they are others."""
+    plan = None if metric.schedule is None else f"{metric.schedule.episodes} every {metric.schedule.every}"
+    horizon = None if metric.horizon is None else f"to {metric.horizon:g}"
+    return " ".join(filter(None, (f"{metric.split}:{metric.key}", horizon, plan)))
+
+
+def _late(group: Sequence[Observation], metric: Metric) -> bool:
+    """Return whether most of a group never reached the threshold: their spread is the horizon's, which has none."""
+    if metric.threshold is None or metric.cut_at is None:
+        return False
+    return 2 * sum(seen.value >= metric.cut_at for seen in group) > len(group)
+
+
+def _reads_collapses(metric: Metric) -> bool:
+    """Return whether a collapsed training's value is one like any other; not where nobody knows the kind any more."""
+    try:
+        return kind_of(metric).reads_collapses
+    except Refused:
+        return False
+
+
+def _key(value: Sequence[object]) -> str:
+    return digest(list(value))[:16]
+
+
+def _another(version: object) -> str:
+    return f"results version {version} (this is version {RESULTS_VERSION})"
+
+
+def _counted(reason: str, count: int) -> dict[str, int]:
+    return {f"runs of {reason}": count} if count else {}
+
+
+def _groups(known: Figures) -> str:
+    return f"{known.groups} {'group' if known.groups == 1 else 'groups'}"
+
+
+def _and_collapsed(known: Figures) -> str:
+    return f"; {known.collapsed} more collapsed" if known.collapsed else ""
+
+
+def _span(steps: Iterable[int]) -> str:
+    found = sorted(steps)
+    return str(found[0]) if len(found) == 1 else f"{found[0]} to {found[-1]}"

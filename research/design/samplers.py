@@ -1,0 +1,466 @@
+"""Search space; grid, random, Optuna's TPE.
+
+The space that a screen searches: every combination of its knobs' values but the control's, as points and as arms.
+
+A point holds, for each knob, a position on its ladder. Spaces too large to be listed are sampled.
+
+The response surface: what all scores so far say together about every point, so that one lucky run does not win.
+
+A Gaussian process over ladder positions: a smooth main effect of each knob, plus pairwise products of them (the ANOVA
+kernels of Durrande, Ginsbourger & Roustant 2012). How much each knob matters, how smooth it is, how strong pairs are,
+how noisy runs are and how far rungs agree are averaged over rather than fitted: settings are drawn once from a prior
+and weighted by their evidence, the scale integrated out (Rasmussen & Williams 2006, eq. 2.30; a normal-inverse-gamma
+scale gives the Student-t form). So few scores give a flat surface and not a bold one.
+
+Scores enter as normal scores: each is replaced by the quantile of its rank among those of its rung (the output warping
+of Salinas, Shen & Perrone 2020). So a cliff, behind which trainings collapse, does not bend the surface on this side of
+it, and no assumption is made on the metric's scale.
+
+Does not know which knob should matter, and takes the noise of normal scores as equal everywhere.
+
+Who is tried next: every combination in turn, at random, by Optuna's TPE, or on the response surface.
+
+A sampler is a function of the space, the free points in an order by chance, and what is known; it holds no state. TPE
+is Optuna's own, built again at each ask and told all that is known (`optuna.trial.create_trial`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from studies.records.base import JsonValue
+from studies.records.design import Arm, Design
+from studies.records.procedure import Knob, Screen
+
+if TYPE_CHECKING:
+    import numpy as np
+    from optuna.distributions import BaseDistribution
+
+Point = tuple[int, ...]
+"""A position on the ladder of each knob, in the order of the screen's knobs."""
+Allowed = Callable[[Mapping[str, JsonValue]], bool]
+"""Whether a combination of knob values is a job at all."""
+
+MOST_LISTED = 2048
+"""Points looked at in one ask; a larger space is sampled."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.=+-]{0,63}")
+
+
+def anything(values: Mapping[str, JsonValue]) -> bool:
+    """Allow every combination."""
+    return bool(values)
+
+
+def control_values(design: Design) -> dict[str, JsonValue]:
+    """Return what the control arm of a design holds for each knob of its screen."""
+    (control,) = design.arms
+    held = {**design.base_job, **control.overrides}
+    return {knob.field: held[knob.field] for knob in design.screen.knobs} if design.screen else {}
+
+
+def generator(seed: int, index: int) -> np.random.Generator:
+    """Return the source of chance of one ask: it follows from the screen's seed and how many were asked before."""
+    import numpy as np
+
+    return np.random.default_rng(int(hashlib.sha256(f"{seed}:{index}".encode()).hexdigest()[:16], 16))
+
+
+@dataclass(frozen=True)
+class Space:
+    """The knobs of a screen, and what is no candidate among their combinations."""
+
+    knobs: tuple[Knob, ...]
+    control: Mapping[str, JsonValue]
+    allowed: Allowed = anything
+
+    @property
+    def size(self) -> int:
+        """How many combinations there are, the control and the forbidden ones included."""
+        return math.prod(len(knob.values) for knob in self.knobs)
+
+    def values(self, point: Point) -> dict[str, JsonValue]:
+        """Return the job fields of a point."""
+        return {knob.field: knob.values[at] for knob, at in zip(self.knobs, point, strict=True)}
+
+    def point(self, overrides: Mapping[str, JsonValue]) -> Point:
+        """Return the point of an arm's overrides; raise ValueError where a value is on no ladder."""
+        return tuple(knob.values.index(overrides[knob.field]) for knob in self.knobs)
+
+    @cached_property
+    def control_point(self) -> Point | None:
+        """Return the control's point; None where one of its values is on no ladder."""
+        inside = all(knob.field in self.control and self.control[knob.field] in knob.values for knob in self.knobs)
+        return self.point(self.control) if inside else None
+
+    def candidate(self, point: Point) -> bool:
+        """Whether a point may be tried: it is a job, and not the control's."""
+        return point != self.control_point and self.allowed(self.values(point))
+
+    def candidates(self) -> list[Point]:
+        """Return all points that may be tried, in the order of the ladders; only for a space that can be listed."""
+        return [point for point in self._all() if self.candidate(point)]
+
+    def pool(self, random: np.random.Generator, without: Iterable[Point]) -> list[Point]:
+        """Return the points to choose among, in an order by chance: all, or a sample of a large space."""
+        taken = set(without)
+        drawn = self.candidates() if self.size <= MOST_LISTED else self._sample(random)
+        free = [point for point in drawn if point not in taken]
+        return [free[at] for at in random.permutation(len(free))]
+
+    def _all(self) -> Iterable[Point]:
+        return product(*(range(len(knob.values)) for knob in self.knobs))
+
+    def _sample(self, random: np.random.Generator) -> list[Point]:
+        sizes = [len(knob.values) for knob in self.knobs]
+        rows = random.integers(0, sizes, size=(MOST_LISTED, len(sizes))).tolist()
+        return [point for point in dict.fromkeys(map(tuple, rows)) if self.candidate(point)]
+
+
+def space_of(screen: Screen, control: Mapping[str, JsonValue], allowed: Allowed = anything) -> Space:
+    """Return the space that a screen searches."""
+    return Space(screen.knobs, control, allowed)
+
+
+def arm_of(space: Space, point: Point, index: int) -> Arm:
+    """Return the candidate at a point, named by its values where that makes a name, else by its number from 0."""
+    values = space.values(point)
+    name = "+".join(f"{field}={str(value).lower()}" for field, value in values.items())
+    return Arm(name=name if _NAME.fullmatch(name) else f"candidate-{index + 1}", overrides=values)
+
+
+def points_of(space: Space, arms: Sequence[Arm]) -> list[Point]:
+    """Return the points of candidates asked before."""
+    return [space.point(arm.overrides) for arm in arms]
+
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+SETTINGS = 160
+"""Settings of the surface that are weighed by their evidence."""
+HEAVIEST = 20
+"""Of these, those that predictions are averaged over."""
+LENGTHS = (0.35, 0.7, 1.4)
+"""Smoothness along a ladder, as a share of its length."""
+UNKNOWN_LEVEL = 10.0
+"""Prior variance of the mean score of each rung, the scores' own being 1: as good as unknown."""
+SHAPE, RATE = 1.0, 0.5
+"""Of the inverse gamma prior of the scale: worth two scores."""
+
+
+@dataclass(frozen=True)
+class Ladders:
+    """The ladders of a space: the length of each, and whether its order means anything."""
+
+    lengths: tuple[int, ...]
+    ordered: tuple[bool, ...]
+
+    def places(self, points: Sequence[tuple[int, ...]]) -> Floats:
+        """Return points as coordinates between 0 and 1."""
+        import numpy as np
+
+        rows = np.asarray(points, dtype=np.float64).reshape(len(points), len(self.lengths))
+        places: Floats = rows / (np.array(self.lengths) - 1)
+        return places
+
+    def kernels(self, left: Floats, right: Floats) -> Floats:
+        """Return the likeness of places, for each length of `LENGTHS` and each knob: words are alike or not."""
+        import numpy as np
+
+        apart = np.abs(left.T[:, :, None] - right.T[:, None, :])
+        apart = np.where(np.array(self.ordered)[:, None, None], apart, np.where(apart > 0, 1.0, 0.0))
+        kernels: Floats = np.exp(-0.5 * (apart[None] / np.array(LENGTHS)[:, None, None, None]) ** 2)
+        return kernels
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is believed of some points, in normal scores: mean and standard deviation, the noise of a run left out."""
+
+    mean: Floats
+    sd: Floats
+
+    def expected_improvement(self, best: float) -> Floats:
+        """Return how far above `best` each point is expected to be, below counting as nothing (Jones et al. 1998)."""
+        import numpy as np
+        from scipy.special import ndtr
+
+        gain = self.mean - best
+        z = gain / self.sd
+        return np.asarray(gain * ndtr(z) + self.sd * np.exp(-0.5 * z * z) / np.sqrt(2 * np.pi))
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Draws from the prior of what the surface does not know about itself, one an entry."""
+
+    weights: Floats
+    """How much each knob matters."""
+    pairs: Floats
+    """How much products of two knobs matter beside them."""
+    length: NDArray[np.int64]
+    noise: Floats
+    agreement: Floats
+    """Correlation of the surfaces of two rungs that follow one another."""
+
+    def signal(self, kernels: Floats, apart: NDArray[np.int64]) -> Floats:
+        """Return the covariance of the surface between places, rungs `apart`, under each setting."""
+        import numpy as np
+
+        lengths, knobs, rows, columns = kernels.shape
+        by_length = kernels.reshape(lengths, knobs, rows * columns)
+        main, squares = np.empty((2, len(self.noise), rows * columns))
+        for at in range(lengths):
+            of = self.length == at
+            main[of] = self.weights[of] @ by_length[at]
+            squares[of] = self.weights[of] ** 2 @ by_length[at] ** 2
+        products = self.pairs[:, None] * (main**2 - squares) / 2
+        signal: Floats = (main + products).reshape(len(self.noise), rows, columns) * self.agreement[
+            :, None, None
+        ] ** apart
+        return signal
+
+    def only(self, chosen: NDArray[np.int64]) -> Settings:
+        """Return some of the settings."""
+        return Settings(
+            self.weights[chosen], self.pairs[chosen], self.length[chosen], self.noise[chosen], self.agreement[chosen]
+        )
+
+
+@cache
+def settings(knobs: int) -> Settings:
+    """Return the draws for a number of knobs: always the same ones."""
+    import numpy as np
+
+    random = np.random.default_rng(knobs)
+    return Settings(
+        weights=10 ** random.uniform(-2.5, 0.0, (SETTINGS, knobs)),
+        pairs=10 ** random.uniform(-1.5, 1.0, SETTINGS),
+        length=random.integers(0, len(LENGTHS), SETTINGS),
+        noise=10 ** random.uniform(-2.5, 0.5, SETTINGS),
+        agreement=random.uniform(0.3, 1.0, SETTINGS),
+    )
+
+
+class Surface:
+    """What scores (higher is better) at points and rungs say about all points; without scores, nothing."""
+
+    def __init__(
+        self, ladders: Ladders, points: Sequence[tuple[int, ...]], rungs: Sequence[int], scores: Sequence[float]
+    ) -> None:
+        import numpy as np
+
+        self._ladders = ladders
+        self._places, self._rungs = ladders.places(points), np.asarray(rungs, dtype=np.int64)
+        self._scores = np.asarray(scores, dtype=float)
+        self._normal = _normal_scores(self._scores, self._rungs)
+        self._spread = (float(self._normal.std()) or 1.0) if len(self._normal) else 1.0
+        self._y = self._normal / self._spread
+        self._fit()
+
+    def _fit(self) -> None:
+        import numpy as np
+
+        drawn = settings(len(self._ladders.lengths))
+        apart = self._rungs[:, None] - self._rungs
+        whole = drawn.signal(self._ladders.kernels(self._places, self._places), np.abs(apart))
+        whole += UNKNOWN_LEVEL * (apart == 0) + drawn.noise[:, None, None] * np.eye(len(self._y))
+        fits = np.linalg.solve(whole, np.broadcast_to(self._y[:, None], (SETTINGS, len(self._y), 1)))[..., 0]
+        scale = RATE + fits @ self._y / 2
+        freedom = SHAPE + len(self._y) / 2
+        evidence = -np.linalg.slogdet(whole)[1] / 2 - freedom * np.log(scale)
+        best = np.argsort(-evidence, kind="stable")[:HEAVIEST]
+        self._settings, self._fits, self._scale = drawn.only(best), fits[best], scale[best] / freedom
+        self._inverse = np.linalg.inv(whole[best])
+        weights = np.exp(evidence[best] - evidence[best[0]])
+        self._weights = weights / weights.sum()
+
+    def belief(self, points: Sequence[tuple[int, ...]], rung: int) -> Belief:
+        """Return what is believed of points at a rung."""
+        import numpy as np
+
+        places = self._ladders.places(points)
+        apart = np.broadcast_to(np.abs(rung - self._rungs), (len(points), len(self._rungs)))
+        cross = self._settings.signal(self._ladders.kernels(places, self._places), apart) + UNKNOWN_LEVEL * (apart == 0)
+        means = np.einsum("spn,sn->sp", cross, self._fits)
+        known = np.einsum("spn,spn->sp", cross @ self._inverse, cross)
+        variances = np.maximum(self._itself()[:, None] - known, 1e-9) * self._scale[:, None]
+        mean = self._weights @ means
+        variance = self._weights @ (variances + (means - mean) ** 2)
+        return Belief(self._spread * mean, self._spread * np.sqrt(variance))
+
+    def as_scores(self, normal: Floats, rung: int) -> Floats:
+        """Return normal scores of a rung on the metric's own scale, in the same order.
+
+        Between the rung's scores they are interpolated, beyond them they go on with the scores' mean slope.
+        """
+        import numpy as np
+
+        known, first = np.unique(self._normal[self._rungs == rung], return_index=True)
+        scores = self._scores[self._rungs == rung][first]
+        if len(known) < 2:
+            return normal + (scores[0] - known[0] if len(known) else 0.0)
+        slope = (scores[-1] - scores[0]) / (known[-1] - known[0])
+        beyond = normal - np.clip(normal, known[0], known[-1])
+        found: Floats = np.interp(normal, known, scores) + slope * beyond
+        return found
+
+    def _itself(self) -> Any:
+        """Return the prior variance of a point under each setting."""
+        weights = self._settings.weights
+        total = weights.sum(axis=1)
+        products = self._settings.pairs * (total**2 - (weights**2).sum(axis=1)) / 2
+        return total + products + UNKNOWN_LEVEL
+
+
+def _normal_scores(scores: Floats, rungs: NDArray[np.int64]) -> Floats:
+    """Return the normal quantile of each score's rank within its rung (Blom 1958); equal scores share theirs."""
+    import numpy as np
+    from scipy.special import ndtri
+    from scipy.stats import rankdata
+
+    normal = np.zeros(len(scores))
+    for rung in np.unique(rungs):
+        of = rungs == rung
+        normal[of] = ndtri((rankdata(scores[of]) - 0.375) / (of.sum() + 0.25))
+    return normal
+
+
+@dataclass(frozen=True)
+class Known:
+    """What an ask may look at: candidates asked so far and their scores at the first rung, higher being better."""
+
+    space: Space
+    seed: int
+    points: tuple[Point, ...]
+    """All asked so far, in their order."""
+    scores: tuple[float | None, ...]
+    """Of each of them; None while it runs."""
+    last: bool
+    """Whether what is asked now is among the last, which shall be good rather than telling."""
+    bound: float | None = None
+    """`Screen.bound`."""
+
+    @property
+    def index(self) -> int:
+        """How many were asked before."""
+        return len(self.points)
+
+    @property
+    def over(self) -> tuple[tuple[Point, float], ...]:
+        """The points with a score."""
+        pairs = zip(self.points, self.scores, strict=True)
+        return tuple((point, score) for point, score in pairs if score is not None)
+
+
+Sampler = Callable[[Known, Sequence[Point]], Point]
+"""Chooses one of the free points."""
+
+
+def spread_out(known: Known, free: Sequence[Point]) -> Point:
+    """Return the free point whose values, alone and in pairs, were asked least: a balanced start, the control seen."""
+    import numpy as np
+
+    control = known.space.control_point
+    seen = np.array([*known.points, *([control] if control else [])]).reshape(-1, len(known.space.knobs))
+    alike = np.array(free)[:, None, :] == seen
+    shared = alike.sum(axis=2)
+    return free[int(np.argmin((shared + shared * (shared - 1) / 2).sum(axis=1)))]
+
+
+def in_order(known: Known, free: Sequence[Point]) -> Point:
+    """Return the first free point in the order of the ladders."""
+    return min(free)
+
+
+def by_chance(known: Known, free: Sequence[Point]) -> Point:
+    """Return a free point at random: they come in an order by chance."""
+    return free[0]
+
+
+def by_tpe(known: Known, free: Sequence[Point]) -> Point:
+    """Return what TPE proposes; where that was asked before, the free point nearest to it on the ladders."""
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)  # else each ask says that it made a study
+    distributions = _distributions(known.space)
+    seed = int(generator(known.seed, known.index).integers(2**32))
+    study = optuna.create_study(
+        direction="maximize", sampler=optuna.samplers.TPESampler(n_startup_trials=0, multivariate=True, seed=seed)
+    )
+    for point, score in known.over:
+        params = dict(zip(distributions, point, strict=True))
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=distributions, value=score))
+    asked = study.ask(distributions).params
+    wanted = tuple(asked[name] for name in distributions)
+    return min(free, key=lambda point: sum(abs(a - b) for a, b in zip(point, wanted, strict=True)))
+
+
+def _distributions(space: Space) -> dict[str, BaseDistribution]:
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    return {
+        knob.field: IntDistribution(0, len(knob.values) - 1)
+        if ordered
+        else CategoricalDistribution(range(len(knob.values)))
+        for knob, ordered in zip(space.knobs, ladders(space).ordered, strict=True)
+    }
+
+
+def by_surface(known: Known, free: Sequence[Point]) -> Point:
+    """Return where the surface's upper bound is highest (GP-UCB of Srinivas, Krause, Kakade & Seeger 2010).
+
+    In a screen that locks no bound, where it expects the largest improvement; among the last asks, where its mean is
+    highest.
+
+    Candidates that still run count with what the surface expects of them, so that two asks do not go to one place
+    (the "kriging believer" of Ginsbourger, Le Riche & Carraro 2010).
+    """
+    import numpy as np
+
+    if not known.over:
+        return spread_out(known, free)
+    surface = _surface(known, known.over)
+    running = [point for point, score in zip(known.points, known.scores, strict=True) if score is None]
+    if running:
+        expected = surface.as_scores(surface.belief(running, 0).mean, 0)
+        believed = zip(running, expected.tolist(), strict=True)
+        surface = _surface(known, (*known.over, *believed))
+    belief = surface.belief(free, 0)
+    if known.last:
+        return free[int(np.argmax(belief.mean))]
+    if known.bound is not None:
+        return free[int(np.argmax(belief.mean + known.bound * belief.sd))]
+    best = float(surface.belief(known.points, 0).mean.max())
+    return free[int(np.argmax(belief.expected_improvement(best)))]
+
+
+def _surface(known: Known, scores: Sequence[tuple[Point, float]]) -> Surface:
+    points, values = [point for point, _ in scores], [score for _, score in scores]
+    return Surface(ladders(known.space), points, [0] * len(points), values)
+
+
+def ladders(space: Space) -> Ladders:
+    """Return the ladders of a space; ladders of numbers and switches have an order, words have none."""
+    return Ladders(
+        tuple(len(knob.values) for knob in space.knobs),
+        tuple(not any(isinstance(value, str) for value in knob.values) for knob in space.knobs),
+    )
+
+
+SAMPLERS: Mapping[str, Sampler] = {
+    "grid": in_order,
+    "random": by_chance,
+    "tpe": by_tpe,
+    "surface": by_surface,
+}

@@ -1,0 +1,181 @@
+"""Which candidate a screen tries next, which of its short runs are due, who goes on to the next rung, who is kept.
+
+The first candidates are spread over the knobs, the rest are asked of the sampler. Rungs are synchronous (successive
+halving): one begins when the one before it is over (Jamieson & Talwalkar 2016). A failed run has the worst
+score of its rung. Under the `surface` sampler candidates are ranked by the surface's mean, which draws a lucky score
+back to what all others say; under the other samplers by the raw score.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from research.design.samplers import (
+    SAMPLERS,
+    Allowed,
+    Known,
+    Surface,
+    anything,
+    arm_of,
+    generator,
+    ladders,
+    points_of,
+    space_of,
+    spread_out,
+)
+from studies.records.base import JsonValue
+from studies.records.design import Arm
+from studies.records.procedure import Rung, Screen, Selection
+
+
+class Trial(NamedTuple):
+    """One screening run: a candidate at a rung, trained `screen.rungs[rung].steps` steps with the screen's seed."""
+
+    candidate: str
+    rung: int
+
+
+Scores = Mapping[tuple[str, int], float | None]
+"""The metric of each trial that is over, None where nothing could be measured; a trial still running is left out."""
+
+
+def next_candidate(
+    screen: Screen,
+    control: Mapping[str, JsonValue],
+    asked: Sequence[Arm],
+    scores: Scores,
+    *,
+    higher_is_better: bool = True,
+    allowed: Allowed = anything,
+) -> Arm | None:
+    """Return the next candidate of a screen; None when enough were asked, or every combination was.
+
+    `control` holds the control's value of each knob (`control_values`): it is never a candidate. `allowed` says whether
+    a combination is a job at all. It may be asked while earlier candidates still run.
+    """
+    if len(asked) >= screen.candidates:
+        return None
+    space, index = space_of(screen, control, allowed), len(asked)
+    points = points_of(space, asked)
+    free = space.pool(generator(screen.seed, index), without=points)
+    if not free:
+        return None
+    told = scored(asked, 0, scores, higher_is_better=higher_is_better)
+    last = index >= screen.candidates - screen.confirmed
+    values = tuple(told.get(arm.name) for arm in asked)
+    known = Known(space, screen.seed, tuple(points), values, last, screen.bound)
+    begins = index < screen.initial and screen.sampler in ("tpe", "surface")
+    return arm_of(space, (spread_out if begins else SAMPLERS[screen.sampler])(known, free), index)
+
+
+def steps_in_all(screen: Screen) -> int:
+    """Return the training steps of a whole screen; the runs of each rung begin from nothing."""
+    entering = [screen.candidates, *(rung.keep for rung in screen.rungs)]
+    return sum(count * rung.steps for count, rung in zip(entering, screen.rungs, strict=False))
+
+
+def due(
+    screen: Screen,
+    control: Mapping[str, JsonValue],
+    asked: Sequence[Arm],
+    scores: Scores,
+    *,
+    higher_is_better: bool = True,
+    allowed: Allowed = anything,
+) -> tuple[Trial, ...]:
+    """Return the trials without a score that belong to the rung at hand, running ones included.
+
+    Empty when all that were asked are over: then either more must be asked (`next_candidate`), or, where that gives
+    None, the screen is over and `select` may be called.
+    """
+    first = _missing([arm.name for arm in asked], 0, scores)
+    if first or _more_to_ask(screen, control, asked, allowed):
+        return first
+    for rung in range(1, len(screen.rungs)):
+        entering = kept_at(screen, rung - 1, asked, scores, higher_is_better=higher_is_better)
+        if missing := _missing(entering, rung, scores):
+            return missing
+    return ()
+
+
+def kept_at(
+    screen: Screen, rung: int, asked: Sequence[Arm], scores: Scores, *, higher_is_better: bool = True
+) -> tuple[str, ...]:
+    """Return the candidates that go on from a rung that is over, the best first; a failed one never does."""
+    ranked = _ranked(screen, rung, asked, scores, higher_is_better)
+    measured = [name for name, _ in ranked if scores[name, rung] is not None]
+    return tuple(measured[: screen.rungs[rung].keep])
+
+
+def select(screen: Screen, asked: Sequence[Arm], scores: Scores, *, higher_is_better: bool = True) -> Selection:
+    """Return what a screen that is over led to; raise ValueError where no candidate could be measured to the end."""
+    last = len(screen.rungs) - 1
+    kept = kept_at(screen, last, asked, scores, higher_is_better=higher_is_better)
+    if not kept:
+        raise ValueError("expected a candidate that was measured at the screen's last rung; found none")
+    ranked = dict(_ranked(screen, last, asked, scores, higher_is_better))
+    return Selection(kept=kept, scores=ranked, reason=_reason(screen, len(asked), len(kept)))
+
+
+def cut_short(screen: Screen, asked: Sequence[Arm], scores: Scores, *, higher_is_better: bool = True) -> Screen:
+    """Return the screen that ends now: of the candidates with a score, up to the last rung that was gone through."""
+    tried = [arm for arm in asked if (arm.name, 0) in scores]
+    entering, last = tuple(arm.name for arm in tried), 0
+    for rung in range(len(screen.rungs)):
+        if _missing(entering, rung, scores):
+            break
+        entering = kept_at(screen, rung, tried, scores, higher_is_better=higher_is_better)
+        if not entering:
+            break
+        last = rung
+    rungs = (*screen.rungs[:last], Rung(steps=screen.rungs[last].steps, keep=screen.confirmed))
+    return screen.model_copy(update={"candidates": len(tried), "rungs": rungs})
+
+
+def scored(asked: Sequence[Arm], rung: int, scores: Scores, *, higher_is_better: bool = True) -> dict[str, float]:
+    """Return the score of each candidate that is over at a rung, turned so that higher is better, the failed worst."""
+    sign = 1.0 if higher_is_better else -1.0
+    there = {arm.name: scores[arm.name, rung] for arm in asked if (arm.name, rung) in scores}
+    worst = min((sign * score for score in there.values() if score is not None), default=0.0)
+    return {name: worst if score is None else sign * score for name, score in there.items()}
+
+
+def _more_to_ask(screen: Screen, control: Mapping[str, JsonValue], asked: Sequence[Arm], allowed: Allowed) -> bool:
+    if len(asked) >= screen.candidates:
+        return False
+    space = space_of(screen, control, allowed)
+    return bool(space.pool(generator(screen.seed, len(asked)), without=points_of(space, asked)))
+
+
+def _missing(names: Sequence[str], rung: int, scores: Scores) -> tuple[Trial, ...]:
+    return tuple(Trial(name, rung) for name in names if (name, rung) not in scores)
+
+
+def _ranked(
+    screen: Screen, rung: int, asked: Sequence[Arm], scores: Scores, higher_is_better: bool
+) -> list[tuple[str, float]]:
+    """Return the candidates over at a rung with what they are ranked by, in the metric's own direction, best first."""
+    told = scored(asked, rung, scores, higher_is_better=higher_is_better)
+    if screen.sampler == "surface" and told:
+        told = _smoothed(screen, rung, asked, scores, higher_is_better)
+    sign = 1.0 if higher_is_better else -1.0
+    return [(name, sign * score) for name, score in sorted(told.items(), key=lambda entry: -entry[1])]
+
+
+def _smoothed(
+    screen: Screen, rung: int, asked: Sequence[Arm], scores: Scores, higher_is_better: bool
+) -> dict[str, float]:
+    """Return the surface's mean at the rung for each candidate that is over there; it has seen the rungs before."""
+    space = space_of(screen, {})
+    point = dict(zip((arm.name for arm in asked), points_of(space, asked), strict=True))
+    told = [scored(asked, at, scores, higher_is_better=higher_is_better) for at in range(rung + 1)]
+    rows = [(point[name], at, score) for at, those in enumerate(told) for name, score in those.items()]
+    surface = Surface(ladders(space), *zip(*rows, strict=True))
+    means = surface.as_scores(surface.belief([point[name] for name in told[rung]], rung).mean, rung).tolist()
+    return dict(zip(told[rung], means, strict=True))
+
+
+def _reason(screen: Screen, asked: int, kept: int) -> str:
+    by = "the response surface's mean" if screen.sampler == "surface" else "the score"
+    return f"the best {kept} of {asked} candidates by {by} after {screen.rungs[-1].steps} steps, seed {screen.seed}"

@@ -1,0 +1,338 @@
+"""`ajet env check`: play, weigh, warn.
+
+Checking an environment: it is drawn twice, played by players that learn nothing, and what they earn is weighed.
+
+What is measured is kept for prices and planners (`research.environments.catalog`); with a model it is measured again,
+by that model (`research.environments.model_check`).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import IO, Any, Final
+
+from pydantic import BaseModel, ConfigDict
+
+from research.environments.catalog import MeasuredEnvironment, keep
+from research.environments.install import MODULE, bring, environment_of, packages_of, path_with, take_away
+from research.environments.reference import known_already, read_reference
+from research.errors import BadEnvironment
+from research.installation.home import Home
+from research.installation.tiny_model import Note
+from sandboxes.spec import how_it_ended, last_lines
+from swarm.environments.base import Environment, Split, Task
+from swarm.environments.building import SPLITS
+from swarm.environments.custom import CODE, BroughtEnvironment
+from swarm.environments.measuring import MOST_BYTES
+
+ORACLE: Final = "oracle"
+DEMONSTRATIONS: Final = "demonstrations"
+EMPTY: Final = "empty answers"
+RANDOM: Final = "random answers"
+MOST_EMPTY: Final = 0.6
+"""Of the way from the least reward to the oracle's, and of the tasks to be solved: what an empty answer may have."""
+MOST_RANDOM: Final = 0.8
+"""What random answers may: two choices are right half the time."""
+GOOD_ORACLE: Final = 0.9
+RARE: Final = 0.05
+"""Of demonstrations that succeed: of eight plays that imitate them, mostly none earns anything."""
+
+
+class Player(BaseModel):
+    """What the plays of one player came to: means over its plays."""
+
+    model_config = ConfigDict(frozen=True)
+
+    player: str
+    plays: int
+    reward: float
+    success: float
+    calls: float
+    characters: float
+    seconds: float
+    """Of the environment's own code."""
+
+
+def faults(players: Mapping[str, Player], reward_range: tuple[float, float]) -> Iterator[str]:
+    """Yield what makes rewards unfit to be trained on, or success to be measured, a line each."""
+    oracle = players.get(ORACLE)
+    if oracle is not None:
+        for other in players.values():
+            if other.reward > oracle.reward:
+                yield (
+                    f"{other.player} earn {other.reward:.3g}, more than the oracle's {oracle.reward:.3g}: the oracle "
+                    "or the reward is wrong"
+                )
+    yield from _unearned(players, reward_range[0], oracle.reward if oracle is not None else reward_range[1])
+
+
+def _unearned(players: Mapping[str, Player], least: float, best: float) -> Iterator[str]:
+    for name, most in ((EMPTY, MOST_EMPTY), (RANDOM, MOST_RANDOM)):
+        found = players.get(name)
+        if found is not None and _share(found.reward, least, best) > most:
+            what = "an empty answer earns" if name == EMPTY else "random answers earn"
+            yield f"{what} {found.reward:.3g} of {best:.3g}: the reward can be had without solving"
+        elif found is not None and found.success > most:
+            what = "an empty answer solves" if name == EMPTY else "random answers solve"
+            yield f"{what} {found.success:.0%} of the tasks: success can be had without solving"
+
+
+def remarks(players: Mapping[str, Player], *, oracle: bool, demonstrations: bool) -> Iterator[str]:
+    """Yield what is no fault, but worth knowing before a study."""
+    if not oracle:
+        yield "no oracle: nobody has shown that its tasks can be solved; give it `oracle`"
+    elif ORACLE in players and players[ORACLE].success < GOOD_ORACLE:
+        yield f"the oracle solves {players[ORACLE].success:.0%} of its tasks: is there a better answer?"
+    if not demonstrations:
+        yield "no demonstrations: a tiny model cannot learn it, as it has nothing to imitate"
+    elif DEMONSTRATIONS in players and players[DEMONSTRATIONS].success < RARE:
+        yield (
+            f"demonstrations solve {players[DEMONSTRATIONS].success:.0%} of {players[DEMONSTRATIONS].plays} tasks: a "
+            "tiny model that imitates them is hardly ever rewarded, and learns nothing; let the player of `imitate` "
+            "succeed more often"
+        )
+    elif DEMONSTRATIONS in players and players[DEMONSTRATIONS].success > GOOD_ORACLE:
+        yield (
+            f"demonstrations solve {players[DEMONSTRATIONS].success:.0%}: a tiny model that imitates them has little "
+            "left to learn; let the player of `imitate` make mistakes"
+        )
+
+
+def _share(reward: float, least: float, best: float) -> float:
+    return (reward - least) / (best - least) if best > least else 1.0
+
+
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_HUNG: Final = "Timeout ("
+"""How the stacks begin that a play which hangs leaves behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayBounds:
+    """How much is played, and what it may take."""
+
+    plays: int = 64
+    """Of each player."""
+    play_s: float = 20.0
+    """Seconds of one play."""
+    answers: int = 200
+    """In one play; plays with a model are bounded by its context and the episode's timeout."""
+    seconds: float = 600.0
+    """For all."""
+    memory: int = MOST_BYTES
+    """Bytes of address space."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plays:
+    """What playing came to."""
+
+    players: Mapping[str, Player]
+    faults: tuple[str, ...]
+    example: Mapping[str, Any] | None
+    """The first play whole: `player`, `task`, `messages`, `tools`, `reward`, `success`, `facts`."""
+
+
+def play_alone(name: str, home: Home, packages: Sequence[Path], bounds: PlayBounds, note: Note) -> Plays:
+    """Play an environment by players that need no model; raises BadEnvironment where its code cannot be loaded."""
+    command = [
+        sys.executable, "-m", MODULE, "measure", "--environment", name, "--environments", str(home.environments),
+        "--plays", str(bounds.plays), "--seconds", str(bounds.play_s), "--answers", str(bounds.answers),
+        "--memory", str(bounds.memory),
+    ]  # fmt: skip
+    variables = {**os.environ, **path_with(packages), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as errors,
+        subprocess.Popen(
+            command, env=variables, start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=errors, text=True,
+        ) as process,
+    ):  # fmt: skip
+        found = _Found(note)
+        late = threading.Timer(bounds.seconds, _end_late, (process.pid, found))
+        late.start()
+        try:
+            assert process.stdout is not None
+            for line in process.stdout:
+                found.take(json.loads(line))
+            process.wait()
+        finally:
+            late.cancel()
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        return _plays(found, process.returncode, _read(errors), home.environments / name / CODE, bounds)
+
+
+def _end_late(pid: int, found: _Found) -> None:
+    found.late = True
+    os.killpg(pid, signal.SIGKILL)
+
+
+class _Found:
+    """What the process has told so far."""
+
+    def __init__(self, note: Note) -> None:
+        self._note = note
+        self.players: dict[str, Player] = {}
+        self.faults: list[str] = []
+        self.example: dict[str, Any] | None = None
+        self.last = ""
+        self.refused = ""
+        self.whole = False
+        self.late = False
+
+    def take(self, told: dict[str, Any]) -> None:
+        if "playing" in told:
+            playing = told["playing"]
+            self.last = f"{playing['player']}, task {playing['task']!r:.80}"
+            self._note(f"playing: {playing['player']}")
+        elif "example" in told:
+            self.example = told["example"]
+        elif "refused" in told:
+            self.refused = told["refused"]
+        elif "whole" in told:
+            self.whole = told["whole"]
+        elif "fault" in told:
+            self.faults.append(told["fault"])
+        else:
+            self.players[told["player"]] = Player.model_validate(told)
+
+
+def _plays(found: _Found, code: int, errors: str, folder: Path, bounds: PlayBounds) -> Plays:
+    if found.refused:
+        raise BadEnvironment(found.refused)
+    faults, last = list(found.faults), found.last or "its code was loaded"
+    if code and _HUNG in errors:
+        where = _where(errors[errors.rindex(_HUNG) :].splitlines(), folder)
+        faults.append(f"{last}: the play did not end within {bounds.play_s:g} s{where}")
+    elif found.late:
+        faults.append(f"{last}: all plays together did not end within {bounds.seconds:g} s")
+    elif code or not found.whole:
+        said = last_lines(errors, 1, 300) or "nothing"
+        faults.append(f"{last}: its code ended its process {how_it_ended(code)}; it last said: {said}")
+    return Plays(found.players, tuple(faults), found.example)
+
+
+def _where(stacks: Iterable[str], folder: Path) -> str:
+    """Return the place of the environment's own code in the stacks of a process that hung, innermost first."""
+    for line in stacks:
+        if (frame := _FRAME.search(line)) is not None and folder in Path(frame[1]).parents:
+            return f" ({Path(frame[1]).name}, line {frame[2]})"
+    return ""
+
+
+def _read(errors: IO[str]) -> str:
+    errors.seek(0)
+    return errors.read()
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentCheck:
+    """What a check found."""
+
+    environment: Environment
+    tasks: Mapping[Split, int]
+    kinds: Mapping[str, int]
+    """Tasks of training and search by their kind."""
+    drawn_twice: bool | None
+    """Whether a second drawing gave the same tasks; None for what was not drawn now."""
+    players: Mapping[str, Player]
+    faults: tuple[str, ...]
+    remarks: tuple[str, ...]
+    measured: MeasuredEnvironment
+
+
+def check(text: str, reward: str | None, home: Home, bounds: PlayBounds, note: Note) -> EnvironmentCheck:
+    """Check what a text refers to; what was measured is kept. Raises BadEnvironment for what cannot be brought."""
+    environment = environment_of(text, reward, home, note, bounds.play_s)
+    here = reward is None and known_already(text)
+    same = None if here else _drawn_again(text, reward, environment, home, bounds.play_s)
+    plays = play_alone(environment.name, home, packages_of(environment.name, home, note), bounds, note)
+    found = [*plays.faults, *_drawing_fault(same)]
+    if not plays.faults:
+        found += faults(plays.players, environment.reward_range)
+    known = _measured(environment.name, plays, found)
+    if known.calls_per_episode is not None or found:
+        keep(home, known)
+    return EnvironmentCheck(
+        environment=environment,
+        tasks={split: len(environment.tasks(split)) for split in SPLITS},
+        kinds=Counter(task.kind for split in ("train", "search") for task in _tasks(environment, split) if task.kind),
+        drawn_twice=same,
+        players=plays.players,
+        faults=tuple(found),
+        remarks=tuple(_remarks(environment, plays)),
+        measured=known,
+    )
+
+
+def _tasks(environment: Environment, split: str) -> tuple[Task, ...]:
+    return tuple(environment.tasks("train" if split == "train" else "search"))
+
+
+def _drawn_again(text: str, reward: str | None, first: Environment, home: Home, play_s: float) -> bool:
+    """Bring it once more; return whether that gave the same. What a second drawing alone gave is not kept."""
+    before = {path.name for path in home.environments.iterdir()}
+    again = bring(read_reference(text, reward), home, lambda _: None, play_s)  # all was said the first time
+    if again.name not in before:
+        take_away(again.folder, home)
+    return again.name == first.name
+
+
+def _drawing_fault(same: bool | None) -> Iterator[str]:
+    if same is False:
+        yield "drawn twice, it gave other tasks or demonstrations: use no clock, and no random without a seed"
+
+
+def _remarks(environment: Environment, plays: Plays) -> Iterator[str]:
+    brought = environment if isinstance(environment, BroughtEnvironment) else None
+    if brought is not None and not brought.manifest.hidden_apart:
+        yield (
+            "its code can make its hidden tasks, or holds them, and clients hold it: move records to tasks*.json or "
+            "hidden/, or give `generate` (docs/environments.md)"
+        )
+    if own_agent(environment):
+        yield "it plays by an agent of its own, which needs a model: --tiny or --model-path"
+        return
+    oracle, demonstrations = has_parts(environment)
+    can_have_one = brought is None or brought.manifest.source.kind in ("folder", "module")
+    yield from remarks(plays.players, oracle=oracle or not can_have_one, demonstrations=demonstrations)
+
+
+def own_agent(environment: Environment) -> bool:
+    """Return whether an environment plays by an agent of its own."""
+    if isinstance(environment, BroughtEnvironment):
+        return environment.manifest.own_agent
+    return environment.has("agent")
+
+
+def has_parts(environment: Environment) -> tuple[bool, bool]:
+    """Return whether an environment has an oracle, and demonstrations."""
+    if isinstance(environment, BroughtEnvironment):
+        return environment.manifest.oracle, bool(environment.manifest.demonstrations)
+    return environment.has("oracle"), environment.has("imitate")
+
+
+def _measured(name: str, plays: Plays, found: Sequence[str]) -> MeasuredEnvironment:
+    known = (plays.players.get(each) for each in (DEMONSTRATIONS, ORACLE, RANDOM, EMPTY))
+    typical = next((each for each in known if each is not None), None)
+    return MeasuredEnvironment(
+        environment=name,
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        faults=tuple(found),
+        calls_per_episode=typical.calls if typical else None,
+        characters_per_episode=typical.characters if typical else None,
+        environment_seconds_per_episode=typical.seconds if typical else None,
+    )

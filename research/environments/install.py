@@ -1,0 +1,417 @@
+"""From a file to a hashed folder; packages; removal.
+
+The packages that an environment's code needs, in a folder of their own, so that their pins clash with nobody's.
+
+Such a folder comes first on the path of the processes that run the code. That of an adapter is made by the user, with
+the line that the adapter's refusal gives, unless the package is installed beside ajet; that of a requirements.txt is
+made here, once for each text. Containers have the same packages in their image.
+
+Bringing an environment to this installation: from what was typed to a folder under its name and hash.
+
+Its code is copied, its packages are seen to, and its tasks are drawn by a process that has a limit of time and memory,
+as it runs foreign code. A second process, which has only what clients will have, poses some tasks, and shows whether
+that code makes the hidden tasks by itself; whether those files hold them all the same is looked for. What comes of it
+is whole or not there, and never changes: a study goes on with what it was begun with, whatever becomes of the files
+that it was brought from.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, Final
+
+from research.environments.code_files import CodeFiles, holds_hidden, read_code
+from research.environments.reference import Reference, brought_among, known_already, read_reference, requirements_of
+from research.errors import BadEnvironment
+from research.files import write_bytes, write_json
+from research.installation.home import Home, home_error
+from research.installation.tiny_model import Note
+from research.text import did_you_mean
+from sandboxes.spec import how_it_ended, last_lines
+from studies import Event, EventLog, EventType, LogCorrupt, StudyState, fold
+from swarm.environments.adapters import ADAPTERS, scheme_of
+from swarm.environments.base import Environment, Split, Task
+from swarm.environments.building import SPLITS, too_large
+from swarm.environments.custom import (
+    CODE,
+    MANIFEST,
+    MARK,
+    MOST_GIVEN_BYTES,
+    REQUIREMENTS,
+    BroughtEnvironment,
+    CodeSource,
+    Manifest,
+    data_hash,
+    files_hash,
+    from_json,
+    is_brought,
+)
+from swarm.environments.processes import VARIABLE, lifeline
+from swarm.environments.registry import admit, built_in_names, get_environment
+
+_PREFIX: Final = ".draft-"
+_ABANDONED_S: Final = 24 * 3600.0
+"""Far longer than anybody fills one."""
+
+
+@contextmanager
+def draft_in(parent: Path, home: Home) -> Iterator[Path]:
+    """Yield a fresh folder in `parent`, which is gone afterwards unless it was placed; HomeError where none can be."""
+    try:
+        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _sweep(parent)
+        draft = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=parent))
+        try:
+            yield draft
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        raise home_error(home.path, error) from error
+
+
+def place(draft: Path, folder: Path) -> None:
+    """Give a draft its name, unless somebody else was faster: what has the same name holds the same."""
+    try:
+        draft.rename(folder)
+    except OSError:
+        if not folder.is_dir():
+            raise
+
+
+def take_away(folder: Path, home: Home) -> None:
+    """Remove a folder that was placed: it is gone at once, and whole until then; raises HomeError."""
+    try:
+        gone = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=folder.parent))
+        folder.rename(gone)
+    except OSError as error:
+        raise home_error(home.path, error) from error
+    shutil.rmtree(gone, ignore_errors=True)
+
+
+def _sweep(parent: Path) -> None:
+    for draft in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # somebody else sweeps too
+            if time.time() - draft.stat().st_mtime > _ABANDONED_S:
+                shutil.rmtree(draft, ignore_errors=True)
+
+
+PIP_TIMEOUT_S: Final = 1800.0
+
+
+def python_path(home: Home, source: CodeSource, requirements: str, note: Note) -> tuple[Path, ...]:
+    """Return the folders of packages for an environment's code, making what is not there; raises BadEnvironment."""
+    if source.kind == "adapter":
+        own = adapter_folder(home, source.place)
+        return (own,) if own.is_dir() else ()
+    # An installed module's packages are installed beside it.
+    return (_ensure(home, requirements, note),) if requirements.strip() and source.kind != "module" else ()
+
+
+def adapter_folder(home: Home, address: str) -> Path:
+    """Return where the package of an adapter lies if it is not installed beside ajet."""
+    return home.packages / str(scheme_of(address))
+
+
+def how_to_install_apart(home: Home, address: str) -> str:
+    """Return the line that installs an adapter's package where nothing else is touched."""
+    adapter = ADAPTERS[str(scheme_of(address))]
+    return f"pip install --target {adapter_folder(home, address)} '{adapter.requirement}'"
+
+
+def _ensure(home: Home, requirements: str, note: Note) -> Path:
+    wanted = f"{sys.version_info[:2]}\n{requirements}"
+    folder = home.packages / hashlib.sha256(wanted.encode()).hexdigest()[:16]
+    if folder.is_dir():
+        return folder
+    with draft_in(home.packages, home) as draft:
+        note("installing the packages that the environment names")
+        _install(requirements, draft)
+        place(draft, folder)
+    return folder
+
+
+def _install(requirements: str, folder: Path) -> None:
+    text = folder / ".requirements.txt"
+    text.write_text(requirements, encoding="utf-8")
+    command = [
+        sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check",
+        "--target", str(folder), "--requirement", str(text),
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise BadEnvironment(f"pip did not bring the packages in {PIP_TIMEOUT_S:g} s; try again") from error
+    if done.returncode:
+        said = _complaint(done.stderr)
+        raise BadEnvironment(f"expected pip to bring what requirements.txt names; it could not: {said}")
+
+
+def _complaint(errors: str) -> str:
+    """Return what pip gave as its reason."""
+    lines = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
+    return " ".join(lines[-2:]) or last_lines(errors, 1, 300) or "it said nothing"
+
+
+MODULE: Final = "swarm.environments.bringing"
+SECONDS: Final = 300.0
+"""For each of the two processes."""
+_DOING: Final[Mapping[str, str]] = {
+    "draw": "its tasks were drawn and demonstrations of them made",
+    "probe": "some of its tasks were posed by what clients hold",
+}
+"""What each of them is for."""
+_EVERYTHING: Final = ".everything"
+"""Of a draft: all files of the code, until its tasks are drawn."""
+_SECRET_BYTES = 32
+_TAIL_BYTES = 64 << 10
+
+
+def environment_of(text: str, reward: str | None, home: Home, note: Note, play_s: float | None = None) -> Environment:
+    """Return the environment that a text names, bringing it unless it is built in; raises BadEnvironment."""
+    if reward is None and known_already(text):
+        return get_environment(text)
+    return bring(read_reference(text, reward), home, note, play_s)
+
+
+def bring(reference: Reference, home: Home, note: Note, play_s: float | None = None) -> BroughtEnvironment:
+    """Bring what a reference names; one that is here with the same parts is taken as it is. Raises BadEnvironment.
+
+    A demonstration of its code may take `play_s` seconds, 20 where that is left out.
+    """
+    code = read_code(reference)
+    packages = python_path(home, reference.source, code.requirements, note)
+    note(f"bringing the environment {reference.text}")
+    with draft_in(home.environments, home) as draft:
+        manifest = _written(reference, code, packages, draft, home, note, play_s)
+        folder = home.environments / manifest.full_name
+        place(draft, folder)
+    brought = BroughtEnvironment.open(folder)
+    admit(brought)
+    return brought
+
+
+def packages_of(name: str, home: Home, note: Note) -> tuple[Path, ...]:
+    """Return what comes first on the path of processes that run an environment's code, making again what is gone."""
+    return tuple(
+        path
+        for brought in brought_among([name])
+        for path in python_path(home, brought.manifest.source, requirements_of([name]), note)
+    )
+
+
+def path_with(packages: Iterable[Path | str]) -> dict[str, str]:
+    """Return the variables of a process whose path begins with these folders; none for no folder."""
+    before = os.environ.get("PYTHONPATH")
+    folders = [*map(str, packages), *([before] if before else [])]
+    return {"PYTHONPATH": os.pathsep.join(folders)} if folders else {}
+
+
+def _written(
+    reference: Reference, code: CodeFiles, packages: Sequence[Path], draft: Path, home: Home, note: Note,
+    play_s: float | None,
+) -> Manifest:  # fmt: skip
+    """Fill a draft with all that the environment consists of; return its manifest."""
+    everything = draft / _EVERYTHING
+    _write(everything, code.files)
+    _write(draft / CODE, code.shared)
+    lines = ["--lines", str(reference.lines), "--name", reference.name] if reference.lines else []
+    source = ["--source", reference.source.model_dump_json()]
+    source += [] if play_s is None else ["--play-seconds", str(play_s)]
+    with _in_own_words(reference, draft):
+        drawing = ("draw", *source, "--code", str(everything), "--out", str(draft), *lines)
+        said = _asked(reference, packages, home, *drawing)
+        probing = ("probe", *source, "--code", str(draft / CODE), "--tasks", str(draft / "tasks"))
+        probed = _asked(reference, packages, home, *probing)
+    _require_fitting(reference, code.shared, draft)
+    if (given := sum(said["splits"].values())) < (asked := said.pop("asked", 0)):
+        note(
+            f"{asked:,} tasks were asked for, {given:,} different ones came: what seeds gave again is left out, so "
+            "that kinds with few tasks are rarer than generate() makes them"
+        )
+    if said["drawn_by"] != "seeds" and (path := holds_hidden(code.shared, _tasks_in(draft))) is not None:
+        note(f"clients get {path}, which holds hidden tasks: call it tasks*.json, or move it into a folder hidden/")
+        probed["hidden_apart"] = False
+    shutil.rmtree(everything)
+    if code.requirements.strip():
+        (draft / REQUIREMENTS).write_text(code.requirements, encoding="utf-8")
+    hashes = {
+        "code": files_hash(code.shared),
+        "data": data_hash(draft),
+        "requirements": files_hash({REQUIREMENTS: code.requirements.encode()} if code.requirements.strip() else {}),
+    }
+    manifest = Manifest(reference=reference.text, source=reference.source, hashes=hashes, **said, **probed)
+    write_json(draft / MANIFEST, manifest.model_dump(mode="json"))
+    return manifest
+
+
+def _tasks_in(draft: Path) -> dict[Split, tuple[Task, ...]]:
+    return {split: from_json((draft / "tasks" / f"{split}.json").read_bytes()) for split in SPLITS}
+
+
+def _require_fitting(reference: Reference, shared: Mapping[str, bytes], draft: Path) -> None:
+    """Raise BadEnvironment unless code and tasks of a split fit into what one that plays is given."""
+    code = sum(map(len, shared.values()))
+    for split in SPLITS:
+        size = (draft / "tasks" / f"{split}.json").stat().st_size
+        if code + size > MOST_GIVEN_BYTES:
+            raise BadEnvironment(too_large(reference.text, split, size, code))
+
+
+@contextmanager
+def _in_own_words(reference: Reference, draft: Path) -> Iterator[None]:
+    """Name the user's own files where a refusal names those of the draft, which are gone before it is read."""
+    folder = "" if reference.folder is None else os.path.relpath(reference.folder)
+    own = "" if folder in ("", ".") else f"{folder}/"
+    own = own if not own.startswith("../") else f"{os.path.normpath(str(reference.folder))}/"
+    try:
+        yield
+    except BadEnvironment as error:
+        said = str(error)
+        for place in (draft, draft.resolve()):
+            said = said.replace(f"{place / _EVERYTHING}/", own).replace(f"{place / CODE}/", f"a client's copy of {own}")
+        raise BadEnvironment(said) from error
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    folder.mkdir(parents=True)
+    for path, content in files.items():
+        write_bytes(folder / path, content, durable=False)
+
+
+def _asked(reference: Reference, packages: Sequence[Path], home: Home, *arguments: str) -> dict[str, Any]:
+    """Return what a process says of the environment; raise BadEnvironment with its reason, or how it ended."""
+    variables = {**path_with(packages), "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    secret = _secret(home).hex() if arguments[0] == "draw" else ""  # foreign code can read its process's variables
+    with lifeline() as held, tempfile.TemporaryFile(dir=home.environments) as said, subprocess.Popen(
+        [sys.executable, "-m", MODULE, *arguments], env={**os.environ, **variables, VARIABLE: str(held)},
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True, errors="replace",
+        start_new_session=True, pass_fds=(held,),
+    ) as process:  # fmt: skip
+        try:
+            out, _ = process.communicate(secret, timeout=SECONDS)
+        except subprocess.TimeoutExpired as error:
+            raise BadEnvironment(
+                f"expected {reference.text} to be brought within {SECONDS:g} s; its code did not return while "
+                f"{_DOING[arguments[0]]}; mend it, or give fewer"
+            ) from error
+        finally:
+            _end(process)
+        found = _answer(out)
+        if process.returncode == 0 and found:
+            return found
+        last = last_lines(found.get("refused") or _end_of(said), 1, 600)
+    if "refused" in found:
+        raise BadEnvironment(_refusal(reference, last, home))
+    raise BadEnvironment(
+        f"expected {reference.text} to give its tasks; its code ended its process {how_it_ended(process.returncode)}, "
+        f"while {_DOING[arguments[0]]}, last saying: {last or 'nothing'}; mend it: code returns or raises"
+    )
+
+
+def _answer(out: str) -> dict[str, Any]:
+    """Return the line of JSON that a process ends with; nothing where its code ended it before."""
+    return dict(json.loads(out)) if out.endswith("\n") else {}
+
+
+def _end_of(said: IO[bytes]) -> str:
+    said.seek(max(0, said.seek(0, os.SEEK_END) - _TAIL_BYTES))
+    return said.read().decode(errors="replace")
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End the process and all that it has started."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _refusal(reference: Reference, said: str, home: Home) -> str:
+    if reference.source.kind == "adapter" and "pip install" in said:
+        return f"{said}; or apart from all else: {how_to_install_apart(home, reference.source.place)}"
+    return said
+
+
+def _draw_secret(path: Path) -> None:
+    with tempfile.NamedTemporaryFile(prefix=".secret.", dir=path.parent) as draft:  # its owner's alone to read
+        draft.write(secrets.token_bytes(_SECRET_BYTES))
+        draft.flush()
+        with suppress(FileExistsError):  # somebody else was faster
+            os.link(draft.name, path)
+
+
+def _secret(home: Home) -> bytes:
+    """Return the secret from which the seeds of generated hidden tasks follow: of this installation, drawn once."""
+    path = home.environments / "secret"
+    if not path.is_file():
+        _draw_secret(path)
+    found = path.read_bytes()
+    if len(found) != _SECRET_BYTES:
+        raise BadEnvironment(f"expected a secret of {_SECRET_BYTES} bytes in {path}; found {len(found)}; remove it")
+    return found
+
+
+def remove(name: str, home: Home, log: EventLog) -> int:
+    """Remove an environment that was brought, which may be broken; return its bytes. What was measured of it is kept.
+
+    Raises BadEnvironment for one that is not here, or that studies which are not concluded use.
+    """
+    folder = home.environments / name
+    if not is_brought(name) or not folder.is_dir():
+        raise BadEnvironment(_not_here(name, home))
+    with home.beginning():
+        if using := list(studies_with(name, home, log)):
+            raise BadEnvironment(
+                f"expected no study that still needs {name}; found {', '.join(using)}, not concluded; let "
+                f"{'it' if len(using) == 1 else 'them'} conclude first (ajet study resume STUDY)"
+            )
+        size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+        take_away(folder, home)
+    return size
+
+
+def studies_with(name: str, home: Home, log: EventLog) -> Iterator[str]:
+    """Yield the studies of this installation that name an environment and are not concluded, where they can be read."""
+    for study in log.studies():
+        try:
+            events = log.read(study)
+            state = fold(events)
+        except LogCorrupt:  # nobody can go on with it
+            continue
+        if _refused(state, events):
+            continue
+        begun = state.rounds_before or state.hypotheses or state.noise_plan is not None or state.design is not None
+        elsewhere = begun and not home.study(study).is_dir()
+        named = any(name in json.dumps(event.payload, default=str) for event in events)
+        if named and state.status != "concluded" and not elsewhere:
+            yield study
+
+
+def _refused(state: StudyState, events: Sequence[Event]) -> bool:
+    """Return whether a study came to nothing at its planning, of which no run is made: it could only be asked again."""
+    ended = events[-1]
+    unlocked = state.design is None and state.noise_plan is None and not state.rounds_before
+    return unlocked and ended.type is EventType.STUDY_STOPPED and ended.actor == "system"
+
+
+def _not_here(name: str, home: Home) -> str:
+    if name in built_in_names():
+        return f"expected an environment that was brought here; found {name!r}, which is built in and stays"
+    here = sorted(path.name for path in home.environments.glob(f"[!.]*{MARK}*"))
+    own = [each for each in here if each.partition(MARK)[0] == name]
+    hint = f"; did you mean {' or '.join(own)}?" if own else did_you_mean(name, here)
+    return (
+        f"expected the full name of an environment that was brought here; found {name!r:.120}"
+        f"{hint or '; ajet env list shows what is here'}"
+    )

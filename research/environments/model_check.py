@@ -1,0 +1,230 @@
+"""Lets a real server play an environment with a model, untrained, and learn from it for two steps: what that costs.
+
+Search tasks are played, never hidden ones: what a user sees here, and changes the environment after, must not be what
+studies are measured on.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from research.environments.catalog import MeasuredEnvironment, conditions_of, model_key
+from research.environments.install import path_with
+from research.errors import CheckFailed
+from research.files import read_json, write_bytes
+from research.installation.home import Home
+from research.installation.servers import Binding, SwarmProcess, start_swarm, stop_swarm
+from research.installation.tiny_model import Note, prepare_model
+from research.own_process import shared_by
+from sandboxes.spec import last_lines
+from swarm.client import SwarmClient
+from swarm.environments.base import Task
+from swarm.environments.custom import to_json
+from swarm.job import Job
+from swarm.wire import EpisodeRecord, Status
+
+GROUP: Final = 8
+STEPS: Final = 2
+"""Of training; the second one is not waited for by a process that starts."""
+TRAINED: Final = 32
+"""Episodes of a training step."""
+RECORDS: Final = 32
+"""Episodes whose tokens are looked at."""
+BOOT_S: Final = 600.0
+FAKE: Final = "fake"
+"""The backend that has no model, and the key of what was measured with it."""
+_MODULE: Final = "swarm.environments"
+_LOOK_S: Final = 0.05
+_STATUS_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ModelTrial:
+    """What is tried: how much of which environment, with which job."""
+
+    job: Job
+    groups: int
+    """Search tasks that are played `GROUP` times each."""
+    seconds: float
+    """For the evaluation, and again for the training."""
+    runs_at_once: int = 1
+    """Runs among which the machine's cores are shared, as those of a study would be."""
+
+
+def job_of(base: Job, fields: Mapping[str, Any]) -> Job:
+    """Return the job of a check: as `base`, but for few and small steps unless fields say otherwise.
+
+    Raises ValidationError.
+    """
+    small = {"steps": STEPS, "episodes_per_step": TRAINED, "group_size": GROUP, "lr_warmup_steps": 0}
+    small["minibatches"] = min(base.minibatches, TRAINED)
+    return Job.model_validate({**base.model_dump(mode="json"), **small, **fields})
+
+
+def try_model(
+    trial: ModelTrial, tasks: Sequence[Task], home: Home, packages: Sequence[Path], note: Note
+) -> MeasuredEnvironment:
+    """Play `tasks` and learn with the trial's model; return what was measured. Raises CheckFailed, or ModelFailed."""
+    prepare_model(trial.job, home.models, note)
+    folder = Path(tempfile.mkdtemp(prefix="check-", dir=home.path))
+    note("starting a swarm server with the model")
+    began = time.monotonic()
+    serving = _serving(folder, home, trial.runs_at_once, trial.job.backend)
+    with serving as server, SwarmClient(server.url, server.admin_token) as client:
+        client.ensure_training(trial.job, timeout_s=BOOT_S)
+        startup_s = time.monotonic() - began
+        run = _Run(trial, folder, server, home, packages, client)
+        note(f"playing {len(tasks) * GROUP} episodes of search tasks")
+        seconds, episodes = run.evaluate(tasks)
+        ended = [each for each in client.episodes(RECORDS).episodes if each.reward is not None]
+        records = [client.episode(each.id) for each in ended]
+        note(f"training {trial.job.steps} steps")
+        status = run.train()
+    return _measured(trial, startup_s, _TrialPlays(seconds, episodes, records), status)
+
+
+@contextmanager
+def _serving(folder: Path, home: Home, runs: int, backend: str) -> Iterator[SwarmProcess]:
+    """Yield a server of its own with its share of the cores, which is gone afterwards, and the whole folder with it."""
+    try:
+        variables = shared_by(runs)
+        server = start_swarm(
+            folder / "server",
+            models=home.models,
+            port=0,
+            idle=True,
+            variables=variables,
+            binding=Binding(backend=backend),
+        )
+        try:
+            yield server
+        finally:
+            stop_swarm(server)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class _TrialPlays:
+    """What the evaluation left."""
+
+    seconds: float
+    episodes: Sequence[Mapping[str, Any]]
+    """As the evaluator's file has them."""
+    records: Sequence[EpisodeRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The processes that play on the server, one after the other."""
+
+    trial: ModelTrial
+    folder: Path
+    server: SwarmProcess
+    home: Home
+    packages: Sequence[Path]
+    client: SwarmClient
+
+    def evaluate(self, tasks: Sequence[Task]) -> tuple[float, list[dict[str, Any]]]:
+        """Let the evaluator play each task `GROUP` times; return its seconds, without its start, and the outcomes."""
+        chosen, out = self.folder / "tasks.json", self.folder / "evaluation.json"
+        write_bytes(chosen, to_json(tasks).encode(), durable=False)
+        episodes = ("--tasks", str(chosen), "--episodes", str(len(tasks) * GROUP), "--split", "search")
+        concurrency = ("--concurrency", str(self.trial.job.max_concurrency))
+        seconds = self._process("evaluate", *episodes, *concurrency, "--out", str(out), began=_plays)
+        return seconds, (read_json(out) or {})["episodes"]
+
+    def train(self) -> Status:
+        """Let a client play until the job's steps are done; return the server's last status."""
+        self._process("play", "--concurrency", str(self.trial.job.max_concurrency), began=_plays)
+        return self.client.status(within_s=_STATUS_S)
+
+    def _process(self, action: str, *arguments: str, began: Callable[[Status], bool]) -> float:
+        """Run a process of the environment to its end; return its seconds from when it `began`. Raises CheckFailed."""
+        command = [
+            sys.executable, "-m", _MODULE, action, "--server", self.server.url,
+            "--environment", self.trial.job.environment, "--environments", str(self.home.environments), *arguments,
+        ]  # fmt: skip
+        variables = {**os.environ, **path_with(self.packages), "AJET_TOKEN": self.server.client_token}
+        with tempfile.TemporaryFile("w+", errors="replace") as log:
+            process = subprocess.Popen(
+                command, cwd=self.folder, env=variables, start_new_session=True, stdin=subprocess.DEVNULL, stdout=log,
+                stderr=log,
+            )  # fmt: skip
+            try:
+                seconds = self._watched(process, began)
+            finally:
+                if process.poll() is None:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    process.wait()
+            log.seek(0)
+            if process.returncode:
+                raise CheckFailed(
+                    f"expected {self.trial.job.environment} to be played with the model; the process that plays ended "
+                    f"with {process.returncode}: {last_lines(log.read(), 2, 600) or 'it said nothing'}"
+                )
+        return seconds
+
+    def _watched(self, process: subprocess.Popen[bytes], began: Callable[[Status], bool]) -> float:
+        started = first = time.monotonic()
+        seen = False
+        while process.poll() is None:
+            if not seen and began(self.client.status(within_s=_STATUS_S)):
+                seen, first = True, time.monotonic()
+            if time.monotonic() - started > self.trial.seconds:
+                raise CheckFailed(
+                    f"expected the plays of {self.trial.job.environment} with the model to end within "
+                    f"{self.trial.seconds:g} s; they did not; ask for fewer: --groups"
+                )
+            time.sleep(_LOOK_S)
+        return time.monotonic() - first
+
+
+def _plays(status: Status) -> bool:
+    return status.open_episodes > 0
+
+
+def _measured(trial: ModelTrial, startup_s: float, played: _TrialPlays, status: Status) -> MeasuredEnvironment:
+    """Return the figures of a trial."""
+    job, records = trial.job, played.records
+    groups: dict[str, list[float]] = defaultdict(list)
+    for episode in played.episodes:
+        groups[episode["task_id"]].append(episode["reward"])
+    spans = [call for record in records for call in record.record]
+    cut = [call.truncated for call in spans if call.truncated is not None]
+    plain = Job(environment=job.environment, model=job.model).model_dump(mode="json")
+    held = {name: value for name, value in job.model_dump(mode="json").items() if value != plain[name]}
+    return MeasuredEnvironment(
+        environment=job.environment,
+        model=FAKE if job.backend == FAKE else model_key(job.model),
+        measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        job={**held, **conditions_of(job)},
+        calls_per_episode=fmean(record.calls for record in records) if records else None,
+        prompt_tokens=sum(len(call.context.ids) for call in spans) / len(records) if records else None,
+        sampled_tokens=fmean(record.tokens for record in records) if records else None,
+        cut_short=fmean(cut) if cut else None,
+        seconds_per_episode=played.seconds / len(played.episodes),
+        concurrency=job.max_concurrency,
+        runs_at_once=trial.runs_at_once,
+        seconds_per_trained_episode=status.metrics["timing_s/step"] / job.episodes_per_step,
+        startup_s=startup_s,
+        base_success=fmean(bool(episode["success"]) for episode in played.episodes),
+        base_success_n=len(played.episodes),
+        equal_groups=fmean(max(rewards) == min(rewards) for rewards in groups.values()),
+        equal_groups_n=len(groups),
+        group_size=GROUP,
+    )

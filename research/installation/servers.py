@@ -1,0 +1,457 @@
+"""Swarm servers here: start, find, list; `--server NAME|URL`.
+
+The installation's own swarm server: a detached process in one folder, found again by its record.
+
+The server writes `server.json` once it is bound and `tokens.json` for its owner only; this module starts it,
+reads both, and stops the very process it started.
+
+Names of an installation's swarm servers, and where each keeps its files.
+
+The one without a name lies in `<home>/swarm/`, as every version wrote it; one called NAME in `<home>/swarms/NAME/`.
+
+Starting a server of this installation the way it was started before: host, store, token file and peers are kept.
+
+`start.json` beside the server's files holds them, for the owner alone, as a store's URL may have a password.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import time
+from base64 import urlsafe_b64decode
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+import psutil
+import typer
+from filelock import FileLock
+
+from research.errors import ResearchError
+from research.files import read_json
+from research.installation.base_job import python_of
+from research.installation.home import Home
+from swarm.client.identity import folder_of
+
+_BIND_TIMEOUT_S = 60.0
+STORE: Final = "AJET_SWARM_STORE"
+"""Names the variable with a store's URL, which may hold a password; all may read a command line."""
+
+
+class SwarmProcessError(ResearchError):
+    """The swarm server could not be started, or none runs here."""
+
+
+@dataclass(frozen=True, slots=True)
+class SwarmProcess:
+    """A swarm server that runs: its address, its process and its tokens."""
+
+    url: str
+    pid: int
+    admin_token: str
+    folder: Path
+    client_token: str
+    """For those who play, and may set nothing else."""
+
+
+def find_swarm(folder: Path) -> SwarmProcess | None:
+    """Return the server recorded in `folder` if its process still lives."""
+    try:
+        record = json.loads((folder / "server.json").read_text())
+        tokens = json.loads((folder / "tokens.json").read_text())
+        admin, client = str(tokens["admin"]), str(tokens["client"])
+        found = SwarmProcess(str(record["url"]), int(record["pid"]), admin, folder, client)
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
+    return found if _is_server(found.pid, folder) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """Where a server listens and keeps its store, and whom it asks."""
+
+    host: str = "127.0.0.1"
+    store: str | None = field(default=None, repr=False)
+    """URL of its database; None for SQLite in its folder."""
+    token_file: str | None = None
+    """Owner-only file with an admin token of one's own; an address beyond loopback needs one."""
+    backend: str = "local"
+    """The backend of the jobs it is for: one may need a Python of its own."""
+    peers: tuple[str, ...] = ()
+    """Addresses of servers that it may ask what became of a team."""
+
+    @property
+    def arguments(self) -> list[str]:
+        """What of it stands on the server's command line: not the store, whose URL may hold a password."""
+        token = [] if self.token_file is None else ["--token-file", self.token_file]
+        return ["--host", self.host, *token, *(word for peer in self.peers for word in ("--peer", peer))]
+
+
+LOOPBACK: Final = Binding()
+
+
+def start_swarm(
+    folder: Path,
+    *,
+    models: Path,
+    port: int,
+    idle: bool = False,
+    variables: Mapping[str, str] | None = None,
+    binding: Binding = LOOPBACK,
+) -> SwarmProcess:
+    """Start a server in `folder` and wait until it is bound; raises SwarmProcessError with the end of its log.
+
+    It takes up the job whose engine was on when the last server there ended, unless it is to be `idle`. `variables` are
+    put beside those of this process.
+    """  # fmt: skip
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "server.json").unlink(missing_ok=True)
+    command = [
+        python_of(binding.backend),
+        "-m",
+        "swarm.server",
+        "--directory",
+        str(folder),
+        "--models",
+        str(models),
+        "--environments",
+        str(models.parent / "environments"),
+        "--port",
+        str(port),
+        *binding.arguments,
+        *(["--idle"] if idle else []),
+    ]
+    store = {} if binding.store is None else {STORE: binding.store}
+    log_path = folder / "server.log"
+    with log_path.open("wb") as log:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True,
+            env={**_without_store(os.environ), **(variables or {}), **store},
+        )  # fmt: skip
+    deadline = time.monotonic() + _BIND_TIMEOUT_S
+    try:
+        while (found := find_swarm(folder)) is None or found.pid != process.pid:
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise SwarmProcessError(f"the swarm server did not start: {_last_line(log_path)}")
+            time.sleep(0.1)
+    except BaseException:  # nobody would know of it
+        process.terminate()
+        process.wait()
+        raise
+    return found
+
+
+def _without_store(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return variables without the store of some server, which is not that of all."""
+    return {name: value for name, value in variables.items() if name != STORE}
+
+
+def stop_swarm(swarm: SwarmProcess, *, grace_s: float = 20.0) -> None:
+    """Terminate the server and wait until it is gone; kill it after `grace_s`."""
+    try:
+        process = psutil.Process(swarm.pid)
+        process.send_signal(signal.SIGTERM)
+        process.wait(grace_s)
+    except psutil.TimeoutExpired:
+        os.kill(swarm.pid, signal.SIGKILL)
+    except psutil.NoSuchProcess:
+        return
+
+
+def _is_server(pid: int, folder: Path) -> bool:
+    try:
+        process = psutil.Process(pid)
+        command = process.cmdline()
+        return process.status() != psutil.STATUS_ZOMBIE and "swarm.server" in command and str(folder) in command
+    except (psutil.NoSuchProcess, psutil.AccessDenied):  # gone, or another user's who got its number
+        return False
+
+
+def _last_line(path: Path) -> str:
+    lines = path.read_text(errors="replace").strip().splitlines()
+    return lines[-1] if lines else f"it ended without a word (see {path})"
+
+
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,62}[a-z0-9])?")
+
+
+class BadServer(ResearchError):
+    """A swarm server that is named or addressed in a way that means none."""
+
+
+def checked(name: str) -> str:
+    """Return a server's name; raise BadServer for one that could not be a folder's."""
+    if not _NAME.fullmatch(name):
+        raise BadServer(
+            f"expected the name of a server of at most 64 small letters, digits and inner hyphens, such as `speaker`; "
+            f"found {name[:80]!r}"
+        )
+    return name
+
+
+def servers(home: Home) -> Iterator[tuple[str | None, SwarmProcess | None]]:
+    """Yield the installation's servers by name, None for the one without: its process, or None where it is down."""
+    if (own := folder_of(home.path)).is_dir():
+        yield None, find_swarm(own)
+    for name in named(home):
+        yield name, find_swarm(folder_of(home.path, name))
+
+
+def named(home: Home) -> list[str]:
+    """Return the names of servers that were ever started here, in order."""
+    folder = home.path / "swarms"
+    return sorted(path.name for path in folder.iterdir() if path.is_dir()) if folder.is_dir() else []
+
+
+Server = Annotated[
+    str | None,
+    typer.Option(
+        help="A swarm server: the name of one started here, or an address, whose key is read from AJET_TOKEN; else "
+        "that of AJET_SERVER, else the one here without a name.",
+        show_default=False,
+    ),
+]
+
+
+HOW_TO_START = "start one with `ajet swarm start --environment guess`"
+SERVER, TOKEN = "AJET_SERVER", "AJET_TOKEN"
+UserRole = Literal["admin", "client"]
+"""What commands use a server as."""
+_LIKE = "http://127.0.0.1:8700"
+
+
+class NoSwarm(ResearchError):
+    """No such swarm server runs in this installation."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedServer:
+    """A server with a key for it."""
+
+    url: str
+    token: str = field(repr=False)
+    process: SwarmProcess | None = None
+    """Its process, where it is one of this installation."""
+
+
+def running(name: str | None = None, home: Home | None = None) -> SwarmProcess:
+    """Return a server of this installation that runs; NoSwarm says how to start it."""
+    home = home or Home.locate()
+    found = find_swarm(folder_of(home.path, name))
+    if found is not None:
+        return found
+    if name is None:
+        others = f"; {', '.join(running_names(home))} run here: --server NAME" if running_names(home) else ""
+        raise NoSwarm(f"no swarm server runs here; {HOW_TO_START}, or name one with --server{others}")
+    known = f"; those started here were {', '.join(named(home))}" if named(home) else ""
+    raise NoSwarm(f"no swarm server called {name} runs here; start it with `ajet swarm start --name {name}`{known}")
+
+
+def own_name(asked: str | None, environ: Mapping[str, str] = os.environ) -> str | None:
+    """Return the name of a server of this installation that is asked for, else by AJET_SERVER; None: the unnamed one.
+
+    Raises BadServer for an address: what is asked of it lies on its own machine.
+    """
+    name = asked if asked is not None else environ.get(SERVER, "").strip() or None
+    if name is not None and _is_address(name):
+        raise BadServer(
+            f"expected the name of a server that was started here, found the address {name!r}: its files lie on its "
+            "own machine; run this command there"
+        )
+    return None if name is None else checked(name)
+
+
+def starting(
+    name: str | None, server: str | None, environ: Mapping[str, str] = os.environ
+) -> tuple[str | None, str | None]:
+    """Return the name of the server that is to be started here, and the address of one elsewhere that takes its place.
+
+    Where neither is said AJET_SERVER is heeded, as by all commands that look at what was started.
+    """
+    asked = environ.get(SERVER, "").strip()
+    if name is not None or server is not None or not asked:
+        return name, server
+    return (None, asked) if _is_address(asked) else (asked, None)
+
+
+def running_names(home: Home) -> list[str]:
+    """Return the names of the named servers that run here."""
+    return [name for name, process in servers(home) if name is not None and process is not None]
+
+
+def reached(
+    asked: str | None, *, role: UserRole = "admin", environ: Mapping[str, str] = os.environ, home: Home | None = None
+) -> ReachedServer:
+    """Return the server that is asked for by name or address, else that of AJET_SERVER, else this installation's own.
+
+    The key of one that runs here is read from its folder; that of another from AJET_TOKEN. Raises BadServer for what
+    is neither name nor address and for a key that is missing, and NoSwarm for a name of which none runs.
+    """
+    place = home or Home.locate()
+    known = asked if asked is not None else environ.get(SERVER, "").strip() or None
+    if known is not None and _is_address(known):
+        return _addressed(known.rstrip("/"), role, environ, place)
+    process = running(None if known is None else checked(known), place)
+    return ReachedServer(process.url, _key(process, role), process)
+
+
+def _is_address(server: str) -> bool:
+    return any(mark in server for mark in ":/.")
+
+
+def _addressed(url: str, role: UserRole, environ: Mapping[str, str], home: Home) -> ReachedServer:
+    _check_address(url)
+    for _, process in servers(home):
+        if process is not None and process.url == url:
+            return ReachedServer(url, _key(process, role), process)
+    token = environ.get(TOKEN, "").strip()
+    if not token:
+        raise BadServer(
+            f"expected the {role} token of {url} in {TOKEN}, found none; `ajet swarm token --role {role}` prints it "
+            "where the server runs"
+        )
+    if not (token.isascii() and token.isprintable()):
+        raise BadServer(f"expected a token in {TOKEN}, as `ajet swarm token` prints it; found other characters")
+    if role == "client" and _role_of(token) != "client":
+        raise BadServer(
+            f"expected a client's token of {url} in {TOKEN}, as `ajet swarm token` prints it where the server runs; "
+            "found another: an admin's opens more than is needed here, and would stand behind whatever code plays"
+        )
+    return ReachedServer(url, token)
+
+
+def _role_of(token: str) -> str | None:
+    """Return the role that a signed token says it has; None for an admin's of somebody's own choice."""
+    try:
+        claims = json.loads(urlsafe_b64decode(token.split(".")[1] + "=="))
+        return str(claims["role"])
+    except (ValueError, LookupError, TypeError):
+        return None
+
+
+def _check_address(url: str) -> None:
+    """Raise BadServer for what is no server's address; what it says in place of a host's name may be a secret."""
+    try:
+        parts = urlsplit(url)
+        said = parts.port != 0 and parts.scheme in ("http", "https") and bool(parts.hostname)
+    except ValueError:
+        raise BadServer(f"expected an address like {_LIKE} as the server, found {url[:80]!r}") from None
+    if "@" in parts.netloc:
+        raise BadServer(f"expected an address like {_LIKE}, with the key in {TOKEN}; found a name or password in it")
+    if not said or parts.query or parts.fragment:
+        raise BadServer(f"expected an address like {_LIKE} as the server, found {url[:80]!r}")
+
+
+def _key(process: SwarmProcess, role: UserRole) -> str:
+    return process.admin_token if role == "admin" else process.client_token
+
+
+KEPT = "start.json"
+LOCAL = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What options say of a server; None and nothing for what they leave as it was."""
+
+    name: str | None = None
+    host: str | None = None
+    store: str | None = None
+    token_file: Path | None = None
+    peers: Sequence[str] = ()
+    backend: str | None = None
+
+    @property
+    def says_nothing(self) -> bool:
+        """Whether a server that runs is what is wished for."""
+        return (self.host, self.store, self.token_file, self.backend) == (None,) * 4 and not self.peers
+
+
+def started(home: Home, wish: Wish, *, port: int, idle: bool) -> tuple[SwarmProcess, bool]:
+    """Return the wished server, and whether it ran before; raise BadServer where it runs with other options.
+
+    What is not said is as it was at the last start of the same server.
+    """
+    folder = folder_of(home.path, wish.name)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with FileLock(folder / "start.lock"):  # two commands at once: the second finds what the first started
+        return _started(home, folder, wish, port=port, idle=idle)
+
+
+def _started(home: Home, folder: Path, wish: Wish, *, port: int, idle: bool) -> tuple[SwarmProcess, bool]:
+    known, found = kept(folder), find_swarm(folder)
+    wanted = _merged(known, wish)
+    if found is not None:
+        if not wish.says_nothing and wanted != known:
+            stop = "ajet swarm stop" if wish.name is None else f"ajet swarm stop --server {wish.name}"
+            raise BadServer(
+                f"expected options (and a job's backend) that the server at {found.url} was started with; found "
+                f"others; stop it first "
+                f"(`{stop}`), and start it with them"
+            )
+        return found, True
+    _require_token(wanted)
+    before = path.read_bytes() if (path := folder / KEPT).exists() else None
+    if wanted != known:
+        _keep(folder, wanted)  # before it is started: whoever kills this command in between leaves no server unknown
+    try:
+        return start_swarm(folder, models=home.models, port=port, idle=idle, binding=wanted), False
+    except BaseException:  # what does not start is not what the server was started with last
+        if before is not None:
+            path.write_bytes(before)
+        else:
+            path.unlink(missing_ok=True)
+        raise
+
+
+def _merged(known: Binding, wish: Wish) -> Binding:
+    return Binding(
+        host=wish.host or known.host,
+        store=wish.store or os.environ.get(STORE) or known.store,
+        token_file=known.token_file if wish.token_file is None else str(wish.token_file.expanduser().absolute()),
+        peers=tuple(wish.peers) or known.peers,
+        backend=wish.backend or known.backend,
+    )
+
+
+def _require_token(wanted: Binding) -> None:
+    if wanted.host not in LOCAL and wanted.token_file is None:
+        raise BadServer(
+            f"--host {wanted.host} is reached by others: expected --token-file FILE with an admin token of at least 32 "
+            "characters that its owner alone can read; found none"
+        )
+
+
+def kept(folder: Path) -> Binding:
+    """Return how a server was started last; the default where it never was, or by an earlier version."""
+    path = folder / KEPT
+    try:
+        known = read_json(path)
+        if known is None:
+            return LOOPBACK
+        return Binding(
+            known["host"],
+            known["store"],
+            known["token_file"],
+            backend=known.get("backend", "local"),
+            peers=tuple(known["peers"]),
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BadServer(
+            f"expected in {path} how the server was started last; found it broken ({type(error).__name__}); remove it, "
+            "and say its --host, --store, --token-file and --peer again"
+        ) from None
+
+
+def _keep(folder: Path, binding: Binding) -> None:
+    path, part = folder / KEPT, folder / f"{KEPT}.part"
+    part.unlink(missing_ok=True)
+    part.touch(mode=0o600)
+    part.write_text(json.dumps(asdict(binding)))
+    part.replace(path)

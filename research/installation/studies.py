@@ -1,0 +1,161 @@
+"""All studies, cached by head of log.
+
+What was read of each study of an installation, kept until something of the study moves.
+
+What a study's log and files came to is kept in a file of the installation, with the hash of the log's head, which
+vouches for all before it, and with size and times of each file that a verdict was checked against. It is taken from
+there as long as all of these are the same, and computed anew where any of them moved. So what is told is always that of
+the log which the head stands for; whether each event of it is still as it was is for `ajet study verify` to say. A log
+that cannot be read is kept nowhere, and read each time.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from research.errors import NoSuchStudy
+from research.files import write_bytes
+from research.installation.home import Home
+from studies import EventLog, LogCorrupt, StudyState, fold
+from studies.records.base import Record
+
+
+def every_study(log: EventLog) -> Iterator[tuple[str, StudyState | LogCorrupt]]:
+    """Yield each study's name and state, or what is wrong with its log, the newest first."""
+    for study in log.studies():
+        try:
+            yield study, fold(log.read(study))
+        except LogCorrupt as error:
+            yield study, error
+
+
+def readable(log: EventLog) -> Iterator[StudyState]:
+    """Yield the state of each study whose log can be read."""
+    for _, state in every_study(log):
+        if isinstance(state, StudyState):
+            yield state
+
+
+def find_study(log: EventLog, name: str | None) -> str:
+    """Return the id of the study that `name` names or begins; the newest when it is None."""
+    known = log.studies()
+    if not known:
+        raise NoSuchStudy('there is no study yet; begin one with: ajet research "..."')
+    if name is None:
+        return known[0]
+    fitting = [study for study in known if study == name] or [study for study in known if study.startswith(name)]
+    if len(fitting) != 1:
+        found = "none" if not fitting else ", ".join(fitting[:5])
+        raise NoSuchStudy(f"expected one study named {name!r}, found {found}; `ajet study list` shows all")
+    return fitting[0]
+
+
+@dataclass(frozen=True, slots=True)
+class StudyReading:
+    """One study, read anew."""
+
+    content: Callable[[], Mapping[str, Any]]
+    """Returns what is to be kept of it, as JSON values; called once its files were looked at."""
+    head: str | None = None
+    """Hash of the head of the log that was read; None for one that could not be, of which nothing is kept."""
+    checked: Sequence[str] = ()
+    """The files of the study's folder that the content depends on, by their paths in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyKeeping:
+    """What is kept of studies: where, in which form, and how a study is read anew."""
+
+    file: str
+    """Name of the file in the installation's folder."""
+    form: str
+    """What has to be the same, beside the release of ajet, for what was kept to be what would be computed."""
+    read: Callable[[str], StudyReading]
+
+    def contents(
+        self, home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None
+    ) -> dict[str, Mapping[str, Any]]:
+        """Return the content of each study, the newest study first.
+
+        `told` hears how many of those that are read anew are done, and of how many.
+        """
+        heads, before = log.heads(), self._kept(home)
+        entries = {name: entry for name, entry in before.items() if _holds(entry, heads.get(name), home.study(name))}
+        found: dict[str, Mapping[str, Any]] = {name: entry.content for name, entry in entries.items()}
+        anew = [study for study in heads if study not in entries]
+        for done, study in enumerate(anew):
+            told(done, len(anew))
+            reading = self.read(study)
+            stamps = _stamps(home.study(study), reading.checked)  # before: what changes meanwhile is read again
+            found[study] = reading.content()
+            if reading.head is not None:
+                entries[study] = _Entry(head=reading.head, stamps=stamps, content=dict(found[study]))
+        if entries != before:
+            self._write(home, entries)
+        return {study: found[study] for study in heads}
+
+    @property
+    def _whole_form(self) -> str:
+        return f"{self.form}, ajet {version('ajet')}"
+
+    def _kept(self, home: Home) -> dict[str, _Entry]:
+        """Return what was kept; nothing where that is of another version or place, or no such file."""
+        try:
+            kept = _Kept.model_validate_json((home.path / self.file).read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return kept.studies if (kept.form, kept.home) == (self._whole_form, str(home.path)) else {}
+
+    def _write(self, home: Home, entries: dict[str, _Entry]) -> None:
+        """Keep what was found; a disk that takes nothing only makes the next look slow."""
+        kept = _Kept(form=self._whole_form, home=str(home.path), studies=entries)
+        with suppress(OSError):
+            write_bytes(home.path / self.file, kept.model_dump_json().encode(), durable=False)  # in its fields' order
+
+
+class _Entry(Record):
+    """What is kept of one study."""
+
+    head: str
+    stamps: dict[str, list[int] | None]
+    content: dict[str, Any]
+
+
+class _Kept(Record):
+    """What is kept of an installation's studies."""
+
+    form: str
+    home: str
+    studies: dict[str, _Entry]
+
+
+def checked_files(state: StudyState) -> list[str]:
+    """Return the files of a study's folder that its verdicts are checked against before they are shown."""
+    rounds = [entry for entry in state.rounds if entry.verdicts]
+    locks = [entry.lock_file for entry in rounds if entry.lock_file is not None]
+    runs = (run for entry in rounds for run in entry.runs.values())
+    return [*locks, *(run.collected["evaluation"]["path"] for run in runs if run.collected is not None)]
+
+
+def _holds(entry: _Entry, head: str | None, folder: Path) -> bool:
+    """Return whether neither the log nor a file moved since."""
+    return entry.head == head and entry.stamps == _stamps(folder, [name for name in entry.stamps if name])
+
+
+def _stamps(folder: Path, names: Sequence[str]) -> dict[str, list[int] | None]:
+    """Return size, times and place on the disk of files, None for one that cannot be had; of the folder, that it is."""
+    return {name: _stamp(folder / name) for name in names} | {"": [1] if folder.is_dir() else None}
+
+
+def _stamp(path: Path) -> list[int] | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]

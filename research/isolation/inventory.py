@@ -1,0 +1,245 @@
+"""List and prune sandboxes.
+
+The sandboxes of an installation, of both kinds, as one list: read from their folders and the engine, if any.
+
+Listing changes no container: one that ended is collected by whoever polls its handle. The engine's labels tell of what
+the engine still has; what ended, or never started, is in its folder alone.
+
+What sandboxes left behind in an engine and nobody needs: found by this installation's labels and records alone.
+
+Nothing that runs within its time is touched, no folder of a sandbox (they are the record), and no image that a
+container or an unfinished study of this installation names. Another installation that shares an image with this one
+and has no container of it makes it again when it needs it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from research.installation.home import Home
+from research.isolation.client_image import current_image, made_images
+from sandboxes import DockerSandbox, Exit, ExitReason, Handle, ProcessSandbox, SandboxError
+from sandboxes.docker import launch
+from sandboxes.docker.container import OVERDUE_S
+from sandboxes.docker.engine import ContainerEngine, EngineRefused, asking
+from sandboxes.images import BUILD_LABEL, PACKAGES_REPOSITORY
+from sandboxes.spec import read
+
+Kind = Literal["process", "docker"]
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """One sandbox. `state` is `ended`, `not started`, `unknown` (its engine did not say), or the engine's own word."""
+
+    name: str
+    kind: Kind
+    state: str
+    exit: Exit | None
+    created_at: float
+    image: str | None
+    labels: Mapping[str, str]
+
+
+def listed(home: Home, engine: ContainerEngine | None) -> list[Listed]:
+    """Return all sandboxes of the installation, newest first."""
+    states = container_states(home, engine) if engine is not None else {}
+    found = [
+        *(_process(home, path) for path in home.sandboxes.glob("*/spec.json")),
+        *(_container(path, states) for path in home.containers.glob("*/spec.json")),
+    ]
+    return sorted(found, key=lambda each: (-each.created_at, each.name))
+
+
+def container_states(home: Home, engine: ContainerEngine) -> dict[str, str]:
+    """Return the engine's word on each container of this installation, by the sandbox's name."""
+    if (owner := installation(home)) is None:
+        return {}
+    filters = {"label": [f"{launch.INSTALLATION}={owner}", f"{launch.ROLE}=container"]}
+    with asking(engine, "listing this installation's containers"):
+        found = engine.client.api.containers(all=True, filters=filters)
+    return {each["Labels"][launch.NAME]: str(each["State"]) for each in found}
+
+
+def installation(home: Home) -> str | None:
+    """Return the id under which the installation's containers are known; None when it never had any."""
+    found = read(home.containers / ".installation")
+    return None if found is None else str(found["id"])
+
+
+def find(home: Home, engine: ContainerEngine | None, name: str) -> Listed:
+    """Return the sandbox of that name, or the only one whose name begins so; raise SandboxError naming near ones."""
+    known = {each.name: each for each in listed(home, engine)}
+    fitting = [name] if name in known else [key for key in known if key.startswith(name)]
+    if len(fitting) == 1:
+        return known[fitting[0]]
+    if fitting:
+        more = f" and {len(fitting) - 3} more" if len(fitting) > 3 else ""
+        raise SandboxError(
+            f"expected one sandbox whose name begins with {name!r}; found {', '.join(fitting[:3])}{more}"
+        )
+    near = ", ".join(difflib.get_close_matches(name, known, n=3, cutoff=0.5))
+    hint = f"; near: {near}" if near else "; `ajet sandbox ls --all` lists them"
+    raise SandboxError(f"expected the name of a sandbox of this installation; found {name[:80]!r}{hint}")
+
+
+def handle(home: Home, engine: ContainerEngine | None, sandbox: Listed) -> Handle:
+    """Return the handle of a listed sandbox; raise SandboxError for one that never started or whose engine is gone."""
+    if sandbox.kind == "process":
+        found = ProcessSandbox(home.sandboxes).adopt(sandbox.name)
+    elif engine is None:
+        raise SandboxError(f"sandbox {sandbox.name} is a container, and no engine answers; start it, and try again")
+    else:
+        found = DockerSandbox(home.containers, engine).adopt(sandbox.name)
+    if found is None:
+        raise SandboxError(f"sandbox {sandbox.name} was never started; there is nothing to show or stop")
+    return found
+
+
+def _process(home: Home, path: Path) -> Listed:
+    adopted = ProcessSandbox(home.sandboxes).adopt(path.parent.name)
+    return _listed(path, "process", "running" if adopted else "not started", adopted.poll() if adopted else None)
+
+
+def _container(path: Path, states: Mapping[str, str]) -> Listed:
+    ended = read(path.with_name("exit.json"))
+    how = None if ended is None else Exit(cast(ExitReason, ended["reason"]), ended["code"])
+    started = path.with_name("started.json").exists()
+    return _listed(path, "docker", states.get(path.parent.name, "unknown" if started else "not started"), how)
+
+
+def _listed(path: Path, kind: Kind, state: str, ended: Exit | None) -> Listed:
+    spec = read(path) or {}
+    now = "ended" if ended is not None else state
+    return Listed(path.parent.name, kind, now, ended, spec["created_at"], spec.get("image"), spec.get("labels", {}))
+
+
+ABANDONED_S = 3600.0
+"""Compiling for an image takes minutes at most: a container for it so much older is of a build that was killed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Waste:
+    """A thing in the engine that nobody needs, and how to be rid of it."""
+
+    kind: Literal["container", "volume", "image"]
+    name: str
+    why: str
+    remove: Callable[[], object]
+
+
+def find_waste(home: Home, engine: ContainerEngine, pinned: Iterable[str]) -> list[Waste]:
+    """Return what `prune` is to remove; `pinned` are the ids of images that unfinished studies name."""
+    owner = installation(home)
+    sandboxes = [] if owner is None else [*_containers(home, engine, owner), *_volumes(home, engine, owner)]
+    return [*sandboxes, *_builds(engine), *_images(home, engine, frozenset(pinned))]
+
+
+def image_bytes(engine: ContainerEngine) -> int | None:
+    """Return what all images of the engine take on its disk; None while it measures that for somebody else."""
+    try:
+        with asking(engine, "asking how much its images take"):
+            return int(engine.client.api.df()["LayersSize"] or 0)
+    except EngineRefused:
+        return None
+
+
+def _containers(home: Home, engine: ContainerEngine, owner: str) -> list[Waste]:
+    return [
+        Waste("container", name, why, _remover(home, engine, owner, name))
+        for name, state in container_states(home, engine).items()
+        if (why := _why(home, name, state)) is not None
+    ]
+
+
+def _why(home: Home, name: str, state: str) -> str | None:
+    folder = home.containers / name
+    spec, started = read(folder / "spec.json"), read(folder / "started.json")
+    if spec is None:
+        return "its folder is gone"
+    if (folder / "exit.json").exists():
+        return "it ended and was collected"
+    if state in ("exited", "dead"):
+        return "it ended; what it left is collected first"
+    limit = spec.get("time_limit_s")
+    if started is not None and limit is not None and time.time() > started["started_at"] + limit + OVERDUE_S:
+        return "it runs past its time limit"
+    return None
+
+
+def _remover(home: Home, engine: ContainerEngine, owner: str, name: str) -> Callable[[], object]:
+    def remove() -> None:
+        held = DockerSandbox(home.containers, engine).adopt(name)
+        if held is not None:
+            held.stop()
+        launch.clear(engine, name, owner)
+
+    return remove
+
+
+def _volumes(home: Home, engine: ContainerEngine, owner: str) -> list[Waste]:
+    """Return the inputs of sandboxes that ended, or whose folder is gone."""
+    with asking(engine, "listing this installation's volumes"):
+        found = engine.client.api.volumes(filters={"label": f"{launch.INSTALLATION}={owner}"})["Volumes"] or []
+    names = [each["Labels"][launch.NAME] for each in found]
+    return [
+        Waste("volume", f"{name} (its input)", "its sandbox ended or is gone", _clearer(engine, name, owner))
+        for name in names
+        if (home.containers / name / "exit.json").exists() or not (home.containers / name / "spec.json").exists()
+    ]
+
+
+def _clearer(engine: ContainerEngine, name: str, owner: str) -> Callable[[], object]:
+    return lambda: launch.clear(engine, name, owner)
+
+
+def _builds(engine: ContainerEngine) -> list[Waste]:
+    with asking(engine, "listing containers of builds"):
+        found = engine.client.api.containers(all=True, filters={"label": BUILD_LABEL})
+    return [
+        Waste("container", each["Id"][:12], "its build was killed", _container_remover(engine, each["Id"]))
+        for each in found
+        if each["Created"] < time.time() - ABANDONED_S
+    ]
+
+
+def _container_remover(engine: ContainerEngine, container: str) -> Callable[[], object]:
+    return lambda: engine.client.api.remove_container(container, v=True, force=True)
+
+
+def _images(home: Home, engine: ContainerEngine, pinned: frozenset[str]) -> list[Waste]:
+    """Return the client images that this installation used and no longer needs, and the packages only they had."""
+    current, mine = current_image(home), set(made_images(home))
+    with asking(engine, "listing client images"):
+        clients = engine.client.api.images(filters={"label": "ajet.client"})
+        packages = engine.client.api.images(name=PACKAGES_REPOSITORY)
+        used = {each["ImageID"] for each in engine.client.api.containers(all=True)}
+    kept = used | pinned | ({current} if current is not None else set())
+    old = [each for each in clients if _is_old(each, kept, mine)]
+    needed = [_packages(each) for each in clients if each not in old]
+    alone = [each for each in packages if _packages(each) in map(_packages, old) and _packages(each) not in needed]
+    return [
+        Waste("image", tag, "a newer one took its place", _image_remover(engine, tag))
+        for each in [*old, *alone]
+        for tag in each["RepoTags"] or []
+    ]
+
+
+def _is_old(image: Mapping[str, Any], kept: set[str], mine: set[str]) -> bool:
+    """Return whether an image is ours by record, and neither it nor the client image below it is to be kept."""
+    return (
+        bool(mine & set(image["RepoTags"] or ())) and not {image["Id"], image["Labels"].get("ajet.parent", "")} & kept
+    )
+
+
+def _packages(image: Mapping[str, Any]) -> tuple[str, str]:
+    return image["Labels"].get("ajet.base", ""), image["Labels"].get("ajet.requirements", "")
+
+
+def _image_remover(engine: ContainerEngine, tag: str) -> Callable[[], object]:
+    return lambda: engine.client.api.remove_image(tag)

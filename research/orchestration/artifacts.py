@@ -1,0 +1,347 @@
+"""Plan, runs, verdicts, curves, report as artifacts.
+
+Pictures of a study that is under way: learning curves of what was collected and of what runs, and its screen.
+
+Of collected runs the snapshots are read, each once; of a running attempt there is what was seen of its progress. The
+pictures are of a fixed size in pixels, so that they stay small with any number of runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+import re
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from research.runs.files import AttemptProgress
+from research.text import format_seconds
+from studies import RunState, StudyState
+from studies.checks.evidence import CollectError, read_collected
+from studies.log.study import AttemptState
+from studies.records.design import Design, Hypothesis
+from studies.records.runs import NOISE_ARM
+from studies.records.verdict import Verdict
+from studies.report.build import code_span, escape_markdown
+from studies.report.claims import why_asked
+from studies.report.evidence import SUCCESS
+from studies.report.figure_data import ArmCurves, Curves, Points, SeedCurve, mean_of, screening
+from studies.verdicts.wording import question_of
+
+MOST_BYTES: Final = 4 * 2**20
+"""Most that the pictures of one Markdown come to; Prefect was seen to take 3 MB and to show them."""
+_PICTURE = re.compile(r"(!\[[^\]]*\]\()([^):\s]+\.(svg|png))(\))")
+_TYPES = {"svg": "image/svg+xml", "png": "image/png"}
+
+
+def data_uri(picture: bytes, kind: str) -> str:
+    """Return a picture, `svg` or `png`, as an address that holds it."""
+    return f"data:{_TYPES[kind]};base64,{base64.b64encode(picture).decode()}"
+
+
+def with_pictures(markdown: str, folder: Path, most: int = MOST_BYTES) -> str:
+    """Return the text with each picture of `folder` as a data URI; what is not there stays as it is.
+
+    From the picture on that would be more than `most` bytes with those before it, the file's name stands in its place.
+    """
+    room = most
+
+    def inside(found: re.Match[str]) -> str:
+        nonlocal room
+        before, name, kind, after = found.groups()
+        path = folder / name
+        if not path.is_file():
+            return found[0]
+        address = data_uri(path.read_bytes(), kind)
+        room -= len(address)
+        return f"{before}{address}{after}" if room >= 0 else f"(`{name}` is too large to be shown here)"
+
+    return _PICTURE.sub(inside, markdown)
+
+
+DESCRIPTIONS: Final = {
+    "plan": "What is asked, what of it is **put to the test**, and the design with its seeds and its price, as locked.",
+    "curves": "How training goes, by arm. It decides nothing: verdicts rest on hidden tasks.",
+    "runs": "Every attempt at a run of the study, and **where its W&B run is**.",
+    "verdicts": "What the data say about each hypothesis, computed by code under the locked design, look by look.",
+    "results": "What each run of the study measured; an invalid run counts as the locked design says.",
+    "report": "The **report**, as it lies in the study's folder.",
+}
+"""What each artifact is, by name; Prefect shows it above. That of the progress counts the runs."""
+
+Locate = Callable[[RunState, AttemptState], str | None]
+"""Returns where the W&B log of an attempt is, as `research.orchestration.task_rows.tracked_in` does."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyArtifact:
+    """What is published under `name`: `make` is called when `version` is another one than before."""
+
+    name: str
+    type: Literal["markdown", "table"]
+    version: Hashable
+    make: Callable[[], str]
+    replaces: bool = False
+    """Whether it is put in the place of the one before; if not, that stays as history."""
+
+
+def artifacts(state: StudyState, folder: Path, located: Locate) -> Iterator[StudyArtifact]:
+    """Yield what there is to show of a study, whose files lie in `folder`; progress and curves are apart."""
+    if state.hypotheses or state.design is not None or state.noise_plan is not None or state.rounds_before:
+        yield StudyArtifact("plan", "markdown", _planned(state), lambda: _plan(state))
+    if any(run.attempts for run in state.every_run.values()):
+        table = _runs(state, located)
+        yield StudyArtifact("runs", "markdown", table, lambda: table, replaces=True)
+    if verdicts := [(each, found) for each in state.rounds for found in _verdicts_of(each)]:
+        seen = tuple((verdict.inputs_sha256, verdict.look, verdict.verdict) for _, verdict in verdicts)
+        told = [{**_round(each), **_verdict(verdict)} for each, verdict in verdicts]
+        yield StudyArtifact("verdicts", "table", seen, lambda: json.dumps(told))
+    if state.report is not None:
+        rows = [{**_round(each), **_result(run)} for each in state.every_round for run in each.runs.values()]
+        yield StudyArtifact("results", "table", state.head_hash, lambda: json.dumps(rows))
+        written = folder / state.report["markdown"]["path"]
+        sha256 = state.report["markdown"]["sha256"]
+        yield StudyArtifact("report", "markdown", sha256, lambda: with_pictures(written.read_text(), written.parent))
+
+
+def _verdicts_of(state: StudyState) -> tuple[Verdict, ...]:
+    return (*state.interim, *state.verdicts, *state.replications)
+
+
+def _round(state: StudyState) -> dict[str, Any]:
+    """Return the cell that says of which round something is; none in a study of one round."""
+    return {} if state.most_rounds == 1 else {"round": state.round}
+
+
+def _planned(state: StudyState) -> Hashable:
+    """Return what changes with the plan."""
+    claims = tuple(claim.id for claim in state.hypotheses)
+    words = sum(len(act.not_tested) for act in state.planner_acts)
+    amended = (len(state.amendments), tuple(state.vetoed), state.selection is not None)
+    return (state.round, claims, words, state.noise_hash, state.design_hash, amended)
+
+
+def _plan(state: StudyState) -> str:
+    question = question_of(state)
+    lines = [f"# {escape_markdown(question.asked)}", ""]
+    lines += _list("Rounds before", [_asked_before(each) for each in state.rounds_before])
+    if state.most_rounds > 1:
+        why = f', asked as: "{escape_markdown(why_asked(state))}"' if state.why_asked else ""
+        lines += [f"**Round {state.round} of at most {state.most_rounds}**{why}", ""]
+    lines += _list("Put to the test", question.tested)
+    lines += _list("Not tested", question.not_tested)
+    lines += _section("Hypotheses", [_hypothesis(claim, state) for claim in state.hypotheses])
+    if state.noise_plan is not None and state.locked_design is None:
+        seeds = len(state.noise_plan.seeds)
+        lines += _section("First", [f"A/A runs with {seeds} seeds, to learn what seeds alone do." if seeds else
+                                    "A training with a learning rate of 0, which must change nothing."])  # fmt: skip
+    if state.design is not None:
+        lines += _section("Design", _design(state, state.design))
+    lines += _list("Amended", [f"{each.amendment.reason} ({each.actor})" for each in state.amendments])
+    return "\n".join(lines)
+
+
+def _asked_before(state: StudyState) -> str:
+    came = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in state.verdicts)
+    tested = " ".join(question_of(state).tested)
+    return f"Round {state.round}: {tested} {came or 'not judged'}; locked as {(state.design_hash or '')[:16]}."
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return [f"## {title}", "", *lines, ""] if lines else []
+
+
+def _list(title: str, sentences: Sequence[str]) -> list[str]:
+    return _section(title, [f"- {escape_markdown(sentence)}" for sentence in sentences])
+
+
+def _hypothesis(claim: Hypothesis, state: StudyState) -> str:
+    predicted = claim.prediction
+    veto = f" Vetoed: {escape_markdown(state.vetoed[claim.id].reason)}." if claim.id in state.vetoed else ""
+    why = f" Because: {escape_markdown(claim.mechanism)}" if claim.mechanism else ""
+    return (
+        f"- **{escape_markdown(claim.id)}** {escape_markdown(claim.statement)}{why} Predicted: a difference of "
+        f"{predicted.low:g} to {predicted.high:g} ({predicted.level:.0%}), true with probability "
+        f"{predicted.probability:g}.{veto}"
+    )
+
+
+def _design(state: StudyState, design: Design) -> list[str]:
+    control = design.control_arm
+    arms = [f"- {code_span(arm.name)}{' (control)' if arm.name == control else ''}" for arm in design.arms]
+    looks = ", ".join(str(look.seeds) for look in design.looks)
+    price = design.price
+    facts = {
+        "seeds per arm": f"{'at most ' if len(design.looks) > 1 else ''}{len(design.seeds)}",
+        **({"looks after so many seeds": looks} if len(design.looks) > 1 else {}),
+        "metric": f"{code_span(design.metric.key)}: {escape_markdown(design.metric.meaning)}",
+        "test": f"{design.test} at alpha {design.alpha:g}",
+        "price": f"{price.runs} runs, about {format_seconds(price.total_s)} with {price.parallel} at once: "
+        f"{escape_markdown(price.basis)}",
+        "lock": code_span(state.design_hash or ""),
+    }
+    return [*arms, "", "| | |", "|---|---|", *(f"| {name} | {said} |" for name, said in facts.items())]
+
+
+def _runs(state: StudyState, located: Locate) -> str:
+    """Return a table of all attempts, the newest first."""
+    head = ["| run | try | state | began (UTC) | seconds | W&B |", "|---" * 6 + "|"]
+    runs = [(each, run) for each in state.every_round for run in each.runs.values()]
+    tries = [(each, run, attempt) for each, run in runs for attempt in run.attempts]
+    tries.sort(key=lambda one: one[2].launched, reverse=True)
+    return "\n".join([*head, *(_attempt(of, run, attempt, located(run, attempt)) for of, run, attempt in tries), ""])
+
+
+def _attempt(state: StudyState, run: RunState, attempt: AttemptState, log: str | None) -> str:
+    """Return a row of few columns: Prefect's page is narrow."""
+    phase = "" if run.spec.phase == "confirm" else f"{run.spec.phase} "
+    later = "" if state.most_rounds == 1 else f"round {state.round}: "
+    seconds = "" if attempt.seconds is None else f"{attempt.seconds:.0f}"
+    cells = (
+        f"{later}{phase}{escape_markdown(run.spec.arm)} seed {run.spec.seed}", str(attempt.number),
+        attempt.status or "running", attempt.launched[:19].replace("T", " "), seconds, _tracked(run, attempt, log),
+    )  # fmt: skip
+    return f"| {' | '.join(cells)} |"
+
+
+def _tracked(run: RunState, attempt: AttemptState, log: str | None) -> str:
+    """Return a link to the W&B run, or its log; an address that is none of the web becomes no link."""
+    if re.fullmatch(r"https?://[^\s()<>|]+", attempt.url):
+        return f"[{run.run_id}-a{attempt.number}]({attempt.url})"
+    return "" if log is None else f"offline: {code_span(log)}"
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "hypothesis": verdict.hypothesis,
+        "phase": verdict.phase,
+        "look": verdict.look,
+        "verdict": verdict.verdict,
+        "final": verdict.final,
+        "estimate": _short(verdict.estimate),
+        "interval": _interval(verdict),
+        "p": _short(verdict.p_adjusted if verdict.p_adjusted is not None else verdict.p),
+        "runs": f"{verdict.n_control} + {verdict.n_treatment}",
+        "test": verdict.test,
+        "reason": verdict.reason,
+    }
+
+
+def _interval(verdict: Verdict) -> str:
+    if verdict.low is None or verdict.high is None:
+        return "none"
+    return f"{_short(verdict.low)} to {_short(verdict.high)} ({verdict.level:.1%})"
+
+
+def _short(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def _result(run: RunState) -> dict[str, Any]:
+    values = {key: f"{measurement.value:.4f}" for key, measurement in run.measurements.items()}
+    return {"run": run.run_id, "arm": run.spec.arm, "seed": run.spec.seed, "status": run.status,
+            "attempts": len(run.attempts), **values}  # fmt: skip
+
+
+MOST_POINTS: Final = 200
+"""Most points of one curve: of a longer training every so many steps are drawn."""
+_CAPTION: Final = (
+    "Share of training episodes solved. Thin: one run; thick: the mean of an arm's collected runs; *running*: what was "
+    "seen so far. Nothing is smoothed. These episodes are the training's own and decide nothing."
+)
+
+
+class LiveCurves:
+    """The curves of a study, in whose `folder` its snapshots lie."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._collected: dict[str, Points] = {}
+        self._seen: dict[tuple[str, int], dict[int, float]] = {}
+        self._over: dict[int, str] = {}
+        """What was drawn of rounds that are over."""
+
+    def see(self, run: str, attempt: int, progress: AttemptProgress) -> None:
+        """Take what a running attempt has come to."""
+        if progress.step and progress.train_success is not None:
+            self._seen.setdefault((run, attempt), {})[progress.step] = progress.train_success
+
+    def read(self, state: StudyState) -> None:
+        """Read the snapshots that were not read before; one that is gone or was changed has no curve."""
+        for run in state.every_run.values():
+            if run.collected is not None and run.run_id not in self._collected:
+                self._collected[run.run_id] = self._curve(run)
+
+    def version(self, state: StudyState) -> tuple[int, ...]:
+        """Return what changes with the pictures."""
+        candidates = len(state.runs_in("screen")) and sum(bool(run.measurements) for run in state.runs_in("screen"))
+        seen = sum(map(len, self._seen.values()))
+        return (len(self._collected), seen, candidates, state.selection is not None, len(state.rounds_before))
+
+    def markdown(self, state: StudyState) -> str:
+        """Draw what there is, the newest round first; takes half a second, as what is over is drawn once."""
+        parts = [] if state.most_rounds == 1 else [f"## Round {state.round}\n"]
+        parts.append(self._round(state))
+        for over in reversed(state.rounds_before):
+            if over.round not in self._over:
+                self._over[over.round] = self._round(over)
+            parts += [f"## Round {over.round}\n", self._over[over.round]]
+        return "\n".join(parts)
+
+    def _round(self, state: StudyState) -> str:
+        parts = []
+        if (data := self.data(state)) is not None:
+            from studies.report.plots import curves_picture  # matplotlib takes most of a second
+
+            parts.append(f"![Learning curves]({data_uri(curves_picture(data), 'png')})\n\n{_CAPTION}\n")
+        if (screened := screening(state)) is not None:
+            from studies.report.plots import screen_picture
+
+            said = "The screen, one seed each: a faint mark is a shorter run. No claim rests on a screen."
+            parts.append(f"![The screen]({data_uri(screen_picture(screened), 'png')})\n\n{said}\n")
+        return "\n".join(parts) or "Nothing to draw yet."
+
+    def data(self, state: StudyState) -> Curves | None:
+        """Return what is drawn as learning curves: of the confirmation, or of the A/A runs while it has none."""
+        arms = [arm.name for arm in state.design.arms] if state.design is not None else []
+        drawn = [found for index, name in enumerate(arms) for found in self._arm(name, index, state.runs_of(name))]
+        if not drawn:
+            drawn = [*self._arm("A/A runs", 0, state.runs_of(NOISE_ARM, "noise"))]
+        return Curves(tuple(drawn), "share of training episodes solved", "training episodes") if drawn else None
+
+    def _arm(self, name: str, index: int, runs: Sequence[RunState]) -> Iterator[ArmCurves]:
+        over = [_scaled(run, self._collected[run.run_id]) for run in runs if run.status == "collected"]
+        over = [curve for curve in over if curve.points]
+        if over:
+            yield ArmCurves(name, index, tuple(over), mean_of(over))
+        begun = [_scaled(run, self._so_far(run)) for run in runs if run.active is not None]
+        begun = [curve for curve in begun if curve.points]
+        if begun:
+            yield ArmCurves(f"{name}, running", index, tuple(begun), () if over else mean_of(begun))
+
+    def _so_far(self, run: RunState) -> Points:
+        seen = self._seen.get((run.run_id, run.attempts[-1].number), {})
+        return _thinned(sorted((float(step), value) for step, value in seen.items()))
+
+    def _curve(self, run: RunState) -> Points:
+        assert run.collected is not None
+        try:
+            history = json.loads(read_collected(self._folder, run.collected["snapshot"]))["history"]
+        except CollectError:
+            return ()
+        found = [(float(row["step"]), row["metrics"].get(SUCCESS)) for row in history]
+        return _thinned([(step, value) for step, value in found if value is not None and math.isfinite(value)])
+
+
+def _scaled(run: RunState, points: Points) -> SeedCurve:
+    size = int(run.spec.job["episodes_per_step"])
+    return SeedCurve(run.run_id, run.spec.seed, tuple((step * size, value) for step, value in points))
+
+
+def _thinned(points: Sequence[tuple[float, float]]) -> Points:
+    """Return every so manieth point, and the last one."""
+    every = -(-len(points) // MOST_POINTS)
+    return (*points[: -1 : every or 1], *points[-1:])

@@ -1,0 +1,503 @@
+"""One task run per attempt, with the log's times and its training's lines.
+
+What Prefect lists under a study's flow run, one row an attempt at a run: a pure function of the study's state.
+
+A row has its states at the times of the study's log, so that it is the same whenever it is told. An attempt that was
+lost or failed keeps its row, with its reason; the next try has a row of its own, which waits until it begins. A flow
+run shows one session: an attempt that was over when the session began was another flow run's, and no time lies before.
+The rows of an inquiry are named and tagged with their round, and those of rounds that are over stay.
+
+What an attempt's task run says of its training: lines of its own progress, and where its W&B run is.
+
+A line has a key that names it within its attempt once and for all, and the time it speaks of. Of a training of any
+length there are a few dozen.
+
+Task runs of one flow run, written with the times that the study's log gives them.
+
+They are told as Prefect's own engine tells of tasks, by an event for each state, because a state that is set through
+the API gets the server's time instead: right for what happens now, wrong for what is told after an outage. The events
+go by one request for many of them, so that a server that is gone is noticed, and their ids follow from what they say,
+so that telling them again changes nothing. The server takes them into its memory and writes them within a second or
+two: what was told just before it went away is in doubt, and is told again (`doubt`).
+
+Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final, Literal, NamedTuple
+from uuid import NAMESPACE_URL, UUID, uuid5
+
+from prefect.client.orchestration import SyncPrefectClient
+
+from research.controller.progress import came_to
+from research.files import read_json
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptProgress, Stage
+from research.scheduler.next_step import MOST_ATTEMPTS
+from research.scheduler.required_runs import (
+    RequiredRun,
+    active,
+    as_required,
+    budget_decision,
+    confirmation_runs,
+    given_up,
+    is_over,
+    look_seeds,
+    missing,
+    planned,
+    runs_left,
+    wanted_look,
+)
+from studies import RunState, StudyState
+from studies.log.study import AttemptState
+from studies.records.design import SUCCESS, Design
+
+StateKind = Literal["PENDING", "SCHEDULED", "RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED"]
+"""Prefect's types of states, as far as rows use them."""
+OPEN: Final = frozenset({"PENDING", "SCHEDULED", "RUNNING"})
+_ENDS: Final[dict[str, tuple[StateKind, str]]] = {
+    "failed": ("FAILED", "Failed"),
+    "timeout": ("FAILED", "TimedOut"),
+    "lost": ("CRASHED", "Crashed"),
+    "stopped": ("CANCELLED", "Cancelled"),
+}
+_PLANNING: Final = "planning"
+"""Key of the row of a planning, or how that of a later round's begins."""
+_INSTANT: Final = timedelta(microseconds=1)
+"""Prefect orders a row's states by their times."""
+
+
+class RowState(NamedTuple):
+    """What a row says from a time on."""
+
+    kind: StateKind
+    name: str
+    at: datetime
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A row: `key` names it within the flow run; its states are in the order in which they came to be."""
+
+    key: str
+    name: str
+    tags: tuple[str, ...]
+    states: tuple[RowState, ...]
+
+    @property
+    def open(self) -> bool:
+        """Whether it is not over."""
+        return self.states[-1].kind in OPEN
+
+    def then(self, kind: StateKind, name: str, at: str, message: str = "") -> TaskRow:
+        """Return the row with one more state, which comes after the others whatever its time is."""
+        time = datetime.fromisoformat(at)
+        if self.states:
+            time = max(time, self.states[-1].at + _INSTANT)
+        return replace(self, states=(*self.states, RowState(kind, name, time, message)))
+
+
+def rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
+    """Yield the planning and the attempts of the session that began at `since`, also those that are to come."""
+    for entry in state.every_round:
+        for row in _round_rows(entry, since):
+            yield row if entry is state or not row.open else _closed(row, entry)
+    yield from _next_look(state, since)
+
+
+def _round_rows(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
+    if state.round > since.round or (state.round == since.round and since.locked_design is None):
+        yield _planning(state, since)
+    known = since.every_run
+    for run in state.runs.values():
+        before = known.get(run.run_id)
+        if before is None or not is_over(before):
+            yield from _Attempts(state, since, run, before).rows()
+
+
+def _closed(row: TaskRow, over: StudyState) -> TaskRow:
+    """Return how an open row of a round stands that is over: with a lock, the planning of none is open."""
+    if over.locked is None and row.key.startswith(_PLANNING):
+        return row.then("COMPLETED", "Given up", over.last_ts, "the round came to no lock; nothing was tested in it")
+    return row.then("CANCELLED", "Not needed", over.last_ts, "its round was over without it")
+
+
+def left(row: TaskRow, at: str) -> TaskRow:
+    """Return how a row stands once its controller ended: nobody works on what is open."""
+    if not row.open:
+        return row
+    return row.then("CANCELLED", "Cancelled", at, "its flow run ended; `ajet study resume` goes on with the study")
+
+
+def not_needed(row: TaskRow, at: str) -> TaskRow:
+    """Return how a row stands that was planned, and is not any more."""
+    return row.then("CANCELLED", "Not needed", at, "the study came to need it no more")
+
+
+def attempt_key(run: RunState, number: int, round: int = 1) -> str:
+    """Return the key of the row of an attempt at a run of a round."""
+    return _key(as_required(run), number, round)
+
+
+def _key(required: RequiredRun, number: int, round: int) -> str:
+    steps = "" if required.steps is None else f"-{required.steps}"
+    later = "" if round == 1 else f"round-{round}-"
+    return f"{later}{required.phase}-{required.arm}-{required.seed}{steps}-{number}"
+
+
+def _of_round(state: StudyState) -> str:
+    """Return what the name of a row of a later round begins with."""
+    return "" if state.round == 1 else f"round {state.round}: "
+
+
+def _row(state: StudyState, required: RequiredRun, number: int, *more: str) -> TaskRow:
+    phase = "" if required.phase == "confirm" else f"{required.phase} "
+    steps = "" if required.steps is None else f", {required.steps} steps"
+    again = "" if number == 1 else f", try {number}"
+    tried = () if number == 1 else (f"try:{number}",)  # first, because Prefect's list cuts off names and tags
+    asked = () if state.most_rounds == 1 else (f"round:{state.round}",)
+    tags = (*tried, *asked, f"arm:{required.arm}", f"seed:{required.seed}", f"phase:{required.phase}", state.id, *more)
+    name = f"{_of_round(state)}{phase}{required.arm} seed {required.seed}{steps}{again}"
+    return TaskRow(_key(required, number, state.round), name, tags, ())
+
+
+def _planning(state: StudyState, since: StudyState) -> TaskRow:
+    began, later = since.last_ts, "" if state.round == 1 else f"-round-{state.round}"
+    if state.rounds_before:
+        began = max(began, state.rounds_before[-1].last_ts)
+    row = TaskRow(f"{_PLANNING}{later}", f"{_of_round(state)}planning", (state.id,), ())
+    row = row.then("RUNNING", "Running", began)
+    first = next((run.planned for run in state.runs_in("noise")), None)
+    if first is not None and first > since.last_ts:
+        row = row.then("RUNNING", "Awaiting A/A runs", first)
+    if state.locked is not None:
+        return row.then("COMPLETED", "Completed", state.locked.ts, f"locked as {(state.design_hash or '')[:16]}")
+    if state.stopped_reason is not None:
+        return row.then("FAILED", "Failed", state.last_ts, state.stopped_reason)
+    return row
+
+
+class _Attempts:
+    """The rows of one run."""
+
+    def __init__(self, state: StudyState, since: StudyState, run: RunState, before: RunState | None) -> None:
+        self._state = state
+        self._begin = since.last_ts
+        self._run = run
+        self._before = () if before is None else before.attempts
+        self._required = as_required(run)
+
+    def rows(self) -> Iterator[TaskRow]:
+        """Yield a row for each attempt of the session, and for one that is to come."""
+        over = {attempt.number for attempt in self._before if attempt.status not in (None, "finished")}
+        previous = None
+        for attempt in self._run.attempts:
+            if attempt.number not in over:
+                yield self._ended(self._begun(attempt, previous), attempt)
+            previous = attempt
+        if previous is None and self._run.invalid is not None:
+            code, reason = self._run.invalid
+            yield self._waiting(None).then("CANCELLED", "Not needed", self._run.settled, f"{code}: {reason}")
+        elif previous is None or self._is_tried_again(previous):
+            yield self._waiting(previous)
+
+    def _is_tried_again(self, last: AttemptState) -> bool:
+        design = self._state.design
+        failed = self._run.status == "ended" and last.status != "finished"
+        return failed and given_up(self._run, MOST_ATTEMPTS if design is None else design.max_attempts) is None
+
+    def _waiting(self, previous: AttemptState | None) -> TaskRow:
+        number = 1 if previous is None else previous.number + 1
+        row = _row(self._state, self._required, number, f"run:{self._run.run_id}")
+        if previous is None:
+            return row.then("PENDING", "Planned", self._late(self._run.planned))
+        said = f"try {previous.number} {previous.status}: {previous.reason}"
+        return row.then("SCHEDULED", "AwaitingRetry", self._late(previous.ended), said)
+
+    def _begun(self, attempt: AttemptState, previous: AttemptState | None) -> TaskRow:
+        if attempt.launched < self._begin:
+            row = _row(self._state, self._required, attempt.number, f"run:{self._run.run_id}")
+            said = f"it began at {attempt.launched[:19].replace('T', ' ')} UTC, in an earlier flow run of this study"
+            return row.then("RUNNING", "Running", self._begin, said)
+        name = "Running" if previous is None else "Retrying"
+        return self._waiting(previous).then("RUNNING", name, attempt.launched, attempt.why)
+
+    def _ended(self, row: TaskRow, attempt: AttemptState) -> TaskRow:
+        if attempt.status is None:
+            return row
+        last = attempt is self._run.attempts[-1]
+        if attempt.status == "finished":
+            row = row.then("RUNNING", "Collecting", self._late(attempt.ended))
+            return self._settled(row) if last and is_over(self._run) else row
+        row = row.then(*_ENDS[attempt.status], self._late(attempt.ended), _reason(attempt.code, attempt.reason))
+        given = last and self._run.invalid is not None and attempt.status != "stopped"
+        return self._settled(row) if given else row
+
+    def _settled(self, row: TaskRow) -> TaskRow:
+        run = self._run
+        if run.invalid is not None:
+            return row.then("FAILED", "Invalid", self._late(run.settled), _reason(*run.invalid))
+        return row.then("COMPLETED", "Completed", self._late(run.settled), _result(run))
+
+    def _late(self, at: str) -> str:
+        """Return a time of this session: what was before is told as of its begin."""
+        return max(at, self._begin)
+
+
+def _reason(code: str, reason: str) -> str:
+    return reason if code in ("", "lost", "stopped") else f"{code}: {reason}"
+
+
+def _result(run: RunState) -> str:
+    metric = run.spec.metric
+    if metric.key == SUCCESS or metric.key not in run.measurements:
+        return came_to(run)
+    return f"{metric.name or metric.key} {run.measurements[metric.key].value:.4g}; {came_to(run)}"
+
+
+def _next_look(state: StudyState, since: StudyState) -> Iterator[TaskRow]:
+    """Yield what the next look will need if the one that is worked for leaves its question open."""
+    design = state.design
+    if design is None or design.screen is not None or state.locked is None:
+        return
+    if state.status not in ("running", "paused") or budget_decision(state) is not None:
+        return
+    look = max((wanted_look(state, claim.id) for claim in active(state, design)), default=0) + 1
+    said = f"for look {look} of {len(design.looks)}, if look {look - 1} leaves a question open"
+    for required in islice(_of_look(state, design, look), runs_left(state)):
+        yield _row(state, required, 1).then("PENDING", "Planned", max(state.locked.ts, since.last_ts), said)
+
+
+def _of_look(state: StudyState, design: Design, look: int) -> Iterator[RequiredRun]:
+    if not 1 < look <= len(design.looks):
+        return
+    drawn = design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)]
+    seeds = {arm.name: set(design.seeds_of(arm.name, drawn)) for arm in design.arms}
+    every = confirmation_runs(state, design, all_looks=True)
+    yield from missing(planned(state), [required for required in every if required.seed in seeds[required.arm]])
+
+
+MOST_STEPS: Final = 20
+"""Most lines on steps of one training."""
+_STAGES: Final[Mapping[Stage, str]] = {
+    "boot": "its server starts",
+    "initial": "hidden tasks are played before training",
+    "train": "training begins",
+    "other": "the last policy plays in another environment",
+    "final": "hidden tasks are played after training",
+    "stop": "its server stops",
+}
+
+
+class TrainingLine(NamedTuple):
+    """A line of an attempt's log."""
+
+    key: str
+    at: datetime
+    text: str
+
+
+def states_told(row: TaskRow) -> Iterator[TrainingLine]:
+    """Yield a line for each state of a row that says why it is so: Prefect's page of a task run does not show that."""
+    for state in row.states:
+        if state.message and state.kind != "PENDING":
+            yield TrainingLine(f"{state.kind} {state.name}", state.at, f"{state.name}: {state.message}")
+
+
+def progress_told(attempt: AttemptState, progress: AttemptProgress) -> Iterator[TrainingLine]:
+    """Yield the lines that follow from the progress as it is: its stage, its step if that is told, its evaluation."""
+    at = datetime.fromisoformat(attempt.launched) + timedelta(seconds=progress.seconds)
+    yield TrainingLine(progress.stage, at, _STAGES[progress.stage])
+    if progress.step:
+        part = progress.step * MOST_STEPS // max(1, progress.steps)
+        yield TrainingLine(f"step-{part}", at, _step(progress))
+    if progress.hidden_success is not None:
+        when = "after training" if progress.stage == "stop" else f"at step {progress.step}"
+        key = "hidden-last" if progress.stage == "stop" else f"hidden-{progress.hidden_success}"
+        yield TrainingLine(key, at, f"hidden success {progress.hidden_success:.3f} {when}")
+
+
+def tracked_told(attempt: AttemptState, log: str | None) -> Iterator[TrainingLine]:
+    """Yield the lines on its W&B run: where its log is (see `tracked_in`), and its page, as far as they are known."""
+    at = datetime.fromisoformat(attempt.launched)
+    if log is not None:
+        yield TrainingLine("log", at, f"W&B log: {log}")
+    if attempt.url:
+        yield TrainingLine("page", at, f"W&B run: {attempt.url}")
+
+
+def end_told(attempt: AttemptState, folder: AttemptFolder) -> Iterator[TrainingLine]:
+    """Yield the lines on an attempt that is over, from the outcome that it wrote; none where it wrote none."""
+    outcome = _outcome(folder)
+    if outcome is None:
+        return
+    at = datetime.fromisoformat(attempt.ended)
+    stages = ", ".join(f"{stage} {seconds:.1f} s" for stage, seconds in outcome.stages.items())
+    yield TrainingLine("end", at, f"{outcome.status} after {outcome.seconds:.0f} s: {stages}")
+    for why, count in outcome.refused.items():
+        yield TrainingLine(f"refused-{why}", at, f"{count} requests of its containers were refused: {why}")
+
+
+def tracked_in(folder: AttemptFolder, study: Path) -> str | None:
+    """Return the folder of an attempt's W&B log, relative to the study's; None while there is none."""
+    newest = max((folder.path / "wandb").glob("*run-*"), default=None)
+    return None if newest is None else newest.relative_to(study).as_posix()
+
+
+def _step(progress: AttemptProgress) -> str:
+    reward = "" if progress.train_reward is None else f", reward {progress.train_reward:.3f}"
+    solved = "" if progress.train_success is None else f", solved {progress.train_success:.3f}"
+    return f"step {progress.step} of {progress.steps}{reward}{solved}"
+
+
+def _outcome(folder: AttemptFolder) -> AttemptOutcome | None:
+    try:
+        return AttemptOutcome.model_validate(read_json(folder.outcome))
+    except ValueError:  # of JSON or of the model: it was killed, or a power cut left half of it
+        return None
+
+
+_AT_ONCE: Final = 200
+"""Events of one request, and task runs of one answer. Prefect's queue holds 10,000 events and drops what is beyond."""
+_TASK: Final = "ajet"
+"""Key of the task that all of them are runs of."""
+
+
+class TaskRuns:
+    """The task runs of a flow run."""
+
+    def __init__(self, client: SyncPrefectClient, flow_run: UUID) -> None:
+        self._client = client
+        self._flow_run = flow_run
+        self._told: set[str] = set()
+        self.doubtful = False
+        """Whether what was told may be lost, so that all rows are to be put again."""
+
+    def doubt(self) -> None:
+        """Take nothing for told any more."""
+        self._told.clear()
+        self.doubtful = True
+
+    def put(self, rows: Iterable[TaskRow]) -> None:
+        """Tell the states of rows that were not told yet."""
+        new = [event for row in rows for event in self._events(row)]
+        self._send(new)
+        self._told |= {event["id"] for event in new}
+        self.doubtful = False
+
+    def log(self, lines: Iterable[tuple[str, TrainingLine]]) -> None:
+        """Add lines to the logs of task runs, by their rows' keys; the flow run's own log does not show them."""
+        self._client.create_logs(
+            {"name": "training", "level": logging.INFO, "task_run_id": str(self._id(key)), "message": line.text,
+             "timestamp": line.at.isoformat()}
+            for key, line in lines
+        )  # fmt: skip
+
+    def close(self, message: str) -> None:
+        """End every task run that is open on the server, whoever wrote it."""
+        now = datetime.now(UTC)
+        self._send([self._closing(found, now, message) for found in self._open()])
+
+    def _send(self, events: Sequence[Mapping[str, Any]]) -> None:
+        for start in range(0, len(events), _AT_ONCE):
+            self._client.request("POST", "/events", json=events[start : start + _AT_ONCE])
+
+    def _id(self, key: str) -> UUID:
+        return uuid5(NAMESPACE_URL, f"{self._flow_run}/{key}")
+
+    def _events(self, row: TaskRow) -> Iterator[dict[str, Any]]:
+        task_run = self._id(row.key)
+        for place, state in enumerate(row.states):
+            identity = str(uuid5(task_run, f"{state.kind}/{state.name}/{state.at.isoformat()}"))
+            if identity not in self._told:
+                before = row.states[place - 1] if place else None
+                about = _task_run(row, row.states[: place + 1])
+                yield self._event(identity, task_run, about, before, state)
+
+    def _event(
+        self, identity: str, task_run: UUID, about: Mapping[str, Any], before: RowState | None, state: RowState
+    ) -> dict[str, Any]:
+        """Return an event as `prefect.utilities.engine.emit_task_run_state_change_event` writes it."""
+        return {
+            "id": identity,
+            "occurred": state.at.isoformat(),
+            "event": f"prefect.task-run.{state.name}",
+            "resource": {
+                "prefect.resource.id": f"prefect.task-run.{task_run}",
+                "prefect.resource.name": about["name"],
+                "prefect.state-message": state.message,
+                "prefect.state-name": state.name,
+                "prefect.state-timestamp": state.at.isoformat(),
+                "prefect.state-type": state.kind,
+                "prefect.orchestration": "client",
+            },
+            "related": [
+                {"prefect.resource.id": f"prefect.flow-run.{self._flow_run}", "prefect.resource.role": "flow-run"},
+                *({"prefect.resource.id": f"prefect.tag.{tag}", "prefect.resource.role": "tag"}
+                  for tag in about.get("tags", ())),
+            ],
+            "payload": {
+                "intended": {"from": before.kind if before is not None else None, "to": state.kind},
+                "initial_state": None if before is None else _state(before),
+                "validated_state": {**_state(state), "data": None},
+                "task_run": dict(about),
+            },
+        }  # fmt: skip
+
+    def _open(self) -> list[dict[str, Any]]:
+        about = {
+            "flow_runs": {"id": {"any_": [str(self._flow_run)]}},
+            "task_runs": {"state": {"type": {"any_": sorted(OPEN)}}},
+            "limit": _AT_ONCE,
+        }
+        found: list[dict[str, Any]] = []
+        while True:
+            page = self._client.request("POST", "/task_runs/filter", json={**about, "offset": len(found)}).json()
+            found += page
+            if len(page) < _AT_ONCE:
+                return found
+
+    def _closing(self, found: Mapping[str, Any], now: datetime, message: str) -> dict[str, Any]:
+        task_run, last = UUID(found["id"]), datetime.fromisoformat(found["state"]["timestamp"])
+        about = {name: found[name] for name in ("name", "task_key", "dynamic_key", "tags", "run_count")}
+        row = TaskRow(found["dynamic_key"], found["name"], (), (RowState(found["state_type"], "", last),))
+        ended = row.then("CANCELLED", "Cancelled", now.isoformat(), message).states[-1]
+        about |= _end(ended.at, begun=found["start_time"] is not None)
+        return self._event(str(uuid5(task_run, "closed")), task_run, about, None, ended)
+
+
+def _task_run(row: TaskRow, states: Sequence[RowState]) -> dict[str, Any]:
+    """Return what a task run is as of the last of its states so far."""
+    last = states[-1]
+    about: dict[str, Any] = {
+        "name": row.name,
+        "task_key": _TASK,
+        "dynamic_key": row.key,
+        "tags": list(row.tags),
+        "expected_start_time": states[0].at.isoformat(),
+    }
+    end = next((state.at for state in states if state.kind not in OPEN), None)
+    if end is not None:
+        about |= _end(end, begun=any(state.kind == "RUNNING" for state in states))
+    if (start := next((state.at for state in states if state.kind == "RUNNING"), None)) is not None:
+        took = ((end or last.at) - start).total_seconds()
+        about |= {"run_count": 1, "start_time": start.isoformat(), "total_run_time": took}
+    return about
+
+
+def _end(at: datetime, begun: bool) -> dict[str, Any]:
+    """Return how a task run ended; the bar of one that never began would reach from when it was expected to its end."""
+    end = at.isoformat()
+    return {"end_time": end} if begun else {"end_time": end, "expected_start_time": end}
+
+
+def _state(state: RowState) -> dict[str, Any]:
+    scheduled = {"scheduled_time": state.at.isoformat()} if state.kind == "SCHEDULED" else {}
+    return {"type": state.kind, "name": state.name, "message": state.message or None, "state_details": scheduled}

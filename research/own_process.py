@@ -1,0 +1,48 @@
+"""What a process of ours sets for itself and those it starts: private files, a direct way to this machine, one thread.
+
+Its files are its owner's, whoever made the folder. A proxy that a company's or a cluster's variables name cannot reach
+the loopback of this machine: servers there are spoken to without it, by agents' SDKs and by Prefect's client too.
+
+Processes that each take all cores slow one another down tenfold. So OMP_NUM_THREADS is 1 wherever a person has not set
+it; AJET_RUNS_AT_ONCE beside it tells a server that nobody has, and among how many runs the machine is shared
+(`swarm/backends/local/loading.py`).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+
+_THREADS, _RUNS_AT_ONCE = "OMP_NUM_THREADS", "AJET_RUNS_AT_ONCE"
+
+
+def begin_process() -> None:
+    """Prepare this process, and those it starts, before it does anything else."""
+    os.umask(0o077)
+    bypass_proxy(os.environ, "127.0.0.1", "localhost", "::1")
+    keep_to_one_thread()
+
+
+def bypass_proxy(environment: MutableMapping[str, str], *hosts: str) -> None:
+    """Have HTTP clients of an environment reach `hosts` without its proxy, if it names one."""
+    if not any(name.lower().endswith("_proxy") for name in environment):
+        return
+    said = ",".join(environment.get(name, "") for name in ("no_proxy", "NO_PROXY"))
+    known = [host.strip() for host in said.split(",") if host.strip()]
+    if "*" not in known:
+        environment.update(dict.fromkeys(("no_proxy", "NO_PROXY"), ",".join(dict.fromkeys([*known, *hosts]))))
+
+
+def keep_to_one_thread() -> None:
+    """Let this process and those it starts take one thread each, unless a person has set their number."""
+    os.environ.update(shared_by(1))
+
+
+def shared_by(runs: int) -> dict[str, str]:
+    """Return the variables of a run that shares the machine with others, `runs` in all; none where a person set them.
+
+    A server of the run may then take its share of the cores.
+    """
+    if _THREADS in os.environ and _RUNS_AT_ONCE not in os.environ:
+        return {}
+    return {_THREADS: "1", _RUNS_AT_ONCE: str(runs)}

@@ -1,0 +1,433 @@
+"""PlanningContext: all a planner is shown, quoted text, notebook, earlier rounds.
+
+The seam of looks: what a planner may look at before it acts, by name, and what it is answered.
+
+A look reads and changes nothing. What it shows of somebody else's words is quoted as such. Who looked at the words of
+plays on hidden tasks may write no reward function any more: it could hold their answers.
+
+What a planner is shown: a compact, frozen value rebuilt from the study before every turn.
+
+A planner has no memory of its own; all it may know stands here, or can be looked at from here (`may_look`). It holds
+facts only, and nothing an agent or training code wrote: topic and notes are the user's, arms, warnings and verdicts are
+code's, hypotheses and the notebook are the planner's own, examples of plays are of a scripted player on training tasks.
+Notes are quoted: they steer what is proposed, and no number in them is a result.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, Protocol
+
+from pydantic import BaseModel
+
+from research.design.known_findings import KnownFinding
+from research.design.prior_findings import find, known_findings
+from research.installation.base_job import fixed_fields
+from research.installation.home import Home
+from research.planners.history import InquiryFacts, Notebook, Quoted
+from research.proposals.actions import DEFAULT_EFFECT
+from research.proposals.arms import NO_MODELS, ComparedModels, Scalar
+from research.proposals.flags import RequestedComparison
+from research.proposals.metric_choice import AskedMetric, form
+from research.proposals.reward_code import examples, names_reward
+from studies import EventLog
+from studies.metrics import kinds
+from studies.records.design import MODEL, Design, Hypothesis, Metric
+from studies.records.procedure import Noise
+from studies.records.statements import metric_name
+from studies.records.verdict import Verdict
+from swarm.environments.registry import environments
+from swarm.job import Job, TinyModel, Tunable, tunables, usual_rate
+
+_LEAST: Final = 3
+"""Letters of a word that says something."""
+
+
+@dataclass(frozen=True, slots=True)
+class HomeFindings:
+    """The findings of an installation, but for those of one study, which its planner is shown anyway."""
+
+    home: Home
+    log: EventLog
+    besides: str
+
+    def find(self, words: str, most: int) -> tuple[Quoted, ...]:
+        """Return at most so many findings, those that most of the words name first; of no words the newest."""
+        known = [entry for entry in known_findings(self.home, self.log).findings if entry.study != self.besides]
+        wanted = dict.fromkeys(word.lower() for word in words.split() if len(word) >= _LEAST)
+        if not wanted:
+            return tuple(map(_quoted_finding, known[:most]))
+        named = Counter(entry.name for word in wanted for entry in find(known, [word]))
+        likely = sorted((entry for entry in known if named[entry.name]), key=lambda entry: -named[entry.name])
+        return tuple(map(_quoted_finding, likely[:most]))
+
+
+def _quoted_finding(finding: KnownFinding) -> Quoted:
+    return Quoted(finding.name, sentence(finding))
+
+
+def sentence(finding: KnownFinding) -> str:
+    """Return a finding in a sentence: claim, verdict, effect with its interval, runs."""
+    told = f"{finding.claim.rstrip('.')}: {finding.verdict}"
+    if finding.estimate is not None and finding.low is not None and finding.high is not None:
+        told += f", difference {finding.estimate:+.3g} ({finding.low:+.3g} to {finding.high:+.3g})"
+    again = ", exploratory" if finding.exploratory else ""
+    return f"{told}, {finding.n_control} + {finding.n_treatment} runs of {finding.conditions.model}{again}"
+
+
+class FindsFindings(Protocol):
+    """Finds what earlier studies found."""
+
+    def find(self, words: str, most: int) -> Sequence[Quoted]:
+        """Return at most so many findings that words are about, each in a sentence, the likeliest first."""
+        ...
+
+
+class NoFindings:
+    """A home in which nothing was found yet."""
+
+    def find(self, words: str, most: int) -> Sequence[Quoted]:
+        """Return none."""
+        return ()
+
+
+NO_FINDINGS: Final = NoFindings()
+
+
+PLAYS: Final = "episodes"
+"""The look that shows plays on hidden tasks."""
+NO_REWARD_NOW: Final = "plays of hidden tasks were looked at, and a reward function could hold their answers"
+
+
+class LookRefused(Exception):
+    """A look that cannot be had; the text says why, in one line for a planner."""
+
+
+class Looks(Protocol):
+    """What may be looked at in one turn."""
+
+    @property
+    def offered(self) -> Mapping[str, type[BaseModel]]:
+        """The looks by name, with the arguments that each takes; its docstring says what it shows."""
+        ...
+
+    def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return what a look shows, as JSON values; raise LookRefused."""
+        ...
+
+
+class NoLooks:
+    """Nothing to look at."""
+
+    offered: Mapping[str, type[BaseModel]] = {}
+
+    def answer(self, name: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Refuse."""
+        raise LookRefused("there is nothing to look at")
+
+
+NO_LOOKS: Final = NoLooks()
+
+
+@dataclass(frozen=True, slots=True)
+class TakenLook:
+    """A look and what it was answered, word for word."""
+
+    name: str
+    arguments: Mapping[str, Any]
+    answer: str
+
+    def payload(self) -> dict[str, Any]:
+        """Return it as the event of its turn counts it: with hash and size of the answer, in characters."""
+        sha256 = hashlib.sha256(self.answer.encode()).hexdigest()
+        return {
+            "name": self.name,
+            "arguments": dict(self.arguments),
+            "sha256": sha256,
+            "characters": len(self.answer),
+        }
+
+    def kept(self) -> dict[str, Any]:
+        """Return it as the turn's file keeps it."""
+        return {"name": self.name, "arguments": dict(self.arguments), "answer": self.answer}
+
+
+SUCCESS_ALONE: Final = Metric(meaning="share of hidden tasks solved after the last step", episodes=1)
+Stage = Literal["propose", "design", "conclude"]
+
+
+@dataclass(frozen=True, slots=True)
+class FieldFacts:
+    """A job field that can be varied."""
+
+    name: str
+    default: Scalar
+    """The rung of the ladder that the job's default is, or amounts to."""
+    ladder: tuple[Scalar, ...]
+    synonyms: tuple[str, ...]
+    description: str
+    values: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of a choice of words: the names of single values."""
+    apart: bool = False
+    """The lowest rung switches off what the others are amounts of."""
+    given: bool = False
+    """Whether the user's job has it at a value of its own, which is the default then."""
+
+    @property
+    def of_words(self) -> bool:
+        """Whether its values are words, which have no order."""
+        return isinstance(self.default, str)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvironmentFacts:
+    """An environment that can be trained on."""
+
+    name: str
+    title: str
+    synonyms: tuple[str, ...]
+    measures: str
+
+
+@dataclass(frozen=True, slots=True)
+class ArmFacts:
+    """What is measured of an arm so far; only runs that feed claims."""
+
+    name: str
+    n: int
+    """Runs with a value."""
+    mean: float | None = None
+    """Mean of the metric; None without runs."""
+    low: float | None = None
+    high: float | None = None
+    """Ends of the 95 % interval of the mean; None with fewer than two runs."""
+
+
+def tunable_facts(base: Job | None = None, models: ComparedModels = NO_MODELS) -> tuple[FieldFacts, ...]:
+    """Return the fields a study may vary, in the job's order, with what `base` has as their defaults.
+
+    The model is one of them where several are named.
+    """
+    fixed = {} if base is None else fixed_fields(base)
+    found = [_facts(name, mark, base or Job(), given=name in fixed) for name, mark in tunables().items()]
+    return (*found, *([_model_facts(models)] if models.by_name else []))
+
+
+def _facts(name: str, mark: Tunable, base: Job, *, given: bool) -> FieldFacts:
+    default = getattr(base, name)
+    default = mark.usual if default is None else default
+    ladder, description = mark.ladder, Job.model_fields[name].description or ""
+    if name == "learning_rate":  # rungs are of the tiny model: as far around what is usual for this one
+        times = usual_rate(base.model, base.lora_rank) / usual_rate(TinyModel(), 0)
+        ladder = tuple(float(f"{rung * times:.3g}") for rung in ladder)
+    if default not in ladder:  # a value of a user's own stands among the others by its size
+        ladder = tuple(sorted((*ladder, default)))
+    return FieldFacts(name, default, ladder, mark.synonyms, description, mark.values, mark.apart, given)
+
+
+def _model_facts(models: ComparedModels) -> FieldFacts:
+    names, aliases = tuple(models.by_name), models.aliases()
+    return FieldFacts(
+        MODEL, names[0], names, ("model", "language model"),
+        "The model that training begins with. Runs are then judged by what they gain over their own beginning, and "
+        "nothing else may be varied beside it.",
+        {name: (alias,) for name, alias in aliases.items()},
+    )  # fmt: skip
+
+
+def environment_facts() -> tuple[EnvironmentFacts, ...]:
+    """Return the environments that are known here, built in or brought, by the registry's order."""
+    return tuple(
+        EnvironmentFacts(known.name, known.title, known.synonyms, known.measures) for known in environments().values()
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """The study as a planner sees it."""
+
+    topic: str
+    seconds_left: float
+    """Seconds of the wall-clock budget that are left."""
+    seconds_per_run: float
+    """Estimated seconds of one run of the default job, in the environment that is asked for."""
+    parallel: int
+    """Runs that go at once on this machine."""
+    max_runs: int | None = None
+    """Most runs the study may make; None: as many as time affords."""
+    effect: float = DEFAULT_EFFECT
+    """The smallest effect of interest that the study was started with, in the metric's unit."""
+    effect_given: bool = True
+    """Whether the user named it; else it is the metric's own, a part of its range."""
+    metric: Metric = SUCCESS_ALONE
+    """What runs of the default job would be judged by, in the environment that is asked for."""
+    asked: AskedMetric | None = None
+    """The metric that a flag, the topic or the planner asks for; None where nobody did."""
+    checked: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What a check measured of environments with this model, before any training, by environment."""
+    noise: Mapping[str, Noise] = field(default_factory=dict)
+    """The noise bank's estimate of the spread between seeds, by environment, where it has one."""
+    hypotheses: Sequence[Hypothesis] = ()
+    not_tested: str = ""
+    """What of the topic the hypotheses leave out, in the planner's words."""
+    search: bool = False
+    """Whether a screen is to find the arms, so that there are no hypotheses yet."""
+    design: Design | None = None
+    """The locked design, once there is one."""
+    arms: Sequence[ArmFacts] = ()
+    verdicts: Sequence[Verdict] = ()
+    warnings: Sequence[str] = ()
+    """What the confound linter says about the design's runs, one line each."""
+    notes: Sequence[Quoted] = ()
+    """What the user wrote meanwhile, quoted."""
+    rejected: str | None = None
+    """Why the planner's last action was refused, if it was."""
+    wanted: RequestedComparison = field(default_factory=RequestedComparison)
+    """What flags ask for, in the place of a topic or beside it."""
+    code_allowed: bool = False
+    """Whether the study's runs are in containers, so that a reward function may be proposed."""
+    fields: tuple[FieldFacts, ...] = field(default_factory=tunable_facts)
+    environments: tuple[EnvironmentFacts, ...] = field(default_factory=environment_facts)
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of the job under all arms that the user fixed, as given."""
+    inquiry: InquiryFacts | None = None
+    """What the rounds before found; None in the first."""
+    notebook: Notebook | None = None
+    """What the planner wrote down in earlier turns; None where it can write nothing down."""
+    findings: Sequence[Quoted] = ()
+    """What earlier studies here found about the topic, quoted."""
+    may_look: Looks = field(default=NO_LOOKS, repr=False)
+    """What may be looked at before the action."""
+    plays_seen: bool = False
+    """Whether plays of hidden tasks were looked at, so that no reward function may be written any more."""
+
+    @property
+    def stage(self) -> Stage:
+        """Return the action that is due: propose, then design, then (once there are verdicts) conclude."""
+        if self.verdicts:
+            return "conclude"
+        if self.design is not None:
+            raise ValueError("no action is due between a locked design and its verdicts; ask the planner afterwards")
+        return "design" if self.hypotheses or self.search else "propose"
+
+    @property
+    def every_verdict(self) -> tuple[Verdict, ...]:
+        """Return the verdicts of this round, and of the rounds before it."""
+        before = () if self.inquiry is None else self.inquiry.verdicts
+        return (*before, *self.verdicts)
+
+    @property
+    def lacks_reward(self) -> bool:
+        """Whether the topic asks for a reward function where none may be proposed."""
+        return not self.code_allowed and names_reward(self.topic)
+
+    def facts(self) -> dict[str, Any]:
+        """Return what the due action needs to know, as JSON values."""
+        known: dict[str, Any] = {"topic": self.topic} | self._of_stage()
+        if self.inquiry is not None:
+            known |= {"inquiry": self.inquiry.facts()}
+        if self.warnings:
+            known |= {"linter_warnings": list(self.warnings)}
+        if self.findings:
+            known |= {"findings_of_earlier_studies_quoted": _quoted_texts(self.findings)}
+        if self.notebook is not None:
+            known |= self.notebook.facts()
+        if self.notes:
+            known |= {"user_notes_quoted": _quoted_texts(self.notes)}
+        return known | ({"last_action_refused": self.rejected} if self.rejected else {})
+
+    def _of_stage(self) -> dict[str, Any]:
+        match self.stage:
+            case "propose":
+                return self._to_propose() | self._means()
+            case "design":
+                return self._to_design() | self._means() | self._claims()
+            case "conclude":
+                arms = [_arm(arm) for arm in self.arms]
+                verdicts = [_verdict(verdict) for verdict in self.verdicts]
+                judged = self._judged() if self.metric.unit else {}  # of what its numbers are counted in
+                return {"arms": arms} | self._claims() | {"verdicts": verdicts, "budget": self._budget()} | judged
+
+    def _to_propose(self) -> dict[str, Any]:
+        known: dict[str, Any] = {"job_fields": [_field(facts) for facts in self.fields]} | self._fixed()
+        known |= {"metrics": {form(kind): kind.title for kind in kinds().values()}}
+        if self.code_allowed:
+            known |= {"reward_examples": examples(facts.name for facts in self.environments)}
+        if self.lacks_reward:
+            why = NO_REWARD_NOW if self.plays_seen else "its runs are in no containers"
+            known |= {"reward_function": f"may not be proposed in this study: {why}"}
+        return known
+
+    def _to_design(self) -> dict[str, Any]:
+        defaults = {facts.name: facts.default for facts in self.fields if facts.name != MODEL}
+        known: dict[str, Any] = {"job_defaults": defaults} | self._fixed()
+        if self.search:
+            values = {facts.name: list(facts.ladder) for facts in self.fields}
+            known |= {"search": True, "sensible_values": values}
+        if self.not_tested:
+            known |= {"left_out_by_the_hypotheses": self.not_tested}
+        if self.noise:
+            known |= {"sd_between_seeds": {name: round(noise.sd, 4) for name, noise in self.noise.items()}}
+        return known
+
+    def _fixed(self) -> dict[str, Any]:
+        """Return what the user's job fixes, which no design contradicts; nothing where there is none."""
+        return {"fixed_by_the_user": dict(self.fixed)} if self.fixed else {}
+
+    def _means(self) -> dict[str, Any]:
+        return {
+            "environments": self._environments(),
+            "budget": self._budget(),
+            "smallest_effect": self.effect,
+        } | self._judged()
+
+    def _judged(self) -> dict[str, Any]:
+        """Return the metric in the units of its numbers."""
+        found = self.metric
+        told = {"name": metric_name(found), "means": found.meaning, "worst": found.worst, "best": found.best}
+        return {"metric": told | ({"unit": found.unit} if found.unit else {})}
+
+    def _claims(self) -> dict[str, Any]:
+        return {"hypotheses": [entry.model_dump(mode="json") for entry in self.hypotheses]}
+
+    def _environments(self) -> list[dict[str, Any]]:
+        return [
+            {"name": e.name, "title": e.title, "success_means": e.measures}
+            | ({"before_training": dict(self.checked[e.name])} if e.name in self.checked else {})
+            for e in self.environments
+            if self.wanted.refuses(e.name) is None
+        ]
+
+    def _budget(self) -> dict[str, Any]:
+        return {
+            "seconds_left": round(self.seconds_left),
+            "max_runs": self.max_runs,
+            "runs_at_once": self.parallel,
+            "seconds_per_run_of_the_default_job": round(self.seconds_per_run),
+        }
+
+
+_SHOWN_OF_VERDICT = {
+    "hypothesis", "verdict", "reason", "estimate", "low", "high", "level", "p", "n_control", "n_treatment", "phase",
+}  # fmt: skip
+
+
+def _quoted_texts(texts: Sequence[Quoted]) -> list[dict[str, str]]:
+    return [{"id": entry.id, "text": entry.text} for entry in texts]
+
+
+def _field(facts: FieldFacts) -> dict[str, Any]:
+    return {
+        "name": facts.name, "default": facts.default, "sensible_values": list(facts.ladder), "does": facts.description,
+    }  # fmt: skip
+
+
+def _arm(arm: ArmFacts) -> dict[str, Any]:
+    return {"name": arm.name, "n": arm.n, "mean": arm.mean, "low": arm.low, "high": arm.high}
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return verdict.model_dump(mode="json", include=_SHOWN_OF_VERDICT)

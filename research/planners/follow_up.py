@@ -1,0 +1,573 @@
+"""Rules for the next round, best-value searches, prior expectations.
+
+What the rule planner expects before any run: modest guesses written by hand, from general experience with GRPO.
+
+These are priors, not results. They are scored like any prediction once the verdicts are in. Intervals hold 80 % and
+are in units of the success rate, for raising the field across its ladder; lowering mirrors them. Probabilities are
+those of the data supporting the claim at the 5 % level with a handful of seeds, which a small effect seldom does. Of
+another metric as large a part of its range is expected, towards its better end.
+
+Topics that ask which values are best: a screen over the fields' ladders, with the job's defaults as the control.
+
+`What is the best learning rate and group size?`, `tune the clip ratio`, `which temperature works best?`. Explicit
+values take the ladder's place; a single one is held constant. Where no more than one candidate is left beside the
+control (a switch, or two values), there is nothing to search, and the topic is read as a comparison.
+
+What the rule planner asks next, from what the rounds before found: written rules, no insight.
+
+After a finding: the same comparison in another environment; then its best value against its untried neighbours on the
+ladder; then the next field, with the best value held. After none: the same field over a wider part of its ladder; then
+the next field. A search is followed by a search: near the best where something was confirmed, once more over the same
+values on fresh seeds where nothing was; where it was asked what is best, other environments come after that. Fields
+come by what is expected of them. Each question is asked once; one that code refuses is followed by the next.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from research.errors import BadTopic, DesignRefused
+from research.planners.context import Digest, FieldFacts
+from research.planners.history import ClaimFacts, InquiryFacts, RoundFacts
+from research.planners.lexicon import Claim
+from research.planners.topic import FieldReading
+from research.planners.values import Contrast, ValuePlan, checked, plan_values, settled, with_required_constants
+from research.proposals.actions import MOST_CONFIRMED, MOST_HYPOTHESES, MOST_KNOBS
+from research.proposals.arms import Scalar, value_text
+from research.proposals.flags import Shape
+from research.proposals.metric_choice import span
+from studies.records.design import CONFIGURATION, MODEL, REWARD, Metric
+from swarm.job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Expectation for raising one field."""
+
+    low: float
+    high: float
+    raises: float
+    """Probability that a rise of the success rate is supported."""
+    lowers: float
+    """Probability that a fall of the success rate is supported."""
+    because: str
+    """Mechanism, in one sentence."""
+
+
+UNDIRECTED = 0.5
+"""Probability given to a claim that the topic itself leaves open."""
+_A_LITTLE = 0.01
+"""How far an interval reaches into the direction of a claim that its prior thinks little of."""
+_UNKNOWN = Prior(-0.15, 0.15, 0.2, 0.2, "No prior knowledge of this field.")
+_PRIORS = {
+    "steps": Prior(0.0, 0.25, 0.7, 0.02, "More updates on more episodes move the policy further before it levels off."),
+    "episodes_per_step": Prior(0.0, 0.15, 0.45, 0.05, "More episodes in a batch give a less noisy gradient."),
+    "group_size": Prior(
+        -0.05, 0.15, 0.35, 0.1,
+        "A larger group gives each episode a less noisy baseline, and fewer groups are constant; it leaves fewer "
+        "different tasks in a batch.",
+    ),
+    "learning_rate": Prior(-0.1, 0.25, 0.5, 0.15, "Larger updates learn faster until they become unstable."),
+    "temperature": Prior(-0.15, 0.1, 0.15, 0.3, "Hotter sampling explores more, but also acts worse while it learns."),
+    "epochs": Prior(-0.05, 0.2, 0.4, 0.1, "Reusing a batch makes more updates of the same data, at some staleness."),
+    "minibatches": Prior(-0.05, 0.2, 0.35, 0.1, "More optimiser steps per batch move further, with noisier gradients."),
+    "clip_ratio": Prior(-0.05, 0.05, 0.1, 0.1, "Clipping binds only when a batch is used for more than one update."),
+    "kl_coef": Prior(-0.2, 0.02, 0.03, 0.45, "A penalty towards the initial policy holds back what is to be learned."),
+    "entropy_coef": Prior(-0.1, 0.08, 0.1, 0.2, "An entropy bonus keeps exploring, at the cost of exploiting."),
+    "algorithm": Prior(
+        -0.1, 0.1, 0.15, 0.15,
+        "Algorithms differ in the baseline, in how tokens weigh and in what is clipped: small differences while the "
+        "batches are on-policy.",
+    ),
+    "lr_schedule": Prior(
+        -0.12, 0.12, 0.15, 0.15, "A falling step size settles the policy at the end and learns less on the way."
+    ),
+    "clip_ratio_high": Prior(
+        -0.05, 0.06, 0.1, 0.1, "More room upwards lets rare good tokens grow, where a batch is used more than once."
+    ),
+    "kl_estimator": Prior(-0.08, 0.08, 0.1, 0.1, "Estimates of one divergence pull towards the initial policy alike."),
+    "lora_rank": Prior(-0.2, 0.1, 0.15, 0.35, "An adapter trains fewer directions of the weights than all of them."),
+    "max_staleness": Prior(
+        -0.15, 0.05, 0.05, 0.3, "Older tokens point where an older policy should have gone; what is won is time."
+    ),
+    "rollout_correction": Prior(
+        -0.08, 0.08, 0.1, 0.1, "Weighing stale tokens by their present probability removes bias and adds noise."
+    ),
+    "normalize_advantage": Prior(
+        -0.05, 0.15, 0.3, 0.1, "Dividing by the group's deviation enlarges the updates from rarely solved tasks."
+    ),
+}  # fmt: skip
+
+
+_FEARS: Mapping[str, tuple[str, ...]] = {
+    "kl_coef": ("less movement in all, which fewer steps would bring about as well",),
+    "learning_rate": ("collapsed runs, which a mean hides",),
+}
+"""What code does not see by itself; what follows from a field by its meaning is named by
+`research.proposals.arms.feared`."""
+
+
+def fears(field: str) -> tuple[str, ...]:
+    """Return what else could bring an effect of `field` about."""
+    return _FEARS.get(field, ())
+
+
+def predict_best(fields: Sequence[str]) -> tuple[float, float, float]:
+    """Return (low, high, probability) for the best of a screen's candidates against the defaults.
+
+    As if the fields' priors were independent and the screen picked the better direction of each half of the times.
+    """
+    known = [prior_of(field) for field in fields]
+    none = math.prod((1 - prior.raises / 2) * (1 - prior.lowers / 2) for prior in known)
+    return -0.05, max(max(prior.high, -prior.low) for prior in known), round(1 - none, 3)
+
+
+def prior_of(field: str) -> Prior:
+    """Return the expectation for raising `field`; a wide, symmetric one for a field nobody wrote a prior for."""
+    return _PRIORS.get(field, _UNKNOWN)
+
+
+def predict(field: str, *, rises: bool, claim: Claim | None) -> tuple[float, float, float]:
+    """Return (low, high, probability) for a claim about raising (or lowering) `field`; no claim is an open question.
+
+    Whatever its prior, an interval reaches a little into what is claimed, into both directions of an open question.
+    """
+    prior = prior_of(field)
+    low, high = (prior.low, prior.high) if rises else (0.0 - prior.high, 0.0 - prior.low)
+    if claim != "increase":
+        low = min(low, -_A_LITTLE)
+    if claim != "decrease":
+        high = max(high, _A_LITTLE)
+    if claim is None:
+        return low, high, UNDIRECTED
+    return low, high, prior.raises if (claim == "increase") == rises else prior.lowers
+
+
+def in_metric(low: float, high: float, metric: Metric) -> tuple[float, float]:
+    """Return an interval of success rates as one of a metric: shares as they are, others by their range."""
+    scale = span(metric) if metric.unit else 1.0
+    ends = [float(f"{(end if metric.higher_is_better else 0.0 - end) * scale:.6g}") for end in (low, high)]
+    return min(ends), max(ends)
+
+
+_FIELD = r"[\w\s,()/'\u2019-]{0,80}?"
+_BEST = re.compile(
+    r"\b(?:optimal|optimum|optimally|ideal)\b"
+    r"|(?<!fine )(?<!fine-)(?<!fine)\b(?:tune|tunes|tuning|sweep|sweeps|sweeping)\b"
+    r"|\b(?:optimi[sz]e|optimi[sz]ing)\b|\b(?:grid|random|hyper-?parameter) search\b|\bsearch (?:over|for|through)\b"
+    rf"|\b(?:what|which|find|choose|pick|select|determine|identify|get|give me)\b{_FIELD}\bbest\b"
+    r"|\b(?:best|right|top)\s+(?:two|three|[23]\s+)?\s*(?:values?|settings?|choices?|combinations?|configurations?)\b"
+    r"|\b(?:what|which)\s+values?\b"
+    rf"|\b(?:what|which|how (?:large|big|small|high|low|many))\b{_FIELD}\bshould (?:i|we|one|you)\b"
+    rf"|\bhow (?:large|big|small|high|low)\b{_FIELD}\bbest\b"
+    r"|^\W*(?:the\s+)?best\b",
+    re.IGNORECASE,
+)
+_ANYTHING = re.compile(
+    r"\b(?:what|which (?:\w+ )?(?:fields?|settings?|hyper-?parameters?|parameters?|knobs?|options?|changes?))\b"
+    r"[\w\s]{0,20}?"
+    r"\b(?:helps?|matters?|works?|improves?|counts?|raises?|increases?|boosts?)\b",
+    re.IGNORECASE,
+)
+_COUNT = re.compile(r"\b(?:(?:best|top)\s+(two|three|2|3)|(two|three|2|3)\s+best)\b", re.IGNORECASE)
+_COUNTS = {"two": 2, "2": 2, "three": 3, "3": 3}
+_LENGTH = "steps"
+
+
+@dataclass(frozen=True, slots=True)
+class SearchedField:
+    """A field that is searched."""
+
+    field: str
+    control: Scalar
+    """The job's default, or the best value so far."""
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """What is searched, and what all arms share besides defaults."""
+
+    knobs: tuple[SearchedField, ...]
+    confirm: int
+    constants: Mapping[str, Scalar]
+    adjusted: Mapping[str, str]
+    """Constants that were chosen here, and why."""
+
+
+def asks_for_best(question: str) -> bool:
+    """Return whether a question asks which values are best."""
+    return _BEST.search(question) is not None
+
+
+def plan_search(question: str, asked: Sequence[FieldReading], facts: Mapping[str, FieldFacts]) -> Search | None:
+    """Return the search that a question asks for; None where it asks for none, or leaves nothing to search.
+
+    Raise BadTopic for what cannot be searched.
+    """
+    if not (asks_for_best(question) or _is_ladder(asked) or _is_anything(question, asked)):
+        return None
+    if any(entry.field == MODEL for entry in asked):
+        return None  # models are compared one by one
+    known = [settled(checked(entry), facts[entry.field]) for entry in asked]
+    knobs = tuple(_knob(entry, facts[entry.field]) for entry in known if len(entry.values) != 1)
+    candidates = _candidates(knobs)
+    if candidates < 2 or (len(knobs) == 1 and len(known) == 1 and len(known[0].values) == 2):
+        return None
+    _refuse(knobs)
+    contrasts = [Contrast(knob.field, knob.control, _others(knob), None) for knob in knobs]
+    fixed = {entry.field: entry.values[0] for entry in known if len(entry.values) == 1}
+    constants, adjusted = with_required_constants(contrasts, fixed, facts)
+    return Search(knobs, min(_confirmed(question), candidates - 1), constants, adjusted)
+
+
+def _is_ladder(asked: Sequence[FieldReading]) -> bool:
+    """Return whether more values of one field are named than a study compares one by one."""
+    several = [entry for entry in asked if len(entry.values) != 1]
+    return len(several) == 1 and len(several[0].values) > MOST_HYPOTHESES + 1
+
+
+def _is_anything(question: str, asked: Sequence[FieldReading]) -> bool:
+    return asks_for_anything(question) and len(asked) == MOST_KNOBS and not any(entry.values for entry in asked)
+
+
+def fields_that_matter(facts: Sequence[FieldFacts]) -> tuple[FieldReading, ...]:
+    """Return the fields of which most is expected when they are raised: what a topic without one searches."""
+    able = [known.name for known in facts if known.name != _LENGTH and not known.of_words]
+    return tuple(FieldReading(name) for name in sorted(able, key=lambda name: -prior_of(name).raises)[:MOST_KNOBS])
+
+
+def asks_for_anything(question: str) -> bool:
+    """Return whether a question asks what helps, and names nothing that might."""
+    return _ANYTHING.search(question) is not None
+
+
+def without_count(question: str) -> str:
+    """Return a question with the `two` of `the best two values` blanked: it is how many are confirmed."""
+    return _COUNT.sub(lambda found: " ".ljust(len(found.group(0))), question) if asks_for_best(question) else question
+
+
+def search_around(
+    knobs: Sequence[SearchedField], held: Mapping[str, Scalar], facts: Mapping[str, FieldFacts]
+) -> Search:
+    """Return a search of knobs whose control is named; raise BadTopic or DesignRefused for what cannot be searched."""
+    _refuse(knobs)
+    if _candidates(knobs) < 2:
+        raise BadTopic("expected two candidates or more beside the control; found fewer; compare the one there is")
+    contrasts = [Contrast(knob.field, knob.control, _others(knob), None) for knob in knobs]
+    constants, adjusted = with_required_constants(contrasts, held, facts)
+    return Search(tuple(knobs), 1, constants, adjusted)
+
+
+def _knob(asked: FieldReading, facts: FieldFacts) -> SearchedField:
+    unset = (
+        Job.model_fields[asked.field].default is None and not facts.given
+    )  # the default is what it amounts to: no candidate of its own
+    values = asked.values or facts.ladder
+    return SearchedField(
+        asked.field, facts.default, tuple(value for value in values if not (unset and value == facts.default))
+    )
+
+
+def _others(knob: SearchedField) -> tuple[Scalar, ...]:
+    return tuple(value for value in knob.values if value != knob.control)
+
+
+def _candidates(knobs: Sequence[SearchedField]) -> int:
+    """Return how many combinations there are besides the control's."""
+    inside = all(knob.control in knob.values for knob in knobs)
+    return math.prod(len(knob.values) for knob in knobs) - int(inside)
+
+
+def _refuse(knobs: Sequence[SearchedField]) -> None:
+    if len(knobs) > MOST_KNOBS:
+        named = ", ".join(knob.field for knob in knobs)
+        raise BadTopic(f"expected at most {MOST_KNOBS} fields to search; found {named}; name fewer of them")
+    if any(knob.field == _LENGTH for knob in knobs):
+        raise BadTopic(
+            "expected fields to search other than steps, as a search trains shortly itself; found steps; compare two "
+            "lengths, such as 'steps 20 vs 80', or name another field"
+        )
+
+
+def _confirmed(question: str) -> int:
+    found = _COUNT.search(question)
+    return min(_COUNTS[(found[1] or found[2]).lower()], MOST_CONFIRMED) if found else 1
+
+
+def search_note(search: Search) -> str:
+    """Return what is searched, in sentences."""
+    fields = "; ".join(
+        f"{knob.field} among {', '.join(map(value_text, knob.values))} (control {value_text(knob.control)})"
+        for knob in search.knobs
+    )
+    best = "candidate is" if search.confirm == 1 else f"{search.confirm} candidates are"
+    return (
+        f"The best values are searched by a screen that makes no claim: {fields}. The "
+        f"best {best} then compared with it on fresh seeds and hidden tasks."
+    )
+
+
+MOST_NEIGHBOURS = 2
+MOST_REPEATED = 1
+"""Searches of the same values from the same control, after which they are not searched again."""
+
+
+@dataclass(frozen=True, slots=True)
+class FollowUp:
+    """A question for the next round."""
+
+    plan: ValuePlan | Search
+    environment: str
+    why: str
+    """Why it is asked, in a sentence."""
+
+
+def follow_ups(digest: Digest, inquiry: InquiryFacts) -> Iterator[FollowUp]:
+    """Yield the questions that the rules ask next, the first choice first."""
+    asker = _Asker(digest, inquiry)
+    for found in asker.questions():
+        if not asker.was_asked(found):
+            yield found
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """What one claim compared, where."""
+
+    environment: str
+    field: str
+    values: frozenset[Scalar]
+
+
+class _Asker:
+    def __init__(self, digest: Digest, inquiry: InquiryFacts) -> None:
+        self._facts: Mapping[str, FieldFacts] = {facts.name: facts for facts in digest.fields}
+        self._digest = digest
+        self._rounds = inquiry.rounds
+        self._last = inquiry.rounds[-1]
+        self._asked = {_compared(entry, told) for entry in inquiry.rounds for told in entry.claims if _plain(told)}
+
+    def was_asked(self, found: FollowUp) -> bool:
+        """Return whether an earlier round compared all of it; of fields that go together the asker itself looks."""
+        if isinstance(found.plan, Search):
+            return self._was_searched(found.plan)
+        return found.plan.shape == "apart" and all(
+            _Comparison(found.environment, contrast.field, frozenset({contrast.control, value})) in self._asked
+            for contrast in found.plan.contrasts
+            for value in contrast.treatments
+        )
+
+    def questions(self) -> Iterator[FollowUp]:
+        claims = [told for told in self._last.claims if _plain(told)]
+        findings = [told for told in claims if told.found]
+        yield from self._search_on()
+        for told in findings:
+            yield from self._elsewhere(told)
+        for told in self._last.claims:
+            if told.found and told.claim.variable == CONFIGURATION:
+                yield from self._whole_elsewhere(told)
+        for told in findings:
+            yield from self._near(told)
+        for told in claims:
+            if not told.found:
+                yield from self._wider(told)
+        yield from self._other_fields()
+
+    def _search_on(self) -> Iterator[FollowUp]:
+        """Search near the best of a search that found something, and the same values again after one that did not."""
+        searched = self._last.searched
+        if not searched:
+            return
+        control, found = _control(self._last), _best_of(self._last)
+        best = {knob.field: self._said(knob.field, found.get(knob.field, control[knob.field])) for knob in searched}
+        if not found:
+            if any(told.found for told in self._last.claims):
+                return  # what was found is worse: it would be found again
+            knobs = [SearchedField(knob.field, best[knob.field], knob.values) for knob in searched]
+            why = "Nothing better was confirmed; the same values are searched once more, on fresh seeds."
+        else:
+            knobs = [SearchedField(name, value, self._values_near(name, value)) for name, value in best.items()]
+            why = "A better configuration was confirmed; its neighbours are searched."
+        held = {name: value for name, value in self._held(self._last.design.environment).items() if name not in best}
+        with suppress(BadTopic, DesignRefused):
+            knobs = [knob for knob in knobs if len(knob.values) > 1]
+            yield FollowUp(search_around(knobs, held, self._facts), self._last.design.environment, why)
+
+    def _values_near(self, name: str, best: Scalar) -> tuple[Scalar, ...]:
+        """Return a value with its neighbours among all that were ever searched; words have none, so all of them."""
+        known = [value for entry in self._rounds for knob in entry.searched if knob.field == name
+                 for value in knob.values]  # fmt: skip
+        if self._facts[name].of_words or isinstance(best, str):
+            return tuple(dict.fromkeys(known))
+        ladder = sorted({*known, best}, key=float)
+        place = ladder.index(best)
+        return tuple(ladder[max(0, place - 1) : place + 2])
+
+    def _said(self, name: str, value: Scalar | None) -> Scalar:
+        """Return a value as it is compared: an unset field is what it amounts to."""
+        return self._facts[name].default if value is None else value
+
+    def _was_searched(self, plan: Search) -> bool:
+        """Return whether the same values were searched from the same control twice, or once near a best."""
+        wanted = {knob.field: (knob.control, frozenset(knob.values)) for knob in plan.knobs}
+        return sum(_searched(entry) == wanted for entry in self._rounds) > MOST_REPEATED
+
+    def _elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
+        """Ask whether a finding holds in another environment, once."""
+        pair = told.claim.variable, frozenset({told.claim.control, told.claim.treatment})
+        if sum((entry.field, entry.values) == pair for entry in self._asked) > 1:
+            return
+        here = self._last.design.environment
+        name = told.claim.variable
+        sides = (self._said(name, told.claim.control), self._said(name, told.claim.treatment))
+        contrast = Contrast(name, sides[0], (sides[1],), None)
+        for facts in self._digest.environments:
+            if facts.name != here and self._digest.wanted.refuses(facts.name) is None:
+                why = f"What was found of {told.claim.variable} in {here} is tried in {facts.name}."
+                yield from self._follow_up([contrast], facts.name, why, held_in=here)
+
+    def _whole_elsewhere(self, told: ClaimFacts) -> Iterator[FollowUp]:
+        """Ask whether a finding about several fields holds in another environment, once: with all its arms."""
+        asked = {
+            entry.design.environment
+            for entry in self._rounds
+            for other in entry.claims
+            if (other.claim.control, other.claim.treatment) == (told.claim.control, told.claim.treatment)
+        }
+        if len(asked) > 1:
+            return
+        sides = {name: [self._said(name, value) for value in told.claim.varied[name]] for name in told.claim.varied}
+        alike = {name: values[0] for name, values in sides.items() if values[0] == values[1]}
+        varied = {name: values for name, values in sides.items() if name not in alike}
+        usual: Shape = "together" if len(varied) > 1 else "apart"
+        shape: Shape = "interaction" if told.claim.moderator else usual
+        order = sorted(varied, key=lambda name: name == told.claim.moderator)
+        contrasts = tuple(Contrast(name, varied[name][0], (varied[name][1],), None) for name in order)
+        here = self._last.design.environment
+        held = {name: value for name, value in (self._held(here) | alike).items() if name not in varied}
+        for facts in self._digest.environments:
+            if facts.name in asked or self._digest.wanted.refuses(facts.name) is not None:
+                continue
+            with suppress(BadTopic, DesignRefused):
+                constants, adjusted = with_required_constants(contrasts, held, self._facts, shape)
+                why = f"What was found of {' and '.join(order)} is tried in {facts.name}."
+                yield FollowUp(ValuePlan(contrasts, constants, adjusted, shape), facts.name, why)
+
+    def _near(self, told: ClaimFacts) -> Iterator[FollowUp]:
+        """Ask whether a neighbour of the better value on the ladder is better still."""
+        name, best = told.claim.variable, _better(told, self._last)
+        ladder = self._facts[name].ladder
+        if best not in ladder or self._facts[name].of_words:
+            return
+        place = ladder.index(best)
+        near = [ladder[index] for index in (place + 1, place - 1) if 0 <= index < len(ladder)]
+        tried = {value for entry in self._asked if entry.field == name for value in entry.values}
+        if untried := tuple(value for value in near if value not in tried)[:MOST_NEIGHBOURS]:
+            why = f"{name} = {value_text(best)} was the better value; its neighbours are compared with it."
+            yield from self._follow_up([Contrast(name, best, untried, None)], self._last.design.environment, why)
+
+    def _wider(self, told: ClaimFacts) -> Iterator[FollowUp]:
+        """Ask for the same field over the whole of its ladder, where a part of it showed nothing."""
+        name = told.claim.variable
+        facts = self._facts[name]
+        if facts.of_words or facts.apart or len(facts.ladder) < 2:
+            return
+        low, high = facts.ladder[0], facts.ladder[-1]
+        pair = f"{value_text(told.claim.control)} and {value_text(told.claim.treatment)}"
+        why = f"{name} was not told apart between {pair}; the ends of its ladder are compared."
+        yield from self._follow_up([Contrast(name, low, (high,), None)], self._last.design.environment, why)
+
+    def _other_fields(self) -> Iterator[FollowUp]:
+        """Ask of the fields that no round was about, with the better value of each finding held."""
+        varied = {name for entry in self._rounds for told in entry.claims for name in told.claim.varied}
+        environment = self._rounds[0].design.environment
+        for reading in fields_that_matter(self._digest.fields):
+            if reading.field in varied or self._is_the_user_s(reading.field):
+                continue
+            with suppress(BadTopic, DesignRefused):
+                [contrast] = plan_values([FieldReading(reading.field)], self._facts).contrasts
+                why = f"{reading.field} is the field of which most is expected among those not compared yet."
+                yield from self._follow_up([contrast], environment, why)
+
+    def _is_the_user_s(self, name: str) -> bool:
+        """Return whether the user set a field, which then is what it is in all arms."""
+        return self._facts[name].given or name in self._digest.wanted.held
+
+    def _follow_up(
+        self, contrasts: Sequence[Contrast], environment: str, why: str, held_in: str | None = None
+    ) -> Iterator[FollowUp]:
+        """Yield a question with what findings in its environment say to hold, or those in `held_in`."""
+        varied = {contrast.field for contrast in contrasts}
+        held = {name: value for name, value in self._held(held_in or environment).items() if name not in varied}
+        with suppress(BadTopic, DesignRefused):  # values that make no job together
+            constants, adjusted = with_required_constants(contrasts, held, self._facts)
+            yield FollowUp(ValuePlan(tuple(contrasts), constants, adjusted), environment, why)
+
+    def _held(self, environment: str) -> dict[str, Scalar]:
+        """Return what all arms share: what the first round held, and the better value of each finding in a place.
+
+        What is better in one environment may be worse in another.
+        """
+        first = self._rounds[0]
+        varied = {name for told in first.claims for name in told.claim.varied}
+        base = first.design.base_job
+        held = {
+            name: base[name]
+            for name, facts in self._facts.items()
+            if name not in varied | {MODEL} and name in base and base[name] not in (None, facts.default)
+        }
+        for entry in (entry for entry in self._rounds if entry.design.environment == environment):
+            if entry.searched:
+                held |= {name: self._said(name, value) for name, value in _best_of(entry).items()}
+                continue
+            found = [told for told in entry.claims if _plain(told) and told.found and told.claim.kind == "difference"]
+            held |= {told.claim.variable: self._said(told.claim.variable, _better(told, entry)) for told in found}
+        return held
+
+
+def _better(told: ClaimFacts, entry: RoundFacts) -> Scalar:
+    """Return the better value of a finding, by the metric of its own round."""
+    assert told.verdict is not None
+    assert told.verdict.estimate is not None
+    higher = told.verdict.estimate > 0
+    best = higher == entry.design.metric.higher_is_better
+    value: Scalar = told.claim.treatment if best else told.claim.control
+    return value
+
+
+def _searched(entry: RoundFacts) -> dict[str, tuple[Scalar, frozenset[Scalar]]] | None:
+    """Return what a round searched, by field: the control's value, and the values tried; None where it did not."""
+    control = _control(entry)
+    return {knob.field: (control[knob.field], frozenset(knob.values)) for knob in entry.searched} or None
+
+
+def _control(entry: RoundFacts) -> dict[str, Any]:
+    """Return every job field of a round's control arm."""
+    return {**entry.design.base_job, **entry.design.arm(entry.design.control_arm).job_overrides}
+
+
+def _best_of(entry: RoundFacts) -> dict[str, Scalar | None]:
+    """Return the values of the searched configuration of which most was confirmed; nothing where none is better."""
+    better = []
+    for told in entry.claims:
+        estimate = None if told.verdict is None else told.verdict.estimate
+        if told.found and estimate and (estimate > 0) == entry.design.metric.higher_is_better:
+            better.append((abs(estimate), {name: sides[1] for name, sides in told.claim.varied.items()}))
+    return max(better, key=lambda found: found[0])[1] if better else {}
+
+
+def _plain(told: ClaimFacts) -> bool:
+    """Return whether a claim is about one field whose values are numbers or words."""
+    return told.claim.variable not in (CONFIGURATION, MODEL, REWARD) and told.claim.matched == "steps"
+
+
+def _compared(entry: RoundFacts, told: ClaimFacts) -> _Comparison:
+    return _Comparison(
+        entry.design.environment, told.claim.variable, frozenset({told.claim.control, told.claim.treatment})
+    )

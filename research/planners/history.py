@@ -1,0 +1,403 @@
+"""Earlier rounds, notebook, surprises; quoted text.
+
+Text of somebody else's in a digest: quoted by an id, without control characters, and no longer than a few lines.
+
+What is quoted may steer what a planner proposes. It is no instruction to code: nothing parses it.
+
+The planner's notebook: what it noted and revised in earlier turns, and what it asked the user.
+
+It is the planner's own voice, and no fact: it is shown back, bounded, and nothing is computed from it.
+
+What surprised in the rounds so far: where a locked expectation and the data part, as code sees it.
+
+A prediction whose interval missed, a direction that was refuted, trainings that collapsed or broke down, what the
+confound linter found in the runs, and measures that nobody asked for which say something else than a verdict. Each is a
+reason to look, and no claim.
+
+What an inquiry has found so far, as a planner is shown it before it asks the next question.
+
+Facts of code's making alone: locked designs, verdicts, levels, what surprised. Bounded: every claim stands with its
+effect and interval, the newest rounds with reasons too, as far as there is room; what was left out is said.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from research.proposals.actions import Aside, Note, Revise
+from research.proposals.arms import arm_text
+from studies import RunState, StudyState
+from studies.log.study import PlannedExploration, PlannerNote
+from studies.records.alpha import ErrorLedger, Ledgers
+from studies.records.base import JsonValue, canonical
+from studies.records.design import MODEL, Design, Hypothesis
+from studies.records.procedure import Knob
+from studies.records.verdict import Verdict
+
+LONGEST = 500
+"""Characters of one text that are shown."""
+MOST = 8
+"""Texts that are shown: the latest."""
+_ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_].*?(?:\x1b\\|\x07|$)|[@-_])|\x9b[0-?]*[ -/]*[@-~]", re.DOTALL)
+"""Terminal sequences: CSI (also as one character), strings up to their terminator, and two-character ones."""
+_SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSW|CREDENTIAL|COOKIE", re.IGNORECASE)
+_SHORTEST_SECRET = 8
+"""Shorter ones are placeholders, which would be found in any text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quoted:
+    """One quoted text."""
+
+    id: str
+    """What it is called, such as `note-12`: the number is its event's."""
+    text: str
+
+
+def plain(text: str) -> str:
+    """Return a text on one line, without terminal sequences and characters that do not print, cut to `LONGEST`."""
+    bare = _ESCAPE.sub("", text)
+    kept = "".join(" " if char.isspace() else char for char in bare if char.isspace() or _prints(char))
+    flat = " ".join(kept.split())
+    return flat if len(flat) <= LONGEST else flat[: LONGEST - 1] + "…"
+
+
+def without_secrets(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """Return a text without the values of those variables of this process that are secrets by their names."""
+    for name, value in (os.environ if environment is None else environment).items():
+        if len(value) >= _SHORTEST_SECRET and _SECRET.search(name):
+            text = text.replace(value, "***")
+    return text
+
+
+def quoted(texts: Iterable[tuple[str, str]]) -> Sequence[Quoted]:
+    """Return the latest `MOST` of (id, text), the oldest first; a text of which nothing is left is left out."""
+    shown = [Quoted(name, plain(text)) for name, text in texts]
+    return tuple(entry for entry in shown if entry.text)[-MOST:]
+
+
+def _prints(char: str) -> bool:
+    """Return whether a character is neither a control, a direction override, a surrogate nor unassigned."""
+    return not unicodedata.category(char).startswith("C")
+
+
+MOST_IDEAS: Final = 20
+"""Ideas that are shown: the latest; of questions as many."""
+
+
+@dataclass(frozen=True, slots=True)
+class Notebook:
+    """What a planner wrote down in one study."""
+
+    notes: tuple[PlannerNote, ...] = ()
+
+    @classmethod
+    def of(cls, state: StudyState) -> Notebook:
+        """Return the notebook of a study."""
+        return cls(state.notebook)
+
+    @property
+    def ideas(self) -> Mapping[str, PlannerNote]:
+        """The notes that are ideas, by their ids."""
+        return {note.id: note for note in self.notes if note.kind == "note"}
+
+    @property
+    def revisions(self) -> Mapping[str, PlannerNote]:
+        """The last revision of each idea that was revised, by the idea's id."""
+        return {note.about: note for note in self.notes if note.kind == "revise"}
+
+    def refuses(self, aside: Aside) -> str | None:
+        """Return why something cannot be written down, in one line for a planner; None for what can."""
+        if isinstance(aside, Revise):
+            return self._refuses_revision(aside)
+        kind = "note" if isinstance(aside, Note) else "ask"
+        if any((note.kind, note.text) == (kind, aside.text) for note in self.notes):
+            return (
+                f"expected something new; found what {'your notebook holds' if kind == 'note' else 'was asked'} already"
+            )
+        return None
+
+    def _refuses_revision(self, aside: Revise) -> str | None:
+        known = self.ideas
+        if aside.about not in known:
+            return f"expected an idea of your notebook ({', '.join(known) or 'it holds none'}); found {aside.about!r}"
+        last = self.revisions.get(aside.about)
+        if last is not None and not last.text:
+            return f"{aside.about} was withdrawn before; note a new idea instead"
+        if aside.text and aside.text == (last or known[aside.about]).text:
+            return f"expected {aside.about} to be narrowed; found the same words"
+        return None
+
+    def facts(self) -> dict[str, Any]:
+        """Return it as JSON values; nothing where it is empty."""
+        ideas = [self._idea(note) for note in self.ideas.values()]
+        asked = [{"id": note.id, "text": plain(note.text)} for note in self.notes if note.kind == "ask"]
+        told: dict[str, Any] = {}
+        if ideas:
+            told["your_notebook"] = ideas[-MOST_IDEAS:]
+        if asked:
+            told["you_asked_the_user"] = asked[-MOST_IDEAS:]
+        left = max(0, len(ideas) - MOST_IDEAS) + max(0, len(asked) - MOST_IDEAS)
+        return told | ({"left_out_of_your_notebook": f"{left} older entries"} if left else {})
+
+    def _idea(self, note: PlannerNote) -> dict[str, Any]:
+        told = {"id": note.id, "round": note.round, "text": plain(note.text)}
+        if (last := self.revisions.get(note.id)) is None:
+            return told
+        now = {"withdrawn_because": plain(last.reason)}
+        return told | ({"now": plain(last.text), "because": plain(last.reason)} if last.text else now)
+
+
+MOST_SURPRISES: Final = 16
+"""Surprises that are shown: the latest."""
+_LONGEST: Final = 240
+
+
+@dataclass(frozen=True, slots=True)
+class Surprise:
+    """One of them."""
+
+    round: int
+    claim: str
+    """Id of the hypothesis; empty where the sentence names it."""
+    what: str
+    """In a sentence."""
+
+
+def surprises(round: int, claim: Hypothesis, verdict: Verdict) -> Iterator[Surprise]:
+    """Yield what surprised about one claim of a round."""
+    for what in (*_of_the_claim(claim, verdict), *_of_the_runs(verdict)):
+        yield Surprise(round, claim.id, shortened(what))
+
+
+def shortened(what: str) -> str:
+    """Return a sentence at a length that a digest has room for."""
+    return what if len(what) <= _LONGEST else f"{what[: _LONGEST - 1]}…"
+
+
+def _of_the_claim(claim: Hypothesis, verdict: Verdict) -> Iterator[str]:
+    if verdict.verdict == "refuted" and not claim.open:
+        yield f"{claim.direction} was claimed, and the opposite was found ({verdict.estimate:+.4g})"
+    predicted = claim.prediction
+    if verdict.within_prediction is False and verdict.estimate is not None:
+        yield f"predicted {predicted.low:+.4g} to {predicted.high:+.4g}, found {verdict.estimate:+.4g}"
+
+
+def _of_the_runs(verdict: Verdict) -> Iterator[str]:
+    for rate in verdict.collapses:
+        if rate.count:
+            yield f"{rate.count} of {rate.of} trainings of {rate.arm} collapsed"
+    for what, count in verdict.counted_as_worst.items():
+        yield f"{what}: {count} counted with the worst value"
+    yield from (f"the linter says: {line}" for line in verdict.violations)
+
+
+_SHOWN_IN_FULL: Final = 4
+"""Rounds whose verdicts are told with their reasons."""
+MOST_CHARACTERS: Final = 14_000
+"""Of the facts, as JSON."""
+_EXPLORATIONS_SHOWN: Final = 4
+_LONGEST_WHY: Final = 300
+_DIGITS: Final = 5
+
+
+Beside = Callable[[StudyState], Iterable[str]]
+"""Returns what other measures of a round's runs say otherwise than its verdicts."""
+
+
+def _nothing_beside(state: StudyState) -> tuple[str, ...]:
+    """Return that nobody looked."""
+    return ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFacts:
+    """One claim of a round, and what came of it; `verdict` is None where it was never judged."""
+
+    claim: Hypothesis
+    verdict: Verdict | None
+
+    @property
+    def found(self) -> bool:
+        """Whether a difference was shown, on the predicted side or the other one."""
+        return self.verdict is not None and self.verdict.verdict in ("supported", "refuted")
+
+
+@dataclass(frozen=True, slots=True)
+class RoundFacts:
+    """One round that is over."""
+
+    number: int
+    design: Design
+    claims: tuple[ClaimFacts, ...]
+    why: str
+    """Why it was asked; empty for the first."""
+    searched: tuple[Knob, ...] = ()
+    """What its screen searched, where one found its arms."""
+    beside: tuple[str, ...] = ()
+    """What other measures of its runs say otherwise than its verdicts, a sentence each."""
+
+    @classmethod
+    def of(cls, state: StudyState, beside: Beside = _nothing_beside) -> RoundFacts:
+        """Return the facts of a round that has a design."""
+        assert state.design is not None
+        claims = tuple(ClaimFacts(h, state.verdict_on(h.id)) for h in state.design.hypotheses)
+        screen = None if state.locked_design is None else state.locked_design.screen
+        return cls(
+            state.round, state.design, claims, state.why_asked, screen.knobs if screen else (), tuple(beside(state))
+        )
+
+    def facts(self, *, whole: bool) -> dict[str, Any]:
+        """Return them as JSON values; not `whole`: without reasons, and why it was asked."""
+        told: dict[str, Any] = {"round": self.number, "environment": self.design.environment}
+        if self.why and whole:
+            why = plain(self.why)
+            told["asked_because"] = why if len(why) <= _LONGEST_WHY else f"{why[: _LONGEST_WHY - 1]}…"
+        return told | {"claims": [_claim(entry, whole=whole) for entry in self.claims]}
+
+    def surprises(self) -> Iterator[Surprise]:
+        """Yield what surprised in it."""
+        for entry in self.claims:
+            if entry.verdict is not None:
+                yield from surprises(self.number, entry.claim, entry.verdict)
+        for told in self.beside:
+            yield Surprise(self.number, "", plain(told))
+
+
+@dataclass(frozen=True, slots=True)
+class InquiryFacts:
+    """The rounds before the one that is to be planned, and what its tests may spend."""
+
+    rounds: tuple[RoundFacts, ...]
+    ledgers: Ledgers
+    """As they stand before the round that is to be planned."""
+    refused: tuple[str, ...] = ()
+    """Why earlier questions for this round could not be had."""
+    explorations: tuple[Mapping[str, Any], ...] = ()
+    """What was tried without a claim, the newest last, as JSON values."""
+    explored: int = 0
+    """Explorations since the last round."""
+
+    @classmethod
+    def of(cls, state: StudyState, beside: Beside = _nothing_beside) -> InquiryFacts:
+        """Return the facts of an inquiry whose present round is over.
+
+        `beside` says what other measures of a round's runs are surprising.
+        """
+        tried = [_exploration(entry, planned) for entry in state.rounds for planned in entry.explorations]
+        return cls(
+            tuple(RoundFacts.of(entry, beside) for entry in state.rounds), state.ledgers.after(state.outcome),
+            explorations=tuple(tried[-_EXPLORATIONS_SHOWN:]), explored=len(state.explorations),
+        )  # fmt: skip
+
+    @property
+    def round(self) -> int:
+        """The number of the round that is to be planned."""
+        return self.ledgers.round
+
+    @property
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """The verdicts of all rounds so far."""
+        claims = (entry for told in self.rounds for entry in told.claims)
+        return tuple(entry.verdict for entry in claims if entry.verdict is not None)
+
+    def facts(self) -> dict[str, Any]:
+        """Return them as JSON values, with as much as there is room for."""
+        for whole in range(_SHOWN_IN_FULL, 0, -1):
+            told = self._facts(whole)
+            if len(canonical(told)) <= MOST_CHARACTERS:
+                return told
+        return self._facts(0)
+
+    def _facts(self, whole: int) -> dict[str, Any]:
+        """Return them with so many rounds in full."""
+        first = max(0, len(self.rounds) - whole)
+        found = [entry for told in self.rounds for entry in told.surprises()]
+        told: dict[str, Any] = {
+            "round_to_plan": self.round,
+            "most_rounds": self.ledgers.differences.rounds,
+            "level_of_differences": round(self.ledgers.differences.level, _DIGITS),
+            "level_of_equivalences": round(self.ledgers.equivalences.level, _DIGITS),
+            "ledger_of_differences": _ledger(self.ledgers.differences),
+            "ledger_of_equivalences": _ledger(self.ledgers.equivalences),
+            "rounds_so_far": [entry.facts(whole=index >= first) for index, entry in enumerate(self.rounds)],
+        }
+        if found:
+            told["surprises"] = [
+                {"round": entry.round, "claim": entry.claim, "what": entry.what} for entry in found[-MOST_SURPRISES:]
+            ]
+        if self.explorations:
+            told["explorations"] = list(self.explorations)
+        if left := _left_out(first, len(found) - MOST_SURPRISES):
+            told["left_out"] = left
+        return told | ({"could_not_be_had": list(self.refused)} if self.refused else {})
+
+
+def _exploration(state: StudyState, planned: PlannedExploration) -> dict[str, Any]:
+    """Return what an exploration tried and what its single runs came to; a hint, and no claim."""
+    plan, runs = (
+        planned.plan,
+        {run.spec.arm: run for run in state.runs_in("explore") if run.spec.seed == planned.plan.seed},
+    )
+    return {
+        "after_round": state.round, "environment": plan.environment, "steps": plan.base_job.get("steps"),
+        "why": plain(plan.why), "single_runs_on_search_tasks_which_claim_nothing": [
+            {"tried": arm.name, "success": _score(runs.get(arm.name))} for arm in plan.arms
+        ],
+    }  # fmt: skip
+
+
+def _score(run: RunState | None) -> float | str:
+    if run is None or run.invalid is not None:
+        return "not made" if run is None or run.invalid is None else run.invalid[0]
+    found = run.measurements.get(run.spec.metric.key)
+    return "not made" if found is None else round(found.value, _DIGITS)
+
+
+def _left_out(rounds: int, found: int) -> str:
+    """Return what is not shown, in words; empty for nothing."""
+    parts = [f"reasons and settings of the first {rounds} rounds"] if rounds > 0 else []
+    return "; ".join([*parts, *([f"the first {found} surprises"] if found > 0 else [])])
+
+
+def _ledger(ledger: ErrorLedger) -> list[dict[str, Any]]:
+    """Return a ledger's rounds, the next one last: what each may spend, and whether its level was handed on."""
+    return [
+        {"round": entry.round, "level": round(entry.level, _DIGITS), "of_it_received": round(entry.received, _DIGITS)}
+        | ({} if entry.handed_on is None else {"handed_on": entry.handed_on})
+        for entry in ledger.entries()
+    ]
+
+
+def _claim(entry: ClaimFacts, *, whole: bool) -> Mapping[str, Any]:
+    claim, verdict = entry.claim, entry.verdict
+    told: dict[str, Any] = {
+        "id": claim.id, "variable": claim.variable, "control": _value(claim, claim.control),
+        "treatment": _value(claim, claim.treatment), "claimed": claim.direction,
+        "verdict": "not judged" if verdict is None else verdict.verdict,
+    }  # fmt: skip
+    if claim.kind != "difference":
+        told |= {"kind": claim.kind, "moderator": claim.moderator, "ladder": list(claim.ladder)}
+    if verdict is None:
+        return told
+    told |= {name: _number(getattr(verdict, name)) for name in ("estimate", "low", "high")}
+    if not whole:
+        return told
+    counts = {"n_control": verdict.n_control, "n_treatment": verdict.n_treatment}
+    if claim.sought == "equivalence":
+        told["sought"] = claim.sought
+    return told | counts | {"reason": verdict.reason}
+
+
+def _value(claim: Hypothesis, value: JsonValue) -> JsonValue:
+    """Return a compared value as a proposal names it."""
+    return arm_text(value) if claim.variable == MODEL else value
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else round(value, _DIGITS)

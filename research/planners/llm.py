@@ -1,0 +1,887 @@
+"""LLMPlanner: one conversation per action over the openai SDK.
+
+One request to an OpenAI-compatible endpoint: its reply as text, or what went wrong in a form one can act on.
+
+No retry happens here. Errors name the endpoint by host and port only, and neither they nor replies hold the key. The
+timeout bounds a request as a whole: a client's own is between bytes, and a server may trickle them for ever.
+
+What an endpoint's reply holds: the parts of a chat completion that are read, and the JSON object in a message.
+
+Thinking, code fences and chatter around the object are tolerated; what is no object, one that is cut short, and several
+of which one may be a draft, is `Unusable`, with the reason that goes back to the model.
+
+A model's looks within one turn: asked for by tool calls or in plain JSON, counted, capped, and kept for the record.
+
+An endpoint that takes tools is given each look as one; any other is told to write `{"look": NAME, "arguments": {...}}`.
+Both are understood at any time. Once the calls or the characters of a turn are used up, a look is refused.
+
+An endpoint that is waited for: what passes is asked again with growing pauses, as long as patience lasts.
+
+An endpoint that was never reached is not waited for: nobody knows that it is there.
+
+The messages of one turn and how they are sent: with tools and a response format where the endpoint takes them.
+
+An endpoint that refuses a request (400, 422) is asked with less: without tools first, then without a response format,
+then with neither. What it took is kept for the rest of the turn.
+
+The conversation about one action: asked, validated, and returned with the error as often as may be.
+
+Answers are constrained by the endpoint where it can, by the prompt where it cannot, and validated here in both cases,
+so nothing depends on the endpoint's manners. Looks and what is written down on the way take no try; both are counted. A
+model that says the same again is asked no more.
+
+The planner behind any OpenAI-compatible endpoint: asks, validates, and returns a bad answer with the error.
+
+An action gets three tries (`research.planners.llm`). What passes (429, a fault of the server, no answer,
+nobody there any more) is waited for with growing pauses (`research.planners.llm`), within a share of the time
+that a study has left; an endpoint that was never reached is not. Once there are verdicts nothing waits for a model: a
+single try, and code concludes without it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from urllib.parse import urlsplit
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from research.errors import BadTopic, NoDesignAccepted, PlannerFailed
+from research.planners import unsupported
+from research.planners.context import NO_LOOKS, NO_REWARD_NOW, PLAYS, Digest, LookRefused, Looks, TakenLook
+from research.planners.history import plain, without_secrets
+from research.planners.prompts import (
+    LOOK,
+    MOST_ASIDES,
+    MOST_LOOKS,
+    correction,
+    left_out,
+    messages,
+    response_format,
+    schema,
+    stated,
+    written_down,
+)
+from research.planners.protocol import Check, PlannerTurn
+from research.planners.topic import readable
+from research.planners.unsupported import split_requests
+from research.proposals.actions import Action, Aside, AskUser, Note, Propose, ProposeDesign, Revise
+from research.proposals.reward_code import NOT_OFFERED
+from research.text import describe
+from studies.records.base import canonical
+from studies.records.design import REWARD
+from studies.records.verdict import who
+
+if TYPE_CHECKING:
+    import openai
+
+Kind = Literal["timeout", "unreachable", "dropped", "status", "unrecorded", "other"]
+_SHORTEST_KEY = 8
+"""Shorter ones are placeholders (`none`, `x`), which would be found in any text."""
+_PASSING = frozenset({408, 409, 425, 429})
+_SHOWN = 240
+
+
+class EndpointError(Exception):
+    """A request without a reply."""
+
+    def __init__(self, kind: Kind, text: str = "", status: int | None = None, retry_after: float | None = None) -> None:
+        super().__init__(text)
+        self.kind = kind
+        self.text = text
+        self.status = status
+        self.retry_after = retry_after
+        """Seconds the endpoint asks to wait, where it does."""
+
+    @property
+    def passing(self) -> bool:
+        """Whether the same request may succeed later."""
+        by_status = self.status is not None and (self.status in _PASSING or self.status >= 500)
+        return self.kind in ("timeout", "unreachable", "dropped") or by_status
+
+
+class Endpoint(Protocol):
+    """Where requests go."""
+
+    @property
+    def where(self) -> str:
+        """What an error calls it."""
+        ...
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        """Return the body of the reply to a chat completion request; raise EndpointError."""
+        ...
+
+    def redacted(self, text: str) -> str:
+        """Return a text in short and without the key."""
+        ...
+
+
+class OpenAiEndpoint:
+    """An endpoint behind the openai client."""
+
+    def __init__(self, api_key: str, base_url: str) -> None:
+        self._api_key = api_key
+        self._base_url = base_url
+
+    @property
+    def where(self) -> str:
+        """Return host and port."""
+        return host_of(self._base_url)
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        """Return the body of the reply, without the key; raise EndpointError."""
+        reply: Future[str] = Future()
+        # A thread that nothing waits for: one that hears a trickle ends with it, or with the process.
+        threading.Thread(target=self._hear, args=(request, timeout_s, reply), daemon=True).start()
+        try:
+            return self.bare(reply.result(timeout_s))
+        except TimeoutError as error:
+            raise EndpointError("timeout") from error
+
+    def _hear(self, request: Mapping[str, Any], timeout_s: float, reply: Future[str]) -> None:
+        try:
+            reply.set_result(self._asked(request, timeout_s))
+        except BaseException as error:  # noqa: BLE001 - it is the asker's, whatever it is
+            reply.set_exception(error)
+
+    def _asked(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        import openai
+
+        try:
+            with openai.OpenAI(
+                api_key=self._api_key, base_url=self._base_url, timeout=timeout_s, max_retries=0
+            ) as client:
+                return client.chat.completions.with_raw_response.create(**request).text
+        except openai.OpenAIError as error:
+            raise self._told(error) from error
+
+    def redacted(self, text: str) -> str:
+        """Return a text in short and without the key; refused tries are written into the event log."""
+        return short(self.bare(text))
+
+    def bare(self, text: str) -> str:
+        """Return a whole text without the key."""
+        return text.replace(self._api_key, "***") if len(self._api_key) >= _SHORTEST_KEY else text
+
+    def _told(self, error: openai.OpenAIError) -> EndpointError:
+        import openai
+
+        if isinstance(error, openai.APITimeoutError):
+            return EndpointError("timeout")
+        if isinstance(error, openai.APIConnectionError):
+            # By its name: which HTTP library the client stands on differs between its versions.
+            return EndpointError("unreachable" if type(error.__cause__).__name__ == "ConnectError" else "dropped")
+        if isinstance(error, openai.APIStatusError):
+            waits = _seconds(error.response.headers.get("retry-after"))
+            return EndpointError("status", self.redacted(error.message), error.status_code, waits)
+        return EndpointError("other", self.redacted(str(error)))
+
+
+def failure(error: EndpointError, where: str, model: str, timeout_s: float) -> str:
+    """Return an endpoint's failure as one line for a person."""
+    if error.kind == "unrecorded":
+        return f"expected the request in {where}; found {error.text}; record it with --record, or ask without --replay"
+    expected = f"expected an OpenAI-compatible endpoint at {where}"
+    if error.kind == "timeout":
+        return f"{expected}; found no answer within {timeout_s:g} s; try again or another --planner-model"
+    if error.kind == "unreachable":
+        return (
+            f"{expected}; found nothing that answers there; start it, correct OPENAI_BASE_URL, or use --planner rules"
+        )
+    if error.kind == "dropped":
+        return f"{expected}; found a connection that broke off; try again, and check OPENAI_BASE_URL and the network"
+    if error.status in (401, 403):
+        return f"{expected}; it refuses the key ({error.status}); check OPENAI_API_KEY"
+    if error.status == 404:
+        return f"{expected} with model {model!r}; found 404; check --planner-model and OPENAI_BASE_URL"
+    if error.status == 429:
+        return f"{expected}; it refuses for now (429, rate or credit); try again later"
+    if error.status is not None:
+        return f"{expected}; found status {error.status}: {error.text}; check --planner-model and the endpoint"
+    return f"{expected}; found {error.text}; check --planner-model and the endpoint"
+
+
+def short(text: str) -> str:
+    """Return a text on one line, cut."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _SHOWN else flat[: _SHOWN - 1] + "…"
+
+
+def host_of(base_url: str) -> str:
+    """Return scheme, host and port of an address: no user, password, path or query."""
+    parts = urlsplit(base_url)
+    port = f":{parts.port}" if parts.port else ""
+    return f"{parts.scheme}://{parts.hostname}{port}"
+
+
+def _seconds(text: str | None) -> float | None:
+    """Return the seconds of a Retry-After header; None where it names a date, or nothing."""
+    try:
+        return max(0.0, float(text)) if text else None
+    except ValueError:
+        return None
+
+
+LONGEST_ANSWER = 50_000
+_MOST_BRACES = 100
+"""Places at which an object is looked for; chatter before it seldom holds more braces."""
+_NAMES = r"(?:\w+:)?(?:think|thinking|thought|reasoning|start_thinking)"
+_OPENS = re.compile(rf"(?:<|\[|◁|<\|){_NAMES}(?:\|>|>|\]|▷)", re.IGNORECASE)
+_CLOSES = re.compile(
+    rf"(?:(?:<|\[|◁|<\|)/{_NAMES}|<\|end_thinking)(?:\|>|>|\]|▷)|<\|channel\|>final<\|message\|>", re.IGNORECASE
+)
+"""Marks around a model's thinking, of which its template may have written the first: of many families' templates."""
+
+
+class Message(BaseModel):
+    """What the model said."""
+
+    content: str | None = None
+    refusal: str | None = None
+    tool_calls: list[Any] | None = None
+
+    @field_validator("content", mode="before")
+    @classmethod
+    def _joined(cls, value: Any) -> Any:
+        """Join the parts that some endpoints answer with; those of thinking are left out."""
+        if not isinstance(value, list):
+            return value
+        parts = [part for part in value if isinstance(part, dict) and part.get("type") in ("text", "output_text")]
+        return "".join(str(part.get("text") or "") for part in parts)
+
+
+class Choice(BaseModel):
+    """One answer, and why it ended."""
+
+    message: Message
+    finish_reason: str | None = None
+
+
+class Usage(BaseModel):
+    """Tokens, as the endpoint counts them."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _uncounted(cls, value: Any) -> Any:
+        return 0 if value is None else value
+
+
+class ChatCompletion(BaseModel):
+    """The part of a chat completion that is read."""
+
+    choices: list[Choice] = Field(min_length=1)
+    usage: Usage | None = None
+
+    @classmethod
+    def of(cls, body: str) -> ChatCompletion:
+        """Return what a reply's body holds; raise Unusable for one that is no chat completion."""
+        try:
+            return cls.model_validate_json(body)
+        except ValidationError as error:
+            raise Unusable(f"the endpoint's reply is no chat completion: {describe(error)}") from error
+
+
+class Unusable(Exception):
+    """An answer that is no acceptable action; the text says why to the model, `told` to a person."""
+
+    def __init__(self, why: str, told: str | None = None) -> None:
+        super().__init__(why)
+        self.told = told or why
+
+
+def json_object(answer: str) -> dict[str, Any]:
+    """Return the one JSON object in what follows an answer's thinking; empty ones in chatter are none.
+
+    Raises Unusable where there is none, where it is cut short, and where there are several: which is the draft?
+    """
+    text = _after_thinking(answer)[:LONGEST_ANSWER]
+    found = _objects(text)
+    meant = [value for value in found if value] or found[:1]
+    if not meant:
+        raise Unusable(f"expected one JSON object; found {short(answer)!r}")
+    if any(value != meant[0] for value in meant):
+        raise Unusable(f"expected one JSON object; found {len(meant)}: answer with the final one alone")
+    return meant[0]
+
+
+def _after_thinking(answer: str) -> str:
+    """Return what an answer says after its thinking; raise Unusable for thinking that never ended."""
+    closes = [mark.end() for mark in _CLOSES.finditer(answer)]
+    text = answer[closes[-1] :] if closes else answer
+    opens = _OPENS.search(text)
+    if opens is None:
+        return text
+    before = text[: opens.start()]
+    if "{" not in before:
+        raise Unusable("expected an answer after the thinking; found thinking that does not end: think less")
+    return before
+
+
+def _objects(text: str) -> list[dict[str, Any]]:
+    """Return the JSON objects that stand in a text beside one another; raise Unusable for one that is cut short."""
+    decoder, found, after = json.JSONDecoder(), list[dict[str, Any]](), 0
+    for brace in itertools.islice(re.finditer("{", text), _MOST_BRACES):
+        if brace.start() < after:
+            continue
+        try:
+            value, after = decoder.raw_decode(text, brace.start())
+        except json.JSONDecodeError as error:
+            if _is_cut(error, text[brace.start() :]):
+                raise Unusable("expected one JSON object; found one that is cut short: say less") from None
+        except (ValueError, RecursionError):
+            continue
+        else:
+            found += [value] if isinstance(value, dict) else []
+    return found
+
+
+def _is_cut(error: json.JSONDecodeError, text: str) -> bool:
+    """Return whether what began as an object ended before it was whole, and is not chatter in braces."""
+    begins = re.match(r'\{\s*"', text) is not None
+    return begins and (error.msg.startswith("Unterminated string") or error.pos >= len(error.doc.rstrip().rstrip("`")))
+
+
+MOST_ANSWERED: Final = 24_000
+"""Characters of all answers of one turn."""
+MOST_OF_ONE: Final = 8_000
+"""Characters of one answer."""
+_NO_MORE: Final = "no look is left in this turn; act now, with one JSON object that fits the schema"
+
+
+class _Function(BaseModel):
+    name: str
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolWish(BaseModel):
+    """A call of a tool as a model writes it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str = ""
+    function: _Function
+
+
+class Looking:
+    """The looks of one turn: what was taken, and what is left."""
+
+    def __init__(self, looks: Looks, bare: Callable[[str], str]) -> None:
+        """`bare` takes secrets out of a text."""
+        self._looks = looks
+        self._bare = bare
+        self._left = MOST_ANSWERED
+        self.taken: list[TakenLook] = []
+
+    @property
+    def offered(self) -> Mapping[str, type[BaseModel]]:
+        """What may be looked at, by name."""
+        return self._looks.offered
+
+    @property
+    def over(self) -> bool:
+        """Whether no look is left."""
+        return len(self.taken) >= MOST_LOOKS or self._left <= 0
+
+    @property
+    def plays_seen(self) -> bool:
+        """Whether plays on hidden tasks were looked at."""
+        return any(look.name == PLAYS for look in self.taken)
+
+    def tools(self) -> list[dict[str, Any]]:
+        """Return the looks as an endpoint's tools."""
+        return [
+            {"type": "function", "function": {"name": name, "description": _does(kind), "parameters": schema(kind)}}
+            for name, kind in self.offered.items()
+        ]
+
+    def by_tools(self, calls: Sequence[Any]) -> list[dict[str, Any]] | None:
+        """Return the messages that a model's tool calls become, answers included; None for calls of no tools here.
+
+        Raises Unusable where none is left.
+        """
+        if not self.offered or not calls:
+            return None
+        if self.over:
+            raise Unusable(_NO_MORE)
+        try:
+            read = [ToolWish.model_validate(call) for call in calls]
+        except ValidationError as error:
+            raise Unusable(f"expected a tool call with a function's name; found {short(str(calls))}") from error
+        named = [(call.id or f"look-{len(self.taken)}-{number}", call.function) for number, call in enumerate(read)]
+        said = [
+            {"id": known, "type": "function", "function": {"name": function.name, "arguments": _text(function)}}
+            for known, function in named
+        ]
+        answers = [
+            {"role": "tool", "tool_call_id": known, "content": self._answer(function.name, function.arguments)}
+            for known, function in named
+        ]
+        return [{"role": "assistant", "content": None, "tool_calls": said}, *answers]
+
+    def by_text(self, answer: str) -> list[dict[str, Any]] | None:
+        """Return the messages that a look in plain JSON becomes; None for an answer that is none.
+
+        Raises Unusable where none is left.
+        """
+        wish = _wish(answer) if self.offered else None
+        if wish is None:
+            return None
+        if self.over:
+            raise Unusable(_NO_MORE)
+        name, arguments = wish
+        told = f"What your look at {short(name)} shows:\n{self._answer(name, arguments)}\n{self._then()}"
+        return [{"role": "assistant", "content": answer}, {"role": "user", "content": told}]
+
+    def _then(self) -> str:
+        return "No look is left: act now." if self.over else "Look again, or act."
+
+    def _answer(self, name: str, arguments: str | Mapping[str, Any] | None) -> str:
+        """Take a look and return its answer as text; one that cannot be had is answered with the reason."""
+        if self.over:
+            return json.dumps({"refused": _NO_MORE})
+        name, values = plain(name)[:60], dict[str, Any]()
+        try:
+            values = _kept(_arguments(arguments))
+            shown = dict(self._looks.answer(name, values))
+        except LookRefused as error:
+            shown = {"refused": str(error)}
+        text = self._cut(self._bare(json.dumps(shown, ensure_ascii=False)))
+        self._left -= len(text)
+        self.taken.append(TakenLook(name, values, text))
+        return text
+
+    def _cut(self, text: str) -> str:
+        most = min(MOST_OF_ONE, self._left)
+        return text if len(text) <= most else f"{text[:most]}… (cut; ask for less)"
+
+
+def _does(kind: type[BaseModel]) -> str:
+    return " ".join((kind.__doc__ or "").split())
+
+
+def _text(function: _Function) -> str:
+    arguments = function.arguments
+    return arguments if isinstance(arguments, str) else json.dumps(arguments or {})
+
+
+def _arguments(arguments: str | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """Return the arguments of a look, which some endpoints give as an object and some as its text."""
+    if isinstance(arguments, Mapping):
+        return arguments
+    if not (arguments or "").strip():
+        return {}
+    try:
+        return json_object(str(arguments))
+    except Unusable as error:
+        raise LookRefused(f"expected arguments that are a JSON object; found {short(str(arguments))!r}") from error
+
+
+def _kept(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return arguments that the log can hold: JSON knows numbers and characters that no file takes."""
+    try:
+        canonical(dict(values)).encode()
+    except ValueError as error:
+        raise LookRefused(f"expected finite numbers and whole characters in the arguments; found {error}") from error
+    return dict(values)
+
+
+def _wish(answer: str) -> tuple[str, str | Mapping[str, Any] | None] | None:
+    """Return the name and the arguments of a look in plain JSON; None for anything else."""
+    try:
+        value = json_object(answer)
+    except Unusable:
+        return None
+    name = value.get(LOOK)
+    name = plain(name) if isinstance(name, str) else ""
+    if not name or value.get("action", LOOK) != LOOK:
+        return None
+    if "arguments" in value:
+        arguments = value["arguments"]
+        return name, arguments if isinstance(arguments, str | Mapping) else None
+    return name, {key: entry for key, entry in value.items() if key not in (LOOK, "action")}
+
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
+_MOST_DOUBLINGS = 10
+
+
+class PatientEndpoint:
+    """The endpoint, with patience for what passes."""
+
+    def __init__(
+        self,
+        endpoint: Endpoint,
+        timeout_s: float,
+        patience_s: float,
+        sleep: Callable[[float], None],
+        note: Callable[[str], None],
+        *,
+        reached: bool,
+    ) -> None:
+        self.reached = reached
+        self._endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._left_s = patience_s
+        self._sleep = sleep
+        self._tell = note
+        self._failed = 0
+        self._last = ""
+
+    def complete(self, request: Mapping[str, Any]) -> str:
+        """Return the reply's body; raise EndpointError once patience is at its end, or waiting would not help."""
+        while True:
+            began = time.monotonic()
+            try:
+                reply = self._endpoint.complete(request, self._timeout_s)
+            except EndpointError as error:
+                self.reached = self.reached or error.kind != "unreachable"
+                pause = max(_pause(self._failed), error.retry_after or 0.0)
+                self._left_s -= time.monotonic() - began + pause
+                if not (error.passing and self.reached) or self._left_s < 0:
+                    raise
+                self._failed += 1
+                self._last = str(error.status or error.kind)
+                self._tell(f"{self._endpoint.where} gives no answer ({self._last}); asked again in {pause:.0f} s")
+                self._sleep(pause)
+            else:
+                self.reached = True
+                return reply
+
+    def failed(self, error: EndpointError, model: str) -> PlannerFailed:
+        """Return the failure as one line for a person."""
+        told = failure(error, self._endpoint.where, model, self._timeout_s)
+        again = f" (after {self._failed + 1} tries with pauses)" if self._failed else ""
+        return PlannerFailed(told + again)
+
+    def redacted(self, text: str) -> str:
+        """Return a text in short, without the key."""
+        return self._endpoint.redacted(text)
+
+    @property
+    def note(self) -> str:
+        """What the turn waited for, in a sentence; empty for nothing."""
+        times = "once" if self._failed == 1 else f"{self._failed} times"
+        return f"The endpoint was waited for {times} ({self._last})." if self._failed else ""
+
+
+def _pause(failed: int) -> float:
+    """Return the seconds to wait after so many failures: doubling, up to half less at random."""
+    return min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0 ** min(failed, _MOST_DOUBLINGS)) * random.uniform(0.5, 1.0)
+
+
+_REFUSALS: Final = (400, 422)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How a request is made."""
+
+    tools: bool
+    format: bool
+
+
+_WAYS: Final = (_Way(True, True), _Way(False, True), _Way(True, False), _Way(False, False))
+
+
+class Asking:
+    """A growing list of messages, sent to an endpoint as it takes them."""
+
+    def __init__(self, line: PatientEndpoint, model: str, digest: Digest, looking: Looking) -> None:
+        self._line = line
+        self._model = model
+        self._digest = digest
+        self._looking = looking
+        self._ways = [way for way in _WAYS if looking.offered or not way.tools]
+        self._said: list[dict[str, Any]] = []
+        self.usage = Usage()
+
+    def add(self, more: Sequence[dict[str, Any]]) -> None:
+        """Take further messages."""
+        self._said = [*self._said, *more]
+
+    def hear(self) -> Message:
+        """Return what the model says next; raise Unusable for a reply that is no whole answer."""
+        completion = ChatCompletion.of(self._body())
+        if completion.usage is not None:
+            self.usage = Usage(
+                prompt_tokens=self.usage.prompt_tokens + completion.usage.prompt_tokens,
+                completion_tokens=self.usage.completion_tokens + completion.usage.completion_tokens,
+            )
+        self._require_whole(completion.choices[0])
+        return completion.choices[0].message
+
+    def _require_whole(self, choice: Choice) -> None:
+        """Raise Unusable for a reply that is a refusal, cut off, or a call of a tool that there is not."""
+        message = choice.message
+        if message.refusal:
+            raise Unusable(f"the model refused: {short(message.refusal)}")
+        if choice.finish_reason == "length":
+            raise Unusable("the answer was cut off at the endpoint's token limit; be brief")
+        is_look = message.tool_calls and self._looking.offered
+        if not message.content and not is_look and (message.tool_calls or choice.finish_reason == "tool_calls"):
+            raise Unusable(
+                "expected a JSON object in the message's content; found a tool call, and there is no tool; write the "
+                "object as the message itself"
+            )
+
+    @property
+    def notes(self) -> list[str]:
+        """What the endpoint did not take, in sentences."""
+        way, looks = self._ways[0], bool(self._looking.offered)
+        told = [] if way.format else ["The endpoint takes no response_format; the schema stood in the prompt only."]
+        return told + (
+            ["The endpoint takes no tools; looks were asked for in JSON."] if looks and not way.tools else []
+        )
+
+    def _body(self) -> str:
+        """Return the endpoint's reply as text; what it refuses is left out from then on."""
+        while True:
+            try:
+                return self._line.complete(self._request(self._ways[0]))
+            except EndpointError as error:
+                if error.status not in _REFUSALS or len(self._ways) == 1:
+                    raise self._line.failed(error, self._model) from error
+                self._ways.pop(0)
+
+    def _request(self, way: _Way) -> Mapping[str, Any]:
+        looks = self._digest.may_look if self._looking.offered else NO_LOOKS
+        in_json = () if way.tools else self._looking.offered
+        asked = messages(self._digest, looks, by_tools=way.tools)
+        request: dict[str, Any] = {"model": self._model, "messages": [*asked, *self._said]}
+        if way.tools:
+            request |= {"tools": self._looking.tools()} | ({"tool_choice": "none"} if self._looking.over else {})
+        return request | ({"response_format": response_format(self._digest, in_json)} if way.format else {})
+
+
+PLANNER = "llm"
+FAILED = "failed"
+"""What stands for the action of a turn that came to none."""
+
+
+class ActionConversation:
+    """One action: the conversation about it, its tries, looks and tokens."""
+
+    def __init__(self, line: PatientEndpoint, model: str, digest: Digest, check: Check, *, tries: int) -> None:
+        self._line = line
+        self._model = model
+        self._digest = digest
+        self._check = check
+        self._tries = tries
+        self._looking = Looking(NO_LOOKS if digest.stage == "conclude" else digest.may_look, without_secrets)
+        self._asking = Asking(line, model, digest, self._looking)
+        self._asides: list[Aside] = []
+        self._rejected: list[str] = []
+        self._told: list[str] = []
+        """The same for a person."""
+        self._answer = ""
+        """The last one."""
+        self._refused: str | None = None
+        """Why the last design was refused, if one was."""
+        self._answers: set[str] = set()
+        """Those that were refused."""
+
+    def take(self) -> PlannerTurn:
+        """Ask until an answer is acceptable, as often as it may; a PlannerFailed says what was looked at in vain."""
+        try:
+            return self._taken()
+        except PlannerFailed as error:
+            error.spent = self._spent()
+            raise
+
+    def _spent(self) -> dict[str, Any]:
+        tokens = self._asking.usage
+        return {
+            "action": FAILED, "tries": len(self._rejected),
+            "tokens": {"prompt": tokens.prompt_tokens, "completion": tokens.completion_tokens},
+            "rejected": list(self._rejected), "note": "", "not_tested": [],
+            "looks": [look.payload() for look in self._looking.taken],
+        }  # fmt: skip
+
+    def _taken(self) -> PlannerTurn:
+        for number in range(1, self._tries + 1):
+            try:
+                action = self._action()
+            except Unusable as error:
+                self._reject(error)
+                if self._repeats():
+                    break
+                continue
+            return self._turn(action, number)
+        raise self._failed()
+
+    def _failed(self) -> PlannerFailed:
+        told = "; ".join(f"({number}) {short(error)}" for number, error in enumerate(self._told, start=1))
+        said = (
+            f"expected a usable '{self._digest.stage}' answer of model {self._model!r}; found {len(self._rejected)} "
+            f"refused: {told}; try another --planner-model, or --planner rules"
+        )
+        return PlannerFailed(said) if self._refused is None else NoDesignAccepted(said, self._refused)
+
+    def _turn(self, action: Action, tries: int) -> PlannerTurn:
+        tokens = self._asking.usage
+        return PlannerTurn(
+            action, tries, tokens.prompt_tokens, tokens.completion_tokens, tuple(self._rejected), self._note(),
+            self._not_tested(action), looks=tuple(self._looking.taken), asides=tuple(self._asides),
+        )  # fmt: skip
+
+    def _action(self) -> Action:
+        """Return the next acceptable action; what is to be written down before it is."""
+        while True:
+            self._hear()
+            action = self._accepted(self._answer)
+            if not isinstance(action, Note | Revise | AskUser):
+                return action
+            self._write_down(action)
+
+    def _hear(self) -> None:
+        """Hear the next answer that is no look."""
+        while True:
+            self._answer = ""
+            message = self._asking.hear()
+            self._answer = message.content or ""
+            looked = self._looking.by_tools(message.tool_calls or ()) or self._looking.by_text(self._answer)
+            if looked is None:
+                return
+            self._asking.add(looked)
+
+    def _write_down(self, aside: Aside) -> None:
+        if len(self._asides) >= MOST_ASIDES:
+            raise Unusable(f"{MOST_ASIDES} things were written down in this turn, which is all that may be; act now")
+        if aside in self._asides:
+            raise Unusable("that was written down before, in this turn; act now")
+        self._asides.append(aside)
+        told = written_down(MOST_ASIDES - len(self._asides))
+        self._asking.add([self._said(), {"role": "user", "content": told}])
+
+    def _repeats(self) -> bool:
+        """Return whether a refused answer was given before, word for word: nothing new is to be expected."""
+        known = bool(self._answer) and self._answer in self._answers
+        self._answers.add(self._answer)
+        if known:
+            self._rejected[-1] += "; the same answer as before"
+            self._told[-1] += "; the same answer as before"
+        return known
+
+    def _not_tested(self, action: Action) -> tuple[str, ...]:
+        """Return what the action says that it leaves out, quoted."""
+        said = action.not_tested.strip() if isinstance(action, Propose | ProposeDesign) else ""
+        return (f'{who(PLANNER, self._model)}: "{said}"',) if said else ()
+
+    def _note(self) -> str:
+        digest, notes = self._digest, list(self._asking.notes)
+        if digest.inquiry is None:  # of a topic it is said once
+            notes += [NOT_OFFERED] if digest.stage == "propose" and digest.lacks_reward else []
+            notes += split_requests(digest.topic).without_effect if digest.stage == "design" else []
+        return " ".join([*notes, *([self._line.note] if self._line.note else [])])
+
+    def _accepted(self, answer: str) -> Action:
+        value = json_object(answer)
+        try:
+            action = stated(self._digest, value)
+        except ValidationError as error:
+            raise Unusable(describe(error)) from error
+        refused = self._check(action)
+        missing = self._missing(action)
+        if refused is not None or missing is not None:
+            parts = ([refused.for_planner] if refused else []) + ([missing] if missing else [])
+            self._refused = self._line.redacted("; ".join(parts)) if isinstance(action, ProposeDesign) else None
+            raise Unusable("; ".join(parts), refused.message if refused else missing)
+        return action
+
+    def _missing(self, action: Action) -> str | None:
+        """Return what an action passes over: of the topic, which a study's first round has to answer whole, or of what
+        follows from the looks that were taken.
+        """
+        if isinstance(action, Propose) and self._looking.plays_seen:
+            coded = any(entry.variable == REWARD for entry in action.hypotheses)
+            return f"expected hypotheses about job fields; found a reward function: {NO_REWARD_NOW}" if coded else None
+        first = self._digest.inquiry is None
+        return left_out(self._digest, action) if first and isinstance(action, ProposeDesign) else None
+
+    def _said(self) -> dict[str, str]:
+        return {"role": "assistant", "content": self._answer[:LONGEST_ANSWER]}
+
+    def _reject(self, error: Unusable) -> None:
+        self._rejected.append(self._line.redacted(str(error)))
+        self._told.append(self._line.redacted(error.told))
+        said = [self._said()] if self._answer else []
+        self._asking.add([*said, {"role": "user", "content": correction(str(error))}])
+
+
+TRIES = 3
+CONCLUSION_TIMEOUT_S = 30.0
+"""Longest a conclusion is waited for: the study is over without it."""
+PATIENT_SHARE = 0.2
+"""Share of the seconds left that a planner's turn may wait for its endpoint: hours, where the study has days."""
+
+
+class LlmPlanner:
+    """Plans by asking a language model."""
+
+    name = PLANNER
+
+    def __init__(
+        self,
+        model: str,
+        endpoint: Endpoint,
+        *,
+        timeout_s: float = 120.0,
+        patience_s: float | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        note: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """`patience_s` is how long a turn may wait for the endpoint; by default it follows from the time left.
+
+        `note` is told of each pause.
+        """
+        self.model: str | None = model
+        self._endpoint = endpoint
+        self._timeout_s = timeout_s
+        self._patience_s = patience_s
+        self._sleep = sleep
+        self._note = note
+        self._reached = False
+        """Whether the endpoint was ever there."""
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        """Return the due action; PlannerFailed if the endpoint fails or no try is acceptable."""
+        if not digest.topic.strip():
+            raise BadTopic("expected a topic; found an empty one; say in a sentence what is to be studied")
+        if digest.inquiry is None:  # later rounds are asked of a topic that was read
+            _require_available(digest)
+        over = digest.stage == "conclude"
+        timeout_s = min(self._timeout_s, CONCLUSION_TIMEOUT_S) if over else self._timeout_s
+        # Whoever proposed has answered before, in this process or another.
+        reached = self._reached or digest.stage != "propose" or digest.inquiry is not None
+        line = PatientEndpoint(
+            self._endpoint, timeout_s, self._patience(digest), self._sleep, self._note, reached=reached
+        )
+        try:
+            return ActionConversation(line, str(self.model), digest, check, tries=1 if over else TRIES).take()
+        finally:
+            self._reached = line.reached
+
+    def _patience(self, digest: Digest) -> float:
+        if digest.stage == "conclude":
+            return 0.0
+        return PATIENT_SHARE * digest.seconds_left if self._patience_s is None else self._patience_s
+
+
+def _require_available(digest: Digest) -> None:
+    """Raise BadTopic for a topic that names what is not here, such as an environment."""
+    if (
+        missing := unsupported.unavailable(readable(digest), [facts.name for facts in digest.environments])
+    ) is not None:
+        raise BadTopic(missing)

@@ -1,0 +1,630 @@
+"""The planner without a language model: it recognises fields, values and environments in the topic, by written rules.
+
+The same topic always gives the same actions. It writes no code and claims no insight: predictions are hand-written
+priors (`research.planners.follow_up`), and every assumption it makes stands in the turn's note. A topic it cannot
+read is refused with a list of what it can study.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import Any
+
+from research.errors import BadTopic
+from research.installation.base_job import fixed_fields, require_agreement
+from research.planners import unsupported
+from research.planners.context import Digest, EnvironmentFacts, FieldFacts, environment_facts, tunable_facts
+from research.planners.follow_up import (
+    UNDIRECTED,
+    Search,
+    SearchedField,
+    asks_for_anything,
+    fears,
+    fields_that_matter,
+    follow_ups,
+    in_metric,
+    plan_search,
+    predict,
+    predict_best,
+    prior_of,
+    search_note,
+    without_count,
+)
+from research.planners.history import InquiryFacts
+from research.planners.lexicon import Claim
+from research.planners.protocol import Check, PlannerTurn
+from research.planners.topic import ALGORITHM, FieldReading, Reading, read_topic, readable
+from research.planners.unsupported import (
+    Leftover,
+    Role,
+    SplitTopic,
+    asks_trend,
+    seeks_equivalence,
+    split_requests,
+    without_trend,
+)
+from research.planners.values import Contrast, ValuePlan, plan_values, require_interaction, require_together
+from research.proposals.actions import (
+    Action,
+    Conclude,
+    Constant,
+    FieldValue,
+    Propose,
+    ProposeDesign,
+    ProposedHypothesis,
+    ProposedKnob,
+    ProposedReplication,
+    ProposedScreen,
+    Setting,
+)
+from research.proposals.arms import EXAMPLE, Scalar, value_text
+from research.proposals.flags import RequestedComparison, Shape
+from research.proposals.metric_choice import (
+    AskedMetric,
+    default_effect,
+    metric_in,
+    named_threshold,
+    with_unit,
+    without_metric,
+)
+from research.proposals.reward_code import FOR_RULES, names_reward
+from research.text import meant_in
+from studies.records.design import CONFIGURATION, MODEL, SUCCESS, Metric
+from studies.records.statements import judged_by, metric_name
+from swarm.job import Job
+
+DEFAULT_ENVIRONMENT = "guess"
+_OF_LENGTH = ("steps", "episodes_per_step")
+LONGEST_TOPIC = 2000
+CONFIGURE_LLM = "set OPENAI_BASE_URL and OPENAI_API_KEY and pass --planner llm --planner-model NAME"
+_SHOWN_TOPIC = 80
+_NO_IDEA = 0.15
+"""Ends of the prediction of an interaction, to both sides: no prior was written of any."""
+_SEVERAL_MODELS = re.compile(r"\b(?:models|llms|checkpoints)\b", re.IGNORECASE)
+
+
+class RulesPlanner:
+    """Plans by recognising names; see `research.planners.values` for the rules."""
+
+    name = "rules"
+    model: str | None = None
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        """Return the due action, with its refusal if `check` refuses it; BadTopic if the topic cannot be read."""
+        if digest.stage == "conclude":
+            return PlannerTurn(_conclusion(digest))
+        if digest.inquiry is not None:
+            return _ask_on(digest, digest.inquiry, check)
+        topic = _ReadTopic.of(digest)
+        action: Action = topic.propose() if digest.stage == "propose" else topic.design()
+        return PlannerTurn(action, note=topic.note(), not_tested=topic.not_tested(), refused=check(action))
+
+
+def _ask_on(digest: Digest, inquiry: InquiryFacts, check: Check) -> PlannerTurn:
+    """Return the next round's action: the first question of the rules that is not refused, or that none is left."""
+    first: PlannerTurn | None = None
+    for found in islice(follow_ups(digest, inquiry), len(inquiry.refused), None):
+        topic = _ReadTopic(digest, SplitTopic("", ()), Reading((), (found.environment,), ()), found.plan)
+        action: Action = topic.propose()
+        if digest.stage == "design":
+            if not _is_about(digest, topic.propose()):
+                continue
+            action = topic.design()
+        turn = PlannerTurn(action, note=f"{found.why} {topic.note()}", refused=check(action))
+        if turn.refused is None or digest.stage == "design":
+            return turn
+        first = first or turn
+    return first or PlannerTurn(Conclude(reason="The rules have no further question about what was asked."))
+
+
+def _is_about(digest: Digest, proposal: Propose) -> bool:
+    """Return whether a proposal is the one whose hypotheses are to be designed for."""
+    proposed = [(entry.variable, *entry.sides) for entry in proposal.hypotheses]
+    return proposed == [(entry.variable, entry.control, entry.treatment) for entry in digest.hypotheses]
+
+
+def _conclusion(digest: Digest) -> Conclude:
+    judged = "; ".join(f"{verdict.hypothesis} is {verdict.verdict}" for verdict in digest.verdicts)
+    return Conclude(reason=f"Every hypothesis of the locked design has its verdict: {judged}."[:1000])
+
+
+def environment_asked(topic: str, wanted: RequestedComparison) -> str:
+    """Return the environment that flags or a topic name, or the one that is played where they name none."""
+    known = environment_facts()
+    if wanted.environment is not None or wanted.vary:
+        return wanted.environment or DEFAULT_ENVIRONMENT
+    said = metric_in(topic)
+    read = topic if said is None else said.question
+    question = split_requests(wanted.models.readable(read)).question
+    return _played(known, read_topic(question, tunable_facts(models=wanted.models), known))
+
+
+def require_readable(
+    topic: str, wanted: RequestedComparison, base: Job | None = None, asked: AskedMetric | None = None
+) -> None:
+    """Raise BadTopic for a topic that these rules cannot plan over a base job, before anything is begun."""
+    fields = tunable_facts(base, wanted.models)
+    digest = Digest(
+        topic=topic, seconds_left=0.0, seconds_per_run=0.0, parallel=1, wanted=wanted, fields=fields,
+        fixed=fixed_fields(base or Job()), asked=asked,
+    )  # fmt: skip
+    plan = _ReadTopic.of(digest)
+    require_agreement(base, plan.named())
+
+
+class _ReadTopic:
+    """A topic that was read, and the comparison or search that it asks for."""
+
+    def __init__(self, digest: Digest, split: SplitTopic, reading: Reading, plan: ValuePlan | Search) -> None:
+        self._digest = digest
+        self._split = split
+        self._reading = reading
+        self._plan = plan
+        self._environment = _played(digest.environments, reading)
+        titles = {facts.name: facts.title for facts in digest.environments}
+        self._title = titles.get(self._environment, self._environment)
+
+    @classmethod
+    def of(cls, digest: Digest) -> _ReadTopic:
+        """Read the digest's topic; raise BadTopic."""
+        topic = digest.topic
+        if not topic.strip():
+            raise BadTopic(f"expected a topic; found an empty one; {_what_can_be_studied(digest)}")
+        if len(topic) > LONGEST_TOPIC:
+            raise BadTopic(f"expected a topic of at most {LONGEST_TOPIC} characters; found {len(topic)}; shorten it")
+        facts = {known.name: known for known in digest.fields}
+        if digest.wanted.vary:
+            reading = _by_flags(digest.wanted)
+            plan_of_flags = plan_values(reading.asked, facts, shape=digest.wanted.shape)
+            return cls(digest, SplitTopic("", ()), reading, plan_of_flags)
+        split, reading = _read(digest)
+        search = plan_search(split.question, reading.asked, facts)
+        if search is not None and split.matched == "episodes":
+            raise BadTopic(
+                "expected a comparison where all arms train on as many episodes; found a search, which trains its "
+                "candidates for as many steps; name the batches, such as 'batch size 64 vs 256 at equal episodes'"
+            )
+        plan = search or plan_values(reading.asked, facts, split.matched, _shape(digest.topic, reading))
+        return cls(digest, split, reading, plan)
+
+    def named(self) -> dict[str, list[Any]]:
+        """Return the values of the fields that are compared or held, but for models and what is searched."""
+        held = {name: [value] for name, value in self._plan.constants.items()}
+        if isinstance(self._plan, Search):
+            return held
+        compared = {entry.field: [entry.control, *entry.treatments] for entry in self._plan.contrasts}
+        return {name: values for name, values in (held | compared).items() if name != MODEL}
+
+    def propose(self) -> Propose:
+        """Return one hypothesis for each treatment value, or that a search comes first."""
+        if isinstance(self._plan, Search):
+            return Propose(search=True)
+        contrasts = self._plan.contrasts
+        if self._plan.shape == "together":
+            return Propose(
+                hypotheses=tuple(self._together(contrasts, at) for at in range(len(contrasts[0].treatments)))
+            )
+        if self._plan.shape == "interaction":
+            return Propose(hypotheses=(self._crossed(*contrasts),))
+        if self._plan.shape == "trend":
+            rungs = contrasts[0].control, *contrasts[0].treatments
+            return Propose(hypotheses=(self._hypothesis(contrasts[0], rungs[-1]).model_copy(update={"ladder": rungs}),))
+        return Propose(
+            hypotheses=tuple(
+                self._hypothesis(contrast, treatment) for contrast in contrasts for treatment in contrast.treatments
+            )
+        )
+
+    def design(self) -> ProposeDesign:
+        """Return the comparison or the search, with the constants the topic or its values ask for."""
+        constants = dict(self._plan.constants)
+        steps = constants.pop("steps", None)
+        again = self._reading.again
+        return ProposeDesign(
+            environment=self._environment,
+            steps=None if steps is None else int(steps),
+            constants=tuple(Constant(field=name, value=value) for name, value in constants.items()),
+            screen=self._screen(self._plan) if isinstance(self._plan, Search) else None,
+            replication=ProposedReplication(environment=again) if again else None,
+        )
+
+    def note(self) -> str:
+        """Return what was assumed, in sentences."""
+        notes: list[str] = []
+        if asks_for_anything(self._split.question) and isinstance(self._plan, Search):
+            notes.append("The topic names no field; those of which most is expected are searched.")
+        if not self._reading.environments:
+            notes.append(f"The topic names no environment; {self._environment} ({self._title}) is played.")
+        if isinstance(self._plan, Search):
+            notes.append(search_note(self._plan))
+        else:
+            notes += _comparison_notes(self._plan)
+        if self._reading.again:
+            notes.append(f"What is supported is tried once more in {self._reading.again}.")
+        for name, value in self._plan.constants.items():
+            why = self._plan.adjusted.get(name)
+            where = "the control; in the others it follows the batch" if self._follows(name) else "all arms"
+            notes.append(f"{name} is {value_text(value)} in {where}{f', {why}' if why else ''}.")
+        if names_reward(self._digest.topic):
+            notes.append(f"No reward is compared: {FOR_RULES}.")
+        if self._digest.asked is None or self._digest.effect_given:
+            notes.append(f"The smallest effect of interest is {self._least()} of the {self._judged()}.")
+        notes.append(f"{self._compared()}; predictions are hand-written priors.")
+        return " ".join(notes)
+
+    def _judged(self) -> str:
+        """Return what claims are about, in words."""
+        return judged_by(MODEL if self._varies_model() else "", self._metric())
+
+    def _metric(self) -> Metric | None:
+        """Return the metric, where somebody asked for one."""
+        return None if self._digest.asked is None else self._digest.metric
+
+    def _judging(self) -> Metric:
+        """Return the metric as it is of the plan's own jobs: a time is cut where the longest of them ends."""
+        metric, usual = self._digest.metric, {facts.name: facts.default for facts in self._digest.fields}
+        if not metric.unit or metric.horizon is None:
+            return metric
+        compared = {name: list(map(float, values)) for name, values in self.named().items() if name in _OF_LENGTH}
+        sides = [compared.get(name, [float(usual[name])]) for name in _OF_LENGTH]
+        longest = math.prod(map(max, sides))
+        if self._shape == "together" and len(sides[0]) == len(sides[1]):
+            longest = max(steps * batch for steps, batch in zip(*sides, strict=True))
+        horizon = metric.horizon * longest / math.prod(float(usual[name]) for name in _OF_LENGTH)
+        return metric.model_copy(update={"horizon": horizon, "worst": horizon})
+
+    def _least(self) -> str:
+        metric = self._judging()
+        return with_unit(metric, self._digest.effect if self._digest.effect_given else default_effect(metric))
+
+    @property
+    def _shape(self) -> Shape:
+        return "apart" if isinstance(self._plan, Search) else self._plan.shape
+
+    def _varies_model(self) -> bool:
+        return not isinstance(self._plan, Search) and any(entry.field == MODEL for entry in self._plan.contrasts)
+
+    def _compared(self) -> str:
+        """Return what is compared, in words."""
+        if (metric := self._metric()) is not None:
+            better = "higher" if metric.higher_is_better else "lower"
+            return f"{_capital(self._judged())} is compared, {better} being better"
+        if self._varies_model():
+            return (
+                "What each run gains is compared, its success on hidden tasks after the last step less that before "
+                "the first, as the models begin differently"
+            )
+        return "Success on hidden tasks after the last step is compared"
+
+    def _follows(self, name: str) -> bool:
+        """Return whether a constant is the control's alone, as all arms train on as many episodes."""
+        contrasts = () if isinstance(self._plan, Search) else self._plan.contrasts
+        return name == "steps" and any(contrast.matched == "episodes" for contrast in contrasts)
+
+    def not_tested(self) -> tuple[str, ...]:
+        """Return what of the topic is in no field of the plan: its words, as written, and why where that is known."""
+        return (
+            *(f"'{entry.text}'" for entry in self._reading.left),
+            *(f"'{text}': {self._read_as(difference)}" for text, difference in self._reading.read_as),
+            *(f"'{entry.text}': {entry.way}" for entry in self._beside()),
+            *(
+                f"{first} against {second}: each is compared with the control, not one with the other"
+                for first, second in self._rivals()
+            ),
+            *self._split.without_effect,
+        )
+
+    def _read_as(self, difference: str) -> str:
+        """Return how a word differs from what is compared, which is hidden success unless somebody asked for more."""
+        metric = self._metric()
+        return difference if metric is None or metric.key == SUCCESS else f"the {metric_name(metric)} is compared"
+
+    def _beside(self) -> tuple[unsupported.UnknownName, ...]:
+        """Return the measures that the topic names beside the one that runs are judged by."""
+        asked = self._digest.asked
+        return unsupported.beside(self._without_metric(), judged=asked is not None)
+
+    def _without_metric(self) -> str:
+        """Return the topic with what the words of its metric say of better and worse."""
+        return without_metric(self._digest.topic, self._digest.asked)
+
+    def _rivals(self) -> tuple[tuple[str, str], ...]:
+        """Return the fields that the topic sets against each other and the plan compares apart."""
+        if isinstance(self._plan, Search) or self._shape != "apart":
+            return ()
+        compared = {contrast.field for contrast in self._plan.contrasts}
+        return tuple(pair for pair in self._reading.rivals if compared.issuperset(pair))
+
+    def _screen(self, search: Search) -> ProposedScreen:
+        low, high, probability = predict_best([knob.field for knob in search.knobs])
+        low, high = in_metric(low, high, self._judging())
+        return ProposedScreen(
+            knobs=tuple(map(self._knob, search.knobs)),
+            confirm=search.confirm,
+            predicted_low=low,
+            predicted_high=high,
+            probability=probability,
+            smallest_effect=self._named_effect(),
+        )
+
+    def _knob(self, knob: SearchedField) -> ProposedKnob:
+        """Return a knob as it is proposed: its control is named where it is not the job's."""
+        usual = next(facts.default for facts in self._digest.fields if facts.name == knob.field)
+        return ProposedKnob(
+            field=knob.field, values=knob.values, control=None if knob.control == usual else knob.control
+        )
+
+    def _named_effect(self) -> float | None:
+        """Return the study's smallest effect; None for a default that follows from how long the design trains."""
+        return self._digest.effect if self._digest.effect_given or not self._digest.metric.unit else None
+
+    def _hypothesis(self, contrast: Contrast, treatment: Scalar) -> ProposedHypothesis:
+        expected = predict(contrast.field, rises=_rises(contrast, treatment), claim=contrast.claim)
+        sides = contrast.field, contrast.control, treatment
+        return self._claim(sides, expected, contrast.claim, [contrast]).model_copy(update={"matched": contrast.matched})
+
+    def _together(self, contrasts: Sequence[Contrast], at: int, *, sharing: bool = True) -> ProposedHypothesis:
+        """Return the claim on an arm that differs from the control in all the fields of the plan.
+
+        Unless its fields share one effect, nobody knows which way it goes.
+        """
+        claim = next((contrast.claim for contrast in contrasts if contrast.claim is not None), None)
+        known = [
+            predict(contrast.field, rises=_rises(contrast, contrast.treatments[at]), claim=claim)
+            for contrast in contrasts
+        ]
+        lows, highs, chances = zip(*known, strict=True)
+        control = tuple(FieldValue(field=entry.field, value=entry.control) for entry in contrasts)
+        treatment = tuple(FieldValue(field=entry.field, value=entry.treatments[at]) for entry in contrasts)
+        expected = min(lows), max(highs), sum(chances) / len(chances)
+        if not sharing:
+            expected, claim = (-_NO_IDEA, _NO_IDEA, UNDIRECTED), None
+        return self._claim((CONFIGURATION, control, treatment), expected, claim, contrasts)
+
+    def _crossed(self, first: Contrast, other: Contrast) -> ProposedHypothesis:
+        """Return the claim that the effect of the first field depends on the other one."""
+        claim = self._together((first, other), 0, sharing=False)
+        size = "larger" if claim.direction == "increase" else "smaller"
+        falsifier = (
+            f"On fresh seeds the effect of {first.field} is {size} with {_said(other.field, other.treatments[0])} than "
+            f"with {_said(other.field, other.control)} by less than {self._least()}, or not at all."
+        )
+        return claim.model_copy(update={"moderator": other.field, "falsifier": falsifier})
+
+    def _claim(
+        self,
+        sides: tuple[str, Setting, Setting],
+        expected: tuple[float, float, float],
+        claim: Claim | None,
+        about: Sequence[Contrast],
+    ) -> ProposedHypothesis:
+        """Return the hypothesis on a variable with its two values, `expected` as (low, high, probability)."""
+        variable, control, treatment = sides
+        metric = self._judging()
+        low, high = in_metric(*expected[:2], metric)
+        better = claim != "decrease"
+        direction: Claim = "increase" if better == metric.higher_is_better else "decrease"
+        verb = "lowers" if direction == "decrease" else "raises"
+        judged = ("the gain" if variable == MODEL else "the success") if self._metric() is None else "the metric"
+        return ProposedHypothesis(
+            mechanism=" ".join(dict.fromkeys(prior_of(contrast.field).because for contrast in about)),
+            variable=variable,
+            control=control,
+            treatment=treatment,
+            direction=direction,
+            predicted_low=low,
+            predicted_high=high,
+            probability=expected[2],
+            smallest_effect=self._named_effect(),
+            falsifier=f"On fresh seeds {_said(variable, treatment)} {verb} {judged} by less than {self._least()}, or "
+            "not at all.",
+            confounds=tuple(fear for contrast in about for fear in fears(contrast.field)),
+            sought="equivalence"
+            if seeks_equivalence(without_metric(self._digest.topic, self._digest.asked))
+            else "either"
+            if claim is None
+            else "difference",
+        )
+
+
+def _said(variable: str, value: Setting) -> str:
+    """Return what an arm sets, as sentences have it."""
+    if isinstance(value, tuple):
+        return ", ".join(_said(entry.field, entry.value) for entry in value)
+    return f"{variable} = {value_text(value)}"
+
+
+def _shape(topic: str, reading: Reading) -> Shape:
+    """Return how the fields of a topic go together."""
+    if reading.interaction:
+        return "interaction"
+    if reading.together:
+        return "together"
+    return "trend" if asks_trend(topic) else "apart"
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _by_flags(wanted: RequestedComparison) -> Reading:
+    """Return what flags ask for as a reading that leaves nothing out."""
+    varied = tuple(FieldReading(name, values) for name, values in wanted.vary.items())
+    held = tuple(FieldReading(name, (value,)) for name, value in wanted.held.items())
+    played = (wanted.environment,) if wanted.environment is not None else ()
+    return Reading((*varied, *held), played, ())
+
+
+def _read(digest: Digest) -> tuple[SplitTopic, Reading]:
+    """Return what was read of a topic; raise BadTopic where a part of it cannot be studied."""
+    topic = without_metric(readable(digest), digest.asked)
+    environments = [facts.name for facts in digest.environments]
+    if (missing := unsupported.refusal(topic, environments, judged=digest.asked is not None)) is not None:
+        raise BadTopic(missing)
+    if digest.asked is None and (goal := named_threshold(topic)) is not None and goal.reached:
+        raise BadTopic(
+            f"expected what is asked of {goal.said!r}; found no word for it; ask what gets there faster, or in fewer "
+            f"episodes (--metric episodes:{goal.share:g}), or what raises hidden success"
+        )
+    split = split_requests(topic)
+    if split.unmatched is not None:
+        raise BadTopic(
+            f"expected arms with equal training steps or equal training episodes; found {split.unmatched!r}, which "
+            "cannot be held equal; leave it out: the report tells what the arms do not share"
+        )
+    question = unsupported.without_beside(without_count(split.question), judged=digest.asked is not None)
+    question = without_trend(question)
+    reading = read_topic(question, digest.fields, digest.environments)
+    if split.matched == "episodes":
+        split, reading = _at_equal_episodes(split, reading)
+    if reading.interaction:
+        reading = replace(reading, asked=require_interaction(reading.asked), together=(), rivals=())
+    if reading.together:
+        reading = replace(reading, asked=require_together(reading.asked, reading.together))
+    if not reading.asked and asks_for_anything(split.question):
+        reading = replace(reading, asked=fields_that_matter(digest.fields))
+    _check(reading, digest)
+    return split, _placed(reading, digest.wanted.environment, "the job's" if "environment" in digest.fixed else "--env")
+
+
+def _at_equal_episodes(split: SplitTopic, reading: Reading) -> tuple[SplitTopic, Reading]:
+    """Return what was read where arms are to have as many episodes; steps and batches that make as many say it all."""
+    values = {entry.field: entry.values for entry in reading.asked}
+    steps, batches = (values.get(name, ()) for name in _OF_LENGTH)
+    as_many = {float(n) * float(size) for n, size in zip(steps, batches, strict=False)}
+    if set(reading.together) == set(_OF_LENGTH) and len(steps) == len(batches) and len(as_many) == 1:
+        return replace(split, matched="steps"), reading
+    return split, replace(reading, together=())
+
+
+def _placed(reading: Reading, wanted: str | None, by: str) -> Reading:
+    """Return the reading with the environment that a flag or the job names; BadTopic where the topic names another."""
+    if wanted is None:
+        return reading
+    if others := [name for name in (*reading.environments, reading.again) if name not in (wanted, None)]:
+        raise BadTopic(
+            f"expected one environment; found {by} {wanted} and a topic that names {others[0]}; leave one of them out"
+        )
+    return replace(reading, environments=(wanted,))
+
+
+def _played(known: Sequence[EnvironmentFacts], reading: Reading) -> str:
+    """Return the environment that is named, else the default, or another one where that is for the replication."""
+    others = [facts.name for facts in known if facts.name != reading.again]
+    return (*reading.environments, *([DEFAULT_ENVIRONMENT] if DEFAULT_ENVIRONMENT in others else others))[0]
+
+
+def _rises(contrast: Contrast, treatment: Scalar) -> bool:
+    """Return whether the treatment is the larger value; words have no order, and their priors no direction."""
+    if isinstance(treatment, str) or isinstance(contrast.control, str):
+        return True
+    return treatment > contrast.control
+
+
+def _check(reading: Reading, digest: Digest) -> None:
+    """Refuse a reading with nothing to compare, with too much, or without something that the topic names."""
+    if not reading.english:
+        raise BadTopic(unsupported.only_english(_quoted(digest.topic)))
+    if reading.unknown is not None:
+        known = next(facts for facts in digest.fields if facts.name == ALGORITHM)
+        raise BadTopic(
+            f"expected an algorithm among {', '.join(map(value_text, known.ladder))}; found {reading.unknown!r}; "
+            "name one of them"
+        )
+    if reading.asked and (said := _unfit(reading.left, digest)) is not None:
+        raise BadTopic(said)
+    if not reading.asked and reading.alone:
+        other = next(value for facts in digest.fields for value in facts.ladder[1:] if reading.alone in facts.ladder)
+        raise BadTopic(
+            f"expected something to compare; found one arm, {reading.alone}; name what it is compared with, such as "
+            f"'{other} vs {reading.alone}'"
+        )
+    if not reading.asked:
+        about = f"{FOR_RULES}; " if names_reward(digest.topic) else ""
+        raise BadTopic(
+            f"expected a topic that names something to vary; found {_quoted(digest.topic)}"
+            f"{meant_in(digest.topic, [facts.name for facts in digest.fields])}; {about}"
+            f"{_what_can_be_studied(digest)}"
+        )
+    if len(reading.environments) > 1:
+        named = " and ".join(reading.environments)
+        raise BadTopic(f"expected one environment in the topic; found {named}; name one of them")
+
+
+def _unfit(left: Sequence[Leftover], digest: Digest) -> str | None:
+    """Return why what is left over cannot be ignored; near names, values, arms and conditions come first."""
+    for role, said in _UNFIT.items():
+        found = [entry for entry in left if entry.role == role]
+        if found:
+            named = " and ".join(dict.fromkeys(_quoted(entry.text) for entry in found))
+            played = " or ".join(facts.name for facts in digest.environments)
+            return said.format(found=named, meant=found[0].meant, environments=played)
+    return None
+
+
+_UNFIT: Mapping[Role, str] = {
+    "near": "expected names of fields and environments; found {found}{meant}; correct it, or leave it out",
+    "unvaried": (
+        "expected fields that a study varies or holds at a value; found {found}, which it does not; leave it out, or "
+        "name one of those in `ajet study plan --help`"
+    ),
+    "number": (
+        "expected values of fields; found {found}, which belongs to none that is named; write the field beside it, "
+        "such as 'group size 4 vs 16', or leave it out"
+    ),
+    "arm": (
+        "expected arms that a study can have; found {found} beside what is compared, which is no value of a field; "
+        "leave it out, or name the field and its value"
+    ),
+    "condition": (
+        "expected conditions that a study can set: a value of a field, or an environment ({environments}); found "
+        "{found}; leave it out, or name the field and its value"
+    ),
+}
+"""What is said of words that name something and are in no field of the plan, by their place in the topic."""
+
+
+def _comparison_notes(plan: ValuePlan) -> list[str]:
+    if plan.shape == "apart":
+        return [_comparison_note(contrast) for contrast in plan.contrasts]
+    if plan.shape == "trend":
+        rungs = ", ".join(map(value_text, (plan.contrasts[0].control, *plan.contrasts[0].treatments)))
+        return [f"{plan.contrasts[0].field} is trained at {rungs}, and the one claim is on their straight line."]
+    if plan.shape == "interaction":
+        first, second = (f"{entry.field} {value_text(entry.control)} and {value_text(entry.treatments[0])}"
+                         for entry in plan.contrasts)  # fmt: skip
+        return [f"{first} are crossed with {second}: four arms, and twice the variance of a plain comparison."]
+    control = ", ".join(f"{entry.field} {value_text(entry.control)}" for entry in plan.contrasts)
+    treatments = (
+        ", ".join(f"{entry.field} {value_text(entry.treatments[at])}" for entry in plan.contrasts)
+        for at in range(len(plan.contrasts[0].treatments))
+    )
+    return [f"{control} is compared with {' and with '.join(treatments)}: the fields differ together."]
+
+
+def _comparison_note(contrast: Contrast) -> str:
+    treatments = " and ".join(value_text(value) for value in contrast.treatments)
+    open_question = " (no direction of the effect is named: an open question)" if contrast.claim is None else ""
+    return f"{contrast.field} {value_text(contrast.control)} is compared with {treatments}{open_question}."
+
+
+def _what_can_be_studied(digest: Digest) -> str:
+    fields = ", ".join(_named(facts) for facts in digest.fields)
+    played = " or ".join(facts.name for facts in digest.environments)
+    models = f"compare models by their folders, {EXAMPLE}; " if _SEVERAL_MODELS.search(digest.topic) else ""
+    return f"{models}name one of {fields}, on {played}; or {CONFIGURE_LLM}"
+
+
+def _named(facts: FieldFacts) -> str:
+    """Return a field's name, with the first synonym that says more than the name does."""
+    plain = facts.name.replace("_", " ")
+    more = next((text for text in facts.synonyms if plain not in text.replace("-", " ")), None)
+    return facts.name if more is None or plain in facts.synonyms else f"{facts.name} ({more})"
+
+
+def _quoted(topic: str) -> str:
+    return repr(topic if len(topic) <= _SHOWN_TOPIC else topic[: _SHOWN_TOPIC - 1] + "…")

@@ -1,0 +1,650 @@
+"""Grammar FIELD A vs B [on ENV] [with FIELD=V], synonyms, leftover spans.
+
+Words that a topic names as values of a field (`RLOO`, `cosine decay`): which, which is the control, which unknown.
+
+A choice of words has no order, so the wording decides: in `RLOO beats GRPO` and `RLOO rather than GRPO` the first is
+what is tried and the second what it is compared with; in a plain list the default, where it is named, is the control.
+The plainest value of a field, named alone, is no question: most topics say `GRPO` and ask something else.
+
+General words for what the user brought: `my environment` is the one that `--env` named, and nothing else.
+
+Where an environment, a model or a job was given, words that only say whose it is mean that one, and stand in the topic
+that is read as words that ask for nothing. What bears a name of its own is left as it is: it is found by its name, or
+refused (`research.planners.unsupported`).
+
+Reading a topic by names, numbers and a few words of direction: which fields, which values, which way, what effect.
+
+It recognises; it does not understand. What it cannot attach to a field it reports (`left`) instead of guessing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+
+from research.planners import unsupported
+from research.planners.context import Digest, EnvironmentFacts, FieldFacts
+from research.planners.lexicon import (
+    AFTER,
+    BETTER,
+    BREAKERS,
+    CHANGING,
+    COPULAS,
+    DOWN,
+    FACTORS,
+    FAST,
+    FILLERS,
+    GOOD,
+    LINKS,
+    LOWERING,
+    NEGATIONS,
+    OFF,
+    ON,
+    OUTCOMES,
+    PREVENTING,
+    RAISING,
+    REPLICATING,
+    REVERSING,
+    SAME,
+    SLIGHT,
+    SLOW,
+    STRONG_LINKS,
+    TRUTH,
+    UP,
+    WORSE,
+    Claim,
+    Item,
+    Numbers,
+    Sense,
+    itemise,
+    phrases,
+    with_number_words,
+)
+from research.planners.unsupported import DEPENDING, Leftover, asks_interaction, excluded, is_english, left_over
+from research.proposals.arms import Scalar
+from studies.records.design import MODEL
+from studies.records.statements import model_name
+from swarm.environments.custom import MARK
+
+ALGORITHM = "algorithm"
+_FOREIGN = frozenset({
+    "reinforce", "ppo", "dapo", "dpo", "ipo", "kto", "orpo", "simpo", "trpo", "cispo", "sapo", "gmpo", "vapo", "srpo",
+    "opo", "ppg", "sac", "ddpg", "td3", "dqn", "a2c", "a3c", "remax", "raft", "impala", "awr", "vpg", "gpg", "prime",
+    "sft",
+})  # fmt: skip
+"""Algorithms that people name and no job has."""
+_SWITCH_WORDS = frozenset({"off", "none"})
+"""Values that are directions in a topic, and so no names."""
+
+
+def choice_names(fields: Iterable[FieldFacts]) -> list[tuple[str, Item]]:
+    """Return the texts that mean a value by themselves: a word, or a number of the field that they belong to."""
+    return [
+        (text, Item("value", facts.name, value=value) if facts.of_words else _number_item(text, facts.name, value))
+        for facts in fields
+        for value, texts in facts.values.items()
+        for text in texts
+    ]
+
+
+def _number_item(text: str, field: str, value: str) -> Item:
+    return Item("number", text, number=int(value), owner=field)
+
+
+def bare_names(fields: Iterable[FieldFacts], items: Sequence[Item]) -> list[tuple[str, Item]]:
+    """Return the plain words that mean a value where its field is named: `cosine` beside `learning rate schedule`."""
+    named = {item.name for item in items if item.kind in ("field", "value")}
+    return [
+        (str(value), Item("value", facts.name, value=str(value)))
+        for facts in fields
+        if facts.of_words and facts.name in named
+        for value in facts.ladder
+        if value not in _SWITCH_WORDS
+    ]
+
+
+def without_plainest(items: Sequence[Item], facts: FieldFacts) -> list[Item]:
+    """Return the items with a plainest default that is named alone turned into a word that asks nothing."""
+    own = [item for item in items if item.name == facts.name and item.kind in ("field", "value")]
+    if facts.default != facts.ladder[0] or any(item.value != facts.default for item in own):
+        return list(items)
+    return [replace(item, kind="word", name=str(item.value), settled=True) if item in own else item for item in items]
+
+
+def choice_values(items: Sequence[Item], facts: FieldFacts) -> tuple[tuple[str, ...], bool]:
+    """Return the values named of a field, the control first, and whether the claim is about the control.
+
+    It is in `RLOO beats GRPO and GSPO`: all hypotheses of a study share one control.
+    """
+    first: dict[str, int] = {}
+    for at, item in enumerate(items):
+        if item.kind == "value" and item.name == facts.name and item.value is not None:
+            first.setdefault(item.value, at)
+    found = tuple(first)
+    if len(found) < 2:
+        return found, False
+    start, end = first[found[0]], first[found[1]]
+    if any(item.name in REVERSING | BETTER | WORSE for item in items[start + 1 : end]):
+        return (found, True) if len(found) > 2 else (found[::-1], False)
+    if items[start - 1 : start] and items[start - 1].name == "from":
+        return found, False
+    return tuple(sorted(found, key=lambda value: value != facts.default)), False
+
+
+def unknown_algorithm(topic: str, items: Sequence[Item], known: FieldFacts) -> str | None:
+    """Return what the topic names as an algorithm and no job has."""
+    stated = re.search(rf"\b{ALGORITHM}\s*=\s*(\w+)", topic, re.IGNORECASE)
+    texts = [*map(str, known.ladder), *(text for named in known.values.values() for text in named)]
+    if stated and not any(stated[1].lower() in text for text in texts):
+        return stated[1]
+    return next((item.name for item in items if item.kind == "word" and item.name in _FOREIGN), None)
+
+
+_WHOSE = r"(?<![\w-])(?:my|our|this|these)(?: own| new| custom)*"
+_UNNAMED = r"(?![\w-])(?! (?:named|called)\b| ['\"`(])"
+"""Where no name follows that could be another's."""
+_PLAYED = rf"(?:environment|env|tasks?|games?|data ?set|benchmark|problems?|domain|simulator){_UNNAMED}"
+"""One that is played, or what it is made of; several environments are not the one that was given."""
+_ENVIRONMENT = re.compile(rf"(?:{_WHOSE}|(?<![\w-])(?:the|a) custom) {_PLAYED}", re.IGNORECASE)
+_THIS = "this environment"
+_ADJECTIVES = r"(?: pre-?trained| small| large| real| chat| instruct| language)*"
+_MODEL = re.compile(rf"{_WHOSE}{_ADJECTIVES} (?:model|llm|checkpoint){_UNNAMED}", re.IGNORECASE)
+_MODELS = re.compile(
+    rf"{_WHOSE}(?: two| three| four)?{_ADJECTIVES} (?:models|llms|checkpoints){_UNNAMED}", re.IGNORECASE
+)
+_JOB = re.compile(rf"(?:{_WHOSE}|(?<![\w-])the)(?: base)? job(?: file)?(?![\w-])|(?<![\w-])base job(?![\w-])", re.I)
+
+
+def readable(digest: Digest) -> str:
+    """Return the topic for whoever reads it by names: what the user brought in words that every study has."""
+    topic = digest.wanted.models.readable(digest.topic)
+    if digest.wanted.environment is not None or digest.wanted.brought:
+        names = dict(_environment_names(digest))
+        topic = _ENVIRONMENT.sub(_THIS, _of_parts(_of_names(topic, names), names))
+    if MODEL in digest.fixed:
+        topic = _named_model(topic, model_name(digest.fixed[MODEL]))
+        topic = _MODEL.sub("this policy", topic)
+    if digest.wanted.models.by_name:
+        topic = _MODELS.sub("these policies", topic)
+    if digest.fixed.keys() - {MODEL}:
+        topic = _JOB.sub("these settings", topic)
+    return topic
+
+
+def _environment_names(digest: Digest) -> Iterable[tuple[str, str]]:
+    """Yield all that an environment is called by, and what to say for it; that of `--env` last, as it goes first.
+
+    Only that one is `this environment`: what the topic alone names keeps its name, or another would be studied.
+    """
+    given = {digest.wanted.environment, *digest.wanted.brought}
+    known = [facts for facts in digest.environments if facts.name in given]
+    for facts in sorted(known, key=lambda facts: facts.name == digest.wanted.environment):
+        said = _THIS if facts.name == digest.wanted.environment else facts.name
+        yield from ((name, said) for name in (facts.name, *facts.synonyms))
+
+
+def _of_names(topic: str, names: Iterable[str]) -> str:
+    """Return a topic that says names without whose they are: `my stock environment` is `stock`."""
+    for name in sorted(set(names), key=len, reverse=True):
+        topic = re.sub(rf"{_WHOSE} ({re.escape(name)})(?: {_PLAYED})?(?![\w-])", r"\1", topic, flags=re.IGNORECASE)
+    return topic
+
+
+def _of_parts(topic: str, names: Mapping[str, str]) -> str:
+    """Return a topic that says environments as `names` has them, for words that only environments are called by."""
+    parts = {part: said for name, said in names.items() for part in _parts(name)}
+    for entry in reversed(unsupported.named(topic)):
+        start, end = entry.at
+        end += len(_VERSION.match(topic[end:])[0])  # type: ignore[index]  # it matches nothing, too
+        called = "".join(_plain_words(_WHOSE_IT_IS.sub("", topic[start:end])))
+        if entry.noun == "environment" and called in parts:
+            topic = f"{topic[:start]}{parts[called]}{topic[end:]}"
+    return topic
+
+
+def _parts(name: str) -> Iterable[str]:
+    """Yield all runs of a name's words: `gymnasium-frozenlake-v1` is called `frozenlake` or `frozenlake-v1`, too."""
+    words = _plain_words(name.partition(MARK)[0])
+    return ("".join(words[start:end]) for end in range(1, len(words) + 1) for start in range(end))
+
+
+def _plain_words(text: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", text.lower())
+
+
+_VERSION = re.compile(r"(?:-v\d+)?(?: (?:environment|env|task|game)s?\b)?", re.IGNORECASE)
+_WHOSE_IT_IS = re.compile(rf"^{_WHOSE} | (?:environment|env|task|game)s?$", re.IGNORECASE)
+
+
+def _named_model(topic: str, name: str) -> str:
+    """Return a topic with the model's own name as a general word, if no other word could be meant by the name."""
+    if [entry.text.lower() for entry in unsupported.named(name)] != [name.lower()]:
+        return topic
+    return re.sub(rf"(?:{_WHOSE} )?(?<![\w./-]){re.escape(name)}(?![\w/-]|\.\w)", "this policy", topic, flags=re.I)
+
+
+_CONDITIONAL = frozenset({"with", "without", "for", "at", "under", "when", "given", "if"})
+TOO = frozenset({"high", "low", "large", "small", "big", "long", "short", "much", "many", "few", "little"})
+"""Words after `too`."""
+_REACH_OF_AGAIN = 4
+"""Items before an environment in which a word of replication is looked for."""
+
+
+def is_led(items: Sequence[Item], at: int) -> bool:
+    """Return whether a word such as `with` leads to a mention of a field."""
+    leading = (FILLERS | UP | DOWN | TOO | {"both", "all", "each", "any", "and", "or", ","}) - _CONDITIONAL
+    place, joined = at - 1, False
+    while place >= 0:
+        item = items[place]
+        if item.name in leading or item.kind == "number":
+            joined = joined or item.name in ("and", "or", ",")
+        elif joined and item.kind in ("field", "value"):
+            joined = False
+        else:
+            return item.name in _CONDITIONAL
+        place -= 1
+    return False
+
+
+def replicated_in(items: Sequence[Item]) -> str | None:
+    """Return the environment that a word of replication leads to."""
+    for at, item in enumerate(items):
+        before = items[max(0, at - _REACH_OF_AGAIN) : at]
+        if item.kind == "environment" and any(word.name in REPLICATING for word in before):
+            return item.name
+    return None
+
+
+def rivals(items: Sequence[Item]) -> tuple[tuple[str, str], ...]:
+    """Return neighbouring fields between which a word of comparison stands, and no value."""
+    found: list[tuple[str, str]] = []
+    places = [at for at, item in enumerate(items) if item.kind == "field"]
+    for first, second in pairwise(places):
+        names = items[first].name, items[second].name
+        at = second - 1
+        while at > first and items[at].name in FILLERS | UP | DOWN | ON | OFF | {"that"}:
+            at -= 1
+        if names[0] != names[1] and at > first and items[at].name in STRONG_LINKS | {"or"}:
+            found.append(names)
+    return tuple(found)
+
+
+def in_arms(items: Sequence[Item], numbers: Numbers, names: Sequence[str]) -> dict[str, tuple[Scalar, ...]]:
+    """Return the values of fields that take turns, arm by arm: the first written of each are those of one arm.
+
+    The control's come first: of two arms it is the second where the wording tries the first, as in `A rather than B`.
+    """
+    written = {name: _written(items, numbers, name) for name in names}
+    ends = [(min(places, default=0), max(places, default=0)) for places in written.values()]
+    between = items[min(start for start, _ in ends) : max(end for _, end in ends)] if ends else []
+    found = {name: tuple(dict.fromkeys(places.values())) for name, places in written.items()}
+    turned = any(item.name in REVERSING | BETTER | WORSE for item in between)
+    if turned and all(len(values) == 2 for values in found.values()):
+        return {name: values[::-1] for name, values in found.items()}
+    return found
+
+
+def _written(items: Sequence[Item], numbers: Numbers, name: str) -> dict[int, Scalar]:
+    """Return the values of a field by their places: its numbers, or its words."""
+    words = {at: item.value for at, item in enumerate(items) if item.kind == "value" and item.name == name}
+    return numbers.written(name) or {at: value for at, value in words.items() if value is not None}
+
+
+def together(items: Sequence[Item], numbers: Numbers) -> tuple[str, ...]:
+    """Return the fields whose mentions take turns around a word of comparison: arms differ in all of them."""
+    places: dict[str, list[int]] = {}
+    for at, item in enumerate(items):
+        name = numbers.owner(at) or (item.name if item.kind in ("field", "value") else None)
+        if name is not None:
+            places.setdefault(name, []).append(at)
+    links = [at for at, item in enumerate(items) if item.name in STRONG_LINKS]
+    spans = sorted((found[0], found[-1], name) for name, found in places.items() if len(found) > 1)
+    crossed = [(a, b) for a, b in combinations(spans, 2) if any(b[0] < at < a[1] for at in links)]
+    return tuple(dict.fromkeys(span[2] for pair in crossed for span in pair))
+
+
+_NEAR_SUCCESS = (
+    (FAST | SLOW, "success after the same number of steps is compared, not how long it takes"),
+    (frozenset({"reward", "return"}), "the share of hidden tasks solved is compared, not the reward"),
+)
+_TIMES = re.compile(r"\d+(?:\.\d+)?x")
+_REACH = 5
+"""Items before a name in which its direction is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class FieldReading:
+    """What a topic says about one field."""
+
+    field: str
+    values: tuple[Scalar, ...] = ()
+    """Explicit values, the control first where the wording tells."""
+    sense: Sense | None = None
+    claim: Claim | None = None
+    """The effect asked about, on the success rate; None when the topic asks only whether there is one."""
+    factor: float | None = None
+    """How many times the default is asked about, as in `double the batch size`."""
+    held: bool = False
+    """Whether all arms share it, as in `with a KL penalty`, where something else is compared."""
+    judged: bool = False
+    """Whether its one value is to be judged, as in `is a learning rate of 1e-3 too high?`."""
+    assumed: bool = False
+    """Whether its values are the reader's, for a word that says how much: a `small` penalty."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """A topic as far as it was read."""
+
+    asked: tuple[FieldReading, ...]
+    environments: tuple[str, ...]
+    left: tuple[Leftover, ...]
+    """What of the topic is in none of the others."""
+    unknown: str | None = None
+    """What is named as an algorithm and is none that can be trained."""
+    alone: str | None = None
+    """The plainest value of a choice of words, where it is named and nothing beside it."""
+    again: str | None = None
+    """The environment to replicate in; it is none of `environments`."""
+    read_as: tuple[tuple[str, str], ...] = ()
+    """Words of the topic that are read as hidden success, and how they differ from it."""
+    interaction: bool = False
+    """Whether it asks if the effect of one field depends on another."""
+    rivals: tuple[tuple[str, str], ...] = ()
+    """Fields that are set against each other: `larger groups or a higher learning rate`."""
+    together: tuple[str, ...] = ()
+    """Fields whose values take turns, so that arms differ in all of them: `16 and 1e-3 against 4 and 3e-3`. The first
+    of each are then the control's."""
+    english: bool = True
+    """Whether a word of English holds it together, or nothing is left that could be another language's."""
+
+
+def read_topic(topic: str, fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> Reading:
+    """Return what `topic` says; fields and environments in the order they are named in."""
+    names = _known_names(fields, environments)
+    items = itemise(topic, phrases(names))
+    bare = bare_names(fields, items)
+    if bare:
+        items = itemise(topic, phrases([*names, *bare]))
+    alone: str | None = None
+    items = with_number_words(items)
+    for facts in fields:
+        if facts.of_words:
+            kept = without_plainest(items, facts)
+            alone = alone or (str(facts.default) if kept != items else None)
+            items = kept
+    known = [name for name, item in names if item.kind in ("field", "environment")]
+    return replace(_ItemReader(topic, items, fields).read(known), alone=alone)
+
+
+def _known_names(fields: Sequence[FieldFacts], environments: Sequence[EnvironmentFacts]) -> list[tuple[str, Item]]:
+    named = [(text, Item("field", f.name, sense=_implied(text))) for f in fields for text in (f.name, *f.synonyms)]
+    played = [(text, Item("environment", e.name)) for e in environments for text in (e.name, *e.synonyms)]
+    return named + choice_names(fields) + played
+
+
+def _implied(synonym: str) -> Sense | None:
+    words = synonym.split()
+    return "up" if UP & set(words) else "down" if DOWN & set(words) else None
+
+
+class _ItemReader:
+    """One pass over the items of a topic."""
+
+    def __init__(self, topic: str, items: list[Item], fields: Sequence[FieldFacts]) -> None:
+        self._topic = topic
+        self._items = items
+        self._facts = {facts.name: facts for facts in fields}
+        self._spent: set[int] = set()
+        """Words that gave a field its direction: they say nothing about the effect."""
+        self._effects_named: set[int] = set()
+        """Words that say which effect is asked about."""
+
+    def read(self, known: Sequence[str]) -> Reading:
+        """Return what the topic says; `known` are the names of fields and environments."""
+        fields = (item.owner or item.name for item in self._items if item.owner or item.kind in ("field", "value"))
+        names = list(dict.fromkeys(fields))
+        numbers = Numbers(self._items, [name for name in names if not self._facts[name].of_words])
+        senses = {name: self._sense(name) for name in names}
+        shared = [name for name in names if self._shared(name)]
+        found = [self._asked(name, senses[name], numbers) for name in names if name not in shared]
+        asked = _judging(self._with_conditions(tuple(found)))
+        environments = dict.fromkeys(item.name for item in self._items if item.kind == "environment")
+        crossed = together(self._items, numbers)
+        if crossed:
+            arms = in_arms(self._items, numbers, crossed)
+            asked = tuple(replace(entry, values=arms.get(entry.field) or entry.values) for entry in asked)
+        unknown = unknown_algorithm(self._topic, self._items, self._facts[ALGORITHM])
+        again = replicated_in(self._items)
+        played = tuple(name for name in environments if name != again)
+        bound = self._spent | self._effects_named | numbers.owned() | self._named()
+        crossing = asks_interaction(self._items)
+        if crossing:
+            bound |= {at for at, item in enumerate(self._items) if item.kind == "word" and item.name in DEPENDING}
+        left = (*left_over(self._topic, self._items, bound, known), *excluded(self._topic, self._items))
+        return Reading(
+            asked, played, left, unknown, again=again, read_as=self._read_as(),
+            rivals=rivals(self._items), interaction=crossing,
+            together=crossed,
+            english=is_english(self._items) or not any(entry.role != "number" for entry in left),
+        )  # fmt: skip
+
+    def _with_conditions(self, asked: tuple[FieldReading, ...]) -> tuple[FieldReading, ...]:
+        """Return what is asked with the conditions told apart, where something else is compared."""
+        under = {entry.field for entry in asked if all(is_led(self._items, at) for at in self._places(entry.field))}
+        if len(under) == len(asked):
+            return asked
+        return tuple(replace(entry, held=entry.field in under) for entry in asked)
+
+    def _named(self) -> set[int]:
+        """Return the places of names, of states of a switch, and of outcomes and words of replication."""
+        return {
+            at
+            for at, item in enumerate(self._items)
+            if item.kind in ("field", "value", "environment") or item.name in OUTCOMES | REPLICATING | TRUTH.keys()
+        }
+
+    def _read_as(self) -> tuple[tuple[str, str], ...]:
+        """Return the words that are about something near to hidden success, as written, and the difference."""
+        found: dict[str, str] = {}
+        for item, after in pairwise(self._items):
+            if item.name == "between" and after.kind == "number":
+                found["between"] = "the ends are compared, and no value between them"
+        for item in self._items:
+            for words, difference in _NEAR_SUCCESS:
+                if item.kind == "word" and item.name in words:
+                    found[self._topic[item.at[0] : item.at[1]]] = difference
+        return tuple(found.items())
+
+    def _asked(self, name: str, sense: Sense | None, numbers: Numbers) -> FieldReading:
+        facts, claim = self._facts[name], self._claim(name)
+        if facts.of_words:
+            words, about_control = choice_values(self._items, facts)
+            return FieldReading(name, words, sense, _opposite(claim) if about_control else claim)
+        values = self._truths(name) or numbers.values(name)
+        if not values and (slight := self._slight(name, sense)):
+            return FieldReading(name, slight, None, claim, assumed=True)
+        if numbers.is_reversed(name):
+            claim = _opposite(claim)
+        judged = len(values) == 1 and self._is_judged()
+        factor = None if values else self._factor(name)
+        return FieldReading(name, values, None if judged else sense, claim, factor, judged=judged)
+
+    def _factor(self, name: str) -> float | None:
+        """Return how many times its default a field is to be, by a word before its name."""
+        for at in self._places(name):
+            for place in range(at - 1, max(-1, at - 1 - _REACH), -1):
+                word = self._items[place].name
+                if self._items[place].kind != "word" or word in BREAKERS:
+                    break
+                times = float(word[:-1]) if _TIMES.fullmatch(word) else FACTORS.get(word)
+                if times:
+                    self._spent.add(place)
+                    down = times > 1 and any(item.name in DOWN for item in self._items[place + 1 : at])
+                    return 1 / times if down else times
+            after = self._items[at + 1].name if at + 1 < len(self._items) else ""
+            if _TIMES.fullmatch(after):
+                self._spent.add(at + 1)
+                return float(after[:-1])
+        return None
+
+    def _shared(self, name: str) -> bool:
+        """Return whether a field is named only to say that all arms share it: `at the same temperature`."""
+        return all(self._is_shared(at) for at in self._places(name))
+
+    def _is_shared(self, at: int) -> bool:
+        before = [item.name for item in self._items[max(0, at - 4) : at]]
+        if set(before[-2:]) & SAME:
+            return True
+        verbs = [place for place, word in enumerate(before) if word in CHANGING]
+        if not verbs or not set(before[: verbs[-1]]) & (NEGATIONS | {"without"}):
+            return False
+        self._spent |= {at - len(before) + place for place in range(len(before))}
+        return True
+
+    def _slight(self, name: str, sense: Sense | None) -> tuple[Scalar, ...]:
+        """Return a `small` amount of what is off by default, beside none; nothing where no such word is said."""
+        facts = self._facts[name]
+        said = {self._items[at].name for place in self._places(name) for at in range(max(0, place - _REACH), place + 4)
+                if at in self._spent}  # fmt: skip
+        is_off = not facts.ladder[0] and facts.default == facts.ladder[0] and not facts.apart
+        return (facts.default, facts.ladder[1]) if sense == "down" and said & SLIGHT and is_off else ()
+
+    def _is_judged(self) -> bool:
+        """Return whether the topic asks if a value is good; `too high` says nothing else of it."""
+        for at, item in enumerate(self._items[:-1]):
+            if item.name == "too" and self._items[at + 1].name in UP | DOWN | TOO:
+                self._spent.add(at + 1)
+                return True
+        return any(item.kind == "word" and item.name in GOOD for item in self._items)
+
+    def _places(self, name: str) -> list[int]:
+        return [
+            at
+            for at, item in enumerate(self._items)
+            if name == item.owner or (item.kind in ("field", "value") and item.name == name)
+        ]
+
+    def _is_switch(self, name: str) -> bool:
+        """Return whether the field can be off: a boolean, or a coefficient whose lowest value is zero."""
+        return not self._facts[name].ladder[0]
+
+    def _sense(self, name: str) -> Sense | None:
+        for at in self._places(name):
+            stated = self._before(at, name) or self._after(at) or self._inherited(at)
+            implied = self._items[at].sense
+            if stated or implied:
+                return stated or implied
+        return None
+
+    def _before(self, at: int, name: str) -> Sense | None:
+        found: Sense | None = None
+        for place in range(at - 1, max(-1, at - 1 - _REACH), -1):
+            item = self._items[place]
+            sense = self._direction(item, name)
+            if sense is not None:
+                found = sense
+                self._spent.add(place)
+            elif item.kind not in ("word", "value") or item.name in BREAKERS:
+                break
+        return found
+
+    def _direction(self, item: Item, name: str) -> Sense | None:
+        if item.kind != "word":
+            return None
+        if item.name in UP | DOWN:
+            return "up" if item.name in UP else "down"
+        if item.name in OFF:
+            return "off"
+        return "on" if item.name in ON and self._is_switch(name) else None
+
+    def _after(self, at: int) -> Sense | None:
+        place = at + 1
+        while place < len(self._items) and self._items[place].name in COPULAS:
+            place += 1
+        if place < len(self._items) and self._items[place].kind == "word" and self._items[place].name in AFTER:
+            if self._leads_to_outcome(place) or self._is_where(place):
+                return None
+            self._spent.add(place)
+            return AFTER[self._items[place].name]
+        return None
+
+    def _is_where(self, at: int) -> bool:
+        """Return whether a word is the `on` of `4 epochs on sums`."""
+        return self._items[at].name == "on" and any(item.kind == "environment" for item in self._items[at + 1 : at + 3])
+
+    def _inherited(self, at: int) -> Sense | None:
+        """`larger group size and learning rate`: the direction of the name joined before."""
+        if at < 2 or self._items[at - 1].name not in ("and", "or", ","):
+            return None
+        previous = self._items[at - 2]
+        return self._before(at - 2, previous.name) if previous.kind == "field" else None
+
+    def _truths(self, name: str) -> tuple[Scalar, ...]:
+        """Return the explicit states of a boolean field: `true vs false`; a single one is a direction, not a pair."""
+        if not isinstance(self._facts[name].default, bool):
+            return ()
+        for at in self._places(name):
+            states: list[Scalar] = []
+            for item in self._items[at + 1 :]:
+                if item.name in TRUTH:
+                    states.append(TRUTH[item.name])
+                elif item.kind not in ("word", "comma") or item.name not in LINKS | FILLERS | {","}:
+                    break
+            if len(states) > 1:
+                return tuple(states)
+        return ()
+
+    def _claim(self, name: str) -> Claim | None:
+        """Return the effect named between this field and the next, else anywhere in the topic."""
+        last = self._places(name)[-1]
+        later = [at for at in range(last + 1, len(self._items)) if self._items[at].kind in ("field", "value")]
+        here = self._effects(last + 1, later[0] if later else len(self._items))
+        return _one(here or self._effects(0, len(self._items)), self._has_or())
+
+    def _effects(self, start: int, end: int) -> list[Claim]:
+        found = {at: claim for at in range(start, end) if at not in self._spent and (claim := self._effect(at))}
+        return list(found.values())
+
+    def _effect(self, at: int) -> Claim | None:
+        item = self._items[at]
+        if item.kind != "word":
+            return None
+        before = {word.name for word in self._items[max(0, at - 3) : at]}
+        if item.name in BETTER | WORSE:
+            self._effects_named |= {at, *self._places_before(at, PREVENTING | NEGATIONS)}
+        if item.name in BETTER | WORSE and not before & NEGATIONS:
+            return "increase" if item.name in BETTER or before & PREVENTING else "decrease"
+        if self._leads_to_outcome(at) and item.name in RAISING | LOWERING:
+            self._effects_named.add(at)
+            return "increase" if item.name in RAISING else "decrease"
+        return None
+
+    def _places_before(self, at: int, words: frozenset[str]) -> list[int]:
+        return [place for place in range(max(0, at - 3), at) if self._items[place].name in words]
+
+    def _leads_to_outcome(self, at: int) -> bool:
+        return any(item.name in OUTCOMES for item in self._items[at + 1 : at + 4])
+
+    def _has_or(self) -> bool:
+        return any(item.name == "or" for item in self._items)
+
+
+def _judging(asked: Sequence[FieldReading]) -> tuple[FieldReading, ...]:
+    """Return what is asked with a value judged only where nothing else is compared: else it is what all arms have."""
+    compared = any(entry.sense is not None or len(entry.values) > 1 for entry in asked)
+    return tuple(replace(entry, judged=entry.judged and not compared) for entry in asked)
+
+
+def _opposite(claim: Claim | None) -> Claim | None:
+    return {"increase": "decrease", "decrease": "increase", None: None}[claim]
+
+
+def _one(claims: list[Claim], either: bool) -> Claim | None:
+    """Return the one effect asked about; `help or hurt` asks for neither, `collapse faster` for a decrease."""
+    kinds = set(claims)
+    if len(kinds) == 2:
+        return None if either else "decrease"
+    return claims[0] if claims else None

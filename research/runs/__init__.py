@@ -1,0 +1,1 @@
+"""Attempts at runs and their evidence."""

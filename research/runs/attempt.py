@@ -1,0 +1,491 @@
+"""One attempt at a run: `python -m research.runs.attempt FOLDER`, started through a sandbox.
+
+It starts a swarm server, has the job trained by a real client, lets the harness's evaluator measure hidden tasks
+before, after and, where the design asks for it, during training, and stops the server so that its W&B log is whole.
+Client and evaluators are workers (`research.runs.workers`): processes, or containers. It promises that
+
+- `outcome.json` appears only when everything it speaks of is on disk, and says what failed and why;
+- a training that breaks a locked limit is stopped by that rule alone, and the policy it reached is evaluated all the
+  same, so that the run counts (`studies.checks.alarms`);
+- an attempt that goes on from an earlier one trains what that one left to be trained: its server goes on from its own
+  record, the evaluations made so far are the earlier one's, and a training that a rule had stopped stays stopped;
+- a full disk is reported as such, by the exit code where there is no room for an outcome;
+- nothing it started outlives it (if it is killed itself, the sandbox ends its process group, and the controller
+  its containers).
+
+It judges nothing: the study collects from the files, whatever the outcome says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import ValidationError
+
+from research.errors import BackendMissing, BadModel
+from research.files import FULL_EXIT, has_room, is_full, read_json, write_json
+from research.installation.base_job import python_of, require_unchanged
+from research.isolation.mode import one_line, require_isolation
+from research.runs.files import (
+    AttemptFolder,
+    AttemptOutcome,
+    AttemptProgress,
+    AttemptSpec,
+    NewestSuccess,
+    ObservedConditions,
+    Role,
+    Stage,
+    before,
+    lacking,
+    read_during,
+    write_during,
+)
+from research.runs.provenance import file_hash, file_hashes, observed_conditions, replay
+from research.runs.watchdog import TrainingMonitor
+from research.runs.workers import DIED, Account, ManagedProcess, ProcessGroup, ProcessWorkers, Worker, Workers
+from sandboxes import SandboxError
+from sandboxes.docker.engine import ContainerEngine, connect
+from studies.records.runs import DISK_FULL, ENGINE_GONE, MODEL_CHANGED, TRAINING_NAN, AttemptFailed
+from swarm.client import AsyncSwarmClient
+from swarm.environments.custom import is_brought
+from swarm.environments.registry import get_environment, look_in
+from swarm.errors import SwarmError, Unreachable
+from swarm.job import Job, PathModel
+from swarm.wire import ServerState, Status
+
+BIND_TIMEOUT_S = 600.0
+"""For the server to bind, beside other runs that do the same; one that ends before is noticed at once. The model is
+loaded afterwards, for however long it takes."""
+ANSWER_TIMEOUT_S = 10.0
+POLL_S = 1.0
+CHECKPOINT_AFTER_S = 180.0
+"""Most training that is learned again after a crash, beside what the job's own checkpoints say. Shorter runs have none
+of these checkpoints, and longer ones one in minutes, which takes seconds of a large model."""
+MOST_KEPT = 10
+"""Checkpoints that a job keeps at most for the server to write more of them: a job that keeps them all to keep its
+tokens (`research.proposals.arms`) would fill the disk."""
+OWN_ENDINGS = frozenset({1, 2, 3, 130, -signal.SIGTERM, -signal.SIGKILL})
+"""Codes with which `swarm.environments` ends before its work is done, or is ended; a container says 128 + 9 for -9."""
+REPLAYS_S = 3600.0
+"""For a server to serve that learns batches again."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PlayingWorker:
+    """A worker that plays while others do, and its end."""
+
+    role: Role
+    worker: Worker
+    ended: asyncio.Task[int]
+
+    @classmethod
+    def of(cls, role: Role, worker: Worker) -> PlayingWorker:
+        """Return a worker that was started, and begin to wait for its end."""
+        return cls(role, worker, asyncio.create_task(worker.ended()))
+
+
+class Attempt:
+    """One attempt, from booting its server to stopping it."""
+
+    def __init__(self, folder: AttemptFolder, spec: AttemptSpec) -> None:
+        self._folder = folder
+        self._spec = spec
+        self._job = spec.tracked_job(folder)
+        self._began = time.monotonic()
+        self._stages: dict[str, float] = {}
+        self._account: Callable[[], Account] = Account
+        self._progress = AttemptProgress(stage="boot", steps=self._job.steps, seconds=0.0)
+        self._training = TrainingMonitor(folder, spec)
+        self._seen = ObservedConditions()
+        self._resumed_at: int | None = None
+        self._during = NewestSuccess(folder.evaluation("during"))
+
+    async def run(self) -> AttemptOutcome:
+        """Make the attempt; return how it ended."""
+        try:
+            async with ProcessGroup(self._folder.path) as processes:
+                await self._perform(processes)
+        except AttemptFailed as failure:
+            if has_room(self._folder.path):
+                return self._outcome("failed", failure.code, failure.reason)
+            return self._outcome("failed", DISK_FULL, f"the disk is full, and {failure.reason}")
+        return self._outcome("finished", "ok", "")
+
+    async def _perform(self, processes: ProcessGroup) -> None:
+        with self._stage("boot"):
+            await self._check_model()
+            engine = await self._engine()
+            server, url, tokens = await self._start_server(processes)
+        workers = self._workers(engine, processes, url, tokens["client"])
+        self._account = workers.account
+        async with workers, AsyncSwarmClient(url, tokens["admin"]) as client:
+            try:
+                await _while_watched(self._work(workers, client), self._watch(client, server))
+            except AttemptFailed as failure:
+                raise await _explained(failure, client) from failure
+
+    async def _check_model(self) -> None:
+        """Check, at the last moment, that a model's folder holds what it held when the study named it."""
+        if not isinstance(model := self._job.model, PathModel):
+            return
+        try:
+            await asyncio.to_thread(require_unchanged, model, Path(self._spec.models))
+        except BadModel as error:
+            raise AttemptFailed(MODEL_CHANGED, error.message) from error
+
+    async def _engine(self) -> ContainerEngine | None:
+        """Return the engine of its containers, None where it has processes."""
+        spec = self._spec
+        if spec.sandbox.kind == "docker":
+            try:
+                return await asyncio.to_thread(connect, os.environ)
+            except SandboxError as error:
+                raise AttemptFailed(ENGINE_GONE, one_line(error)) from error
+        if spec.run.code:
+            require_isolation(spec.sandbox, f"the reward of {spec.run.arm}")
+        return None
+
+    def _workers(self, engine: ContainerEngine | None, processes: ProcessGroup, url: str, token: str) -> Workers:
+        if engine is None:
+            return ProcessWorkers(processes, self._folder, self._spec, url, token)
+        from research.runs.workers import ContainerWorkers  # processes do without what it imports
+
+        return ContainerWorkers(engine, self._folder, self._spec, url, token)
+
+    async def _start_server(self, processes: ProcessGroup) -> tuple[ManagedProcess, str, dict[str, str]]:
+        (self._folder.server / "server.json").unlink(missing_ok=True)  # of a server that was killed
+        arguments = (
+            "--directory", str(self._folder.server), "--models", self._spec.models,
+            *(("--environments", self._spec.environments) if self._spec.environments else ()),
+            "--idle",  # the job it may take up by itself is tracked as the earlier attempt's
+            *_checkpoints(self._job),
+        )  # fmt: skip
+        try:
+            python = python_of(self._job.backend)
+        except BackendMissing as missing:
+            raise AttemptFailed("boot_failed", one_line(missing)) from missing
+        log = self._folder.log("server")
+        server = await processes.start("server", "swarm.server", *arguments, log=log, python=python)
+        ended = asyncio.create_task(server.ended())
+        deadline = time.monotonic() + BIND_TIMEOUT_S
+        while (bound := read_json(self._folder.server / "server.json")) is None:
+            if ended.done():
+                raise AttemptFailed("boot_failed", f"the swarm server did not start: {server.last_words()}")
+            if time.monotonic() > deadline:
+                raise AttemptFailed("boot_failed", f"expected the swarm server to bind within {BIND_TIMEOUT_S:g} s")
+            await asyncio.sleep(0.05)
+        return server, bound["url"], read_json(self._folder.server / "tokens.json") or {}
+
+    async def _work(self, workers: Workers, client: AsyncSwarmClient) -> None:
+        with self._stage("boot"):
+            await self._serve(client)
+        if self._spec.resumes is None:
+            with self._stage("initial"):
+                await self._evaluate(workers, "initial")
+        with self._stage("train"):
+            await self._train(workers, client)
+        if self._spec.other_environment is not None:
+            with self._stage("other"):
+                await self._run_to_end(workers, "evaluator-other")
+        with self._stage("final"):
+            await self._evaluate(workers, "final")
+            await self._check_training(client)
+            self._seen = await observed_conditions(client, self._folder, self._spec)
+        with self._stage("stop"):
+            await _asked(client.stop())
+
+    async def _serve(self, client: AsyncSwarmClient) -> None:
+        """Have the server train the job, from where an earlier attempt left it if there is one."""
+        resumes = self._spec.resumes
+        if resumes is None:
+            limit = self._spec.time_limit_s or BIND_TIMEOUT_S
+            await _asked(client.ensure_training(self._job, timeout_s=limit))
+            return
+        if file_hash(self._folder.evaluation("initial")) != self._spec.initial_sha256:
+            said = f"expected the evaluation before training of attempt {resumes}; it is gone, or was changed"
+            raise AttemptFailed("evaluation_unreadable", said)
+        status = await _asked(client.ensure_training(self._job, timeout_s=REPLAYS_S))
+        self._resumed_at = status.step
+        self._keep_evaluations(status.step)
+        await self._training.recall(status.step)
+
+    def _keep_evaluations(self, step: int) -> None:
+        """Go on with the evaluations during training that are of the policies before a step."""
+        if not self._spec.evaluate_after:
+            return
+        kept = self._folder.kept
+        if (file_hash(kept) or "") != self._spec.during_sha256:
+            said = f"expected the evaluations during training of attempt {self._spec.resumes}; they were changed"
+            raise AttemptFailed("evaluation_unreadable", said)
+        found = before(read_during(kept), step)
+        if missing := lacking(self._spec, found, step):
+            said = f"its training was at step {step}, and evaluations are gone: after step {missing[0]} for one"
+            raise AttemptFailed("evaluation_incomplete", said)
+        write_during(self._folder.evaluation("during"), found)
+
+    async def _evaluate(self, workers: Workers, stage: Literal["initial", "final"]) -> None:
+        await self._run_to_end(workers, "evaluator-initial" if stage == "initial" else "evaluator-final")
+        out = self._folder.evaluation(stage)
+        success = shown_success(out)
+        if success is None:
+            said = f"expected the evaluator to write {out.name}; found none{self._doubt(0)}"
+            raise AttemptFailed("evaluator_failed", said)
+        self._report(hidden_success=success)
+
+    async def _check_training(self, client: AsyncSwarmClient) -> None:
+        """Check that a client in which generated code ran trained on plays of its tasks, and on nothing else."""
+        if self._spec.run.code is None:
+            return
+        environment = get_environment(self._spec.run.environment)
+        found = await _asked(replay(client, environment, random.SystemRandom()))
+        if complaint := found.complaint():
+            raise AttemptFailed("foreign_training", complaint)
+
+    async def _run_to_end(self, workers: Workers, role: Role) -> None:
+        """Run one worker to its end; a bad end is the attempt's."""
+        worker = await workers.start(role)
+        self._require_good_end(role, worker, await worker.ended())
+
+    async def _train(self, workers: Workers, client: AsyncSwarmClient) -> None:
+        """Run the client, and whoever evaluates meanwhile, until training is done or a rule of the watchdog ends it."""
+        if self._training.alarm is None:  # else it ended the training of an earlier attempt
+            roles: tuple[Role, ...] = ("evaluator-during", "client") if self._spec.evaluate_after else ("client",)
+            players = {role: PlayingWorker.of(role, await workers.start(role)) for role in roles}
+            stops = asyncio.create_task(self._training.stops())
+            try:
+                await self._play(players, client, stops)
+            finally:
+                stops.cancel()
+                await _all_stopped(players.values())
+        await _idle(client)
+
+    async def _play(
+        self, players: Mapping[Role, PlayingWorker], client: AsyncSwarmClient, stops: asyncio.Task[None]
+    ) -> None:
+        """Wait until a rule stops the training, or all ended well."""
+        trained = players["client"].ended
+        while not (trained.done() or stops.done()):
+            open_ends = {player.ended for player in players.values() if not player.ended.done()}
+            await asyncio.wait({*open_ends, stops}, return_when=asyncio.FIRST_COMPLETED)
+            for player in players.values():
+                if player.ended.done():
+                    self._require_good_end(player.role, player.worker, player.ended.result())
+        if trained.done():
+            await self._expect_finished(client)
+            for player in players.values():  # one that evaluates ends once it sees that
+                self._require_good_end(player.role, player.worker, await player.ended)
+
+    def _require_good_end(self, role: Role, worker: Worker, code: int) -> None:
+        if code:
+            who = "client" if role == "client" else "evaluator"
+            doubt = self._doubt(code) if worker.failure == DIED else ""  # not ended by its bounds, or from outside
+            reason = f"the {who} ended before its work was done{doubt}: {worker.last_words()}"
+            raise AttemptFailed(f"{who}_{worker.failure}", reason)
+
+    def _doubt(self, code: int) -> str:
+        """Return whom to ask where one that played ended with a code that is not ours, or too early with 0."""
+        if not OWN_ENDINGS.isdisjoint((code, 128 - code)) or not is_brought(self._spec.run.environment):
+            return ""
+        how = "os._exit, or a library's exit" if 0 <= code <= 128 else "a library's crash, or os._exit"
+        return f" (its environment's code ended its process while it played, as it seems: {how})"
+
+    async def _expect_finished(self, client: AsyncSwarmClient) -> None:
+        status = await _asked(client.status())
+        if not status.finished:
+            said = f"the client ended at step {status.step} of {status.steps}; expected all to be done{self._doubt(0)}"
+            raise AttemptFailed("client_stopped", said)
+
+    async def _watch(self, client: AsyncSwarmClient, server: ManagedProcess) -> None:
+        """Raise AttemptFailed as soon as the server is dead, failed or silent; report progress until then."""
+        ended = asyncio.create_task(server.ended())
+        self._training.begin()
+        try:
+            while not ended.done():
+                if (status := await _peek(client)) is not None:
+                    await self._take(status)
+                if (alarm := self._training.silent()) is not None:
+                    raise AttemptFailed("server_silent", alarm.sentence)
+                await asyncio.wait({ended}, timeout=POLL_S)
+        finally:
+            ended.cancel()
+        raise AttemptFailed("server_died", f"the swarm server is gone: {server.last_words()}")
+
+    async def _take(self, status: Status) -> None:
+        if status.state is ServerState.FAILED:
+            raise AttemptFailed("server_failed", f"the swarm server failed: {status.reason}")
+        await self._training.hear(status)
+        if self._progress.stage == "train" and self._training.unevaluated_s(status) > 2 * self._spec.play_s:
+            said = f"training waits at step {status.step} for {status.awaited_evaluations} evaluation episodes"
+            raise AttemptFailed("evaluator_timeout", f"{said}, and none ended for {2 * self._spec.play_s:g} s")
+        refused = sum(self._account().refused.values())
+        success, reward = (status.metrics.get(f"critic/{name}/mean") for name in ("success", "rewards"))
+        self._report(step=status.step, train_success=success, train_reward=reward, refused=refused)
+        if self._progress.stage == "train" and (hidden := self._during.newest()) is not None:
+            self._report(hidden_success=hidden)
+
+    @contextmanager
+    def _stage(self, stage: Stage) -> Iterator[None]:
+        began = time.monotonic()
+        self._report(stage=stage)
+        try:
+            yield
+        finally:
+            self._stages[stage] = self._stages.get(stage, 0.0) + time.monotonic() - began
+
+    def _report(self, **news: Any) -> None:
+        seconds = time.monotonic() - self._began
+        self._progress = self._progress.model_copy(update={**news, "seconds": seconds})
+        write_json(self._folder.progress, self._progress.model_dump(mode="json"), durable=False)
+
+    def _outcome(self, status: Literal["finished", "failed"], code: str, reason: str) -> AttemptOutcome:
+        account = self._account()
+        return AttemptOutcome(
+            status=status,
+            code=code,
+            reason=reason,
+            seconds=time.monotonic() - self._began,
+            stages={**self._stages, **account.stages},
+            refused=account.refused,
+            evaluations=account.evaluations,
+            seen=self._seen,
+            stopped_by=self._training.alarm.code if self._training.alarm is not None else "",
+            files=file_hashes(self._folder, self._spec) if status == "finished" else {},
+            resumed_at=self._resumed_at,
+        )
+
+
+def _checkpoints(job: Job) -> tuple[str, ...]:
+    """Return what a server is told of checkpoints beside the job's own."""
+    return ("--checkpoint-after", f"{CHECKPOINT_AFTER_S:g}") if job.checkpoints_kept <= MOST_KEPT else ()
+
+
+def shown_success(evaluation: Path) -> float | None:
+    """Return the share of solved episodes in an evaluator's answer, None without one; only shown while the run goes on.
+
+    What counts is `research.runs.collect.measure`.
+    """
+    value = read_json(evaluation)
+    episodes = value["episodes"] if value else []
+    return sum(bool(episode["success"]) for episode in episodes) / len(episodes) if episodes else None
+
+
+async def _all_stopped(players: Iterable[PlayingWorker]) -> None:
+    """End those that still run, so that what they hand over is there; that one cannot, another error says."""
+    for player in players:
+        with suppress(AttemptFailed):
+            if not player.ended.done():
+                await player.worker.stop()
+            await player.ended
+        player.ended.cancel()
+
+
+async def _while_watched(work: Coroutine[Any, Any, None], watch: Coroutine[Any, Any, None]) -> None:
+    """Await `work`, unless `watch` raises first; where both fail, the error of `watch` is raised, which explains it."""
+    working, watching = asyncio.create_task(work), asyncio.create_task(watch)
+    try:
+        await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
+        if not watching.done() and working.exception() is not None:
+            await asyncio.wait({watching}, timeout=2 * POLL_S)
+        await (watching if watching.done() else working)
+    finally:
+        working.cancel()
+        watching.cancel()
+        await asyncio.gather(working, watching, return_exceptions=True)
+
+
+async def _asked(call: Coroutine[Any, Any, Any]) -> Any:
+    """Await a call to the server; its refusal is the attempt's failure."""
+    try:
+        return await call
+    except SwarmError as error:
+        raise AttemptFailed("server_refused", f"the swarm server refused: {error}") from error
+
+
+async def _peek(client: AsyncSwarmClient) -> Status | None:
+    """Return the server's status, or None when it does not answer now."""
+    try:
+        async with asyncio.timeout(ANSWER_TIMEOUT_S):
+            return await client.status()
+    except (Unreachable, TimeoutError):
+        return None
+    except SwarmError as error:
+        raise AttemptFailed("server_refused", f"the swarm server refuses its status: {error}") from error
+
+
+async def _explained(failure: AttemptFailed, client: AsyncSwarmClient) -> AttemptFailed:
+    """Return the cause of a failure: a training that breaks down ends its client, whose end may be noticed first.
+
+    The server is stopped then, so that its log, which has to show it, is complete.
+    """
+    try:
+        status = await _peek(client)
+    except AttemptFailed:
+        return failure
+    if status is None or not status.not_finite:
+        return failure
+    with suppress(SwarmError):  # what the log does not show then does not count
+        await client.stop()
+    return AttemptFailed(TRAINING_NAN, f"the training broke down: {status.reason}")
+
+
+async def _idle(client: AsyncSwarmClient) -> None:
+    """Wait until no update is in progress: the policy that is evaluated is the one the log ends with."""
+    while (status := await _peek(client)) is None or status.updating:  # noqa: ASYNC110  -- a server tells when asked
+        await asyncio.sleep(POLL_S)
+
+
+async def attempt(folder: AttemptFolder) -> int:
+    """Make the attempt that the folder specifies and write its outcome; return the exit code.
+
+    SIGTERM ends it without an outcome.
+    """
+    task = asyncio.current_task()
+    assert task is not None
+    _cancel_once(task)
+    spec = AttemptSpec.model_validate(read_json(folder.spec))
+    if spec.environments:
+        look_in(Path(spec.environments))
+    outcome = await Attempt(folder, spec).run()
+    write_json(folder.outcome, outcome.model_dump(mode="json"))
+    return 0 if outcome.status == "finished" else 1
+
+
+def _cancel_once(task: asyncio.Task[Any]) -> None:
+    """Have SIGTERM cancel a task, once: its shim sends another, which must not interrupt the cleanup."""
+    loop = asyncio.get_running_loop()
+
+    def cancel() -> None:
+        loop.add_signal_handler(signal.SIGTERM, lambda: None)
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGTERM, cancel)
+
+
+def main() -> int:
+    """Run the attempt whose folder is the only argument."""
+    folder = AttemptFolder(Path(sys.argv[1]).absolute())
+    try:
+        return asyncio.run(attempt(folder))
+    except asyncio.CancelledError:
+        return 128 + signal.SIGTERM
+    except OSError as error:
+        if not is_full(error):
+            raise
+        return FULL_EXIT
+    except ValidationError as error:
+        sys.stderr.write(f"expected the spec of an attempt in {folder.spec}: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,339 @@
+"""Turns the files of a finished attempt into hashed evidence: snapshot, evaluation, measurements, conditions, alarms.
+
+Nothing here trusts a number that somebody computed: metrics are history rows read back from W&B, a measurement is
+counted again from the outcome of each hidden task, alarms are raised again over the whole history, whatever the attempt
+said. Results that do not carry the run's own names (study, design hash, run, attempt) are foreign and are refused; so
+are files that are not what they were when the attempt ended. Collecting twice writes the same bytes. Not known here:
+whether somebody rewrote files and the attempt's word of them together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from research.files import read_json, write_json
+from research.runs.files import (
+    AttemptFolder,
+    AttemptOutcome,
+    AttemptSpec,
+    EpisodeOutcome,
+    Evaluation,
+    RunEvaluation,
+    before,
+    due,
+    lacking,
+    read_during,
+)
+from research.runs.provenance import conditions_of
+from research.runs.wandb_log import TrackedRun, TrackingLate, TrackingUnreadable, read_tracking
+from research.text import describe
+from studies.checks.alarms import Alarm, alarms, stopping
+from studies.checks.conditions import Row, facts
+from studies.checks.evidence import CollectError, read_collected, read_unchanged
+from studies.metrics import Refused, Results, Value
+from studies.metrics.registry import values_of
+from studies.records.design import Metric, RunSpec
+from studies.records.procedure import Watchdog
+from studies.records.runs import EVIDENCE_CHANGED, NOT_MEASURABLE, TRAINING_NAN, Conditions, Measurement
+from swarm.environments.play import rounds
+from swarm.environments.registry import get_environment
+
+ReadTracking = Callable[[Path, str], TrackedRun]
+"""Reads the tracker's log of the run with this id, under a folder; raises TrackingUnreadable."""
+NOTHING_SAID = AttemptOutcome(status="finished", code="ok", seconds=0.0, stages={})
+"""Stands for the outcome of an attempt that wrote none."""
+
+
+@dataclass(frozen=True, slots=True)
+class CollectedEvidence:
+    """What `run.collected` says about the files, and what they amount to."""
+
+    snapshot: Mapping[str, Any]
+    evaluation: Mapping[str, Any]
+    measurements: tuple[Measurement, ...]
+    conditions: Conditions
+    alarms: tuple[Alarm, ...]
+    kinds: Mapping[str, tuple[int, int]]
+    """Evaluation episodes (solved, played) after training, by kind of task; empty where there is one kind."""
+    facts: Mapping[str, float]
+    """Means of what the environment said of the plays after training; empty where it says nothing."""
+
+    def payload(self) -> dict[str, Any]:
+        """Return it as `run.collected` has it, the measurements apart."""
+        return {
+            "snapshot": dict(self.snapshot),
+            "evaluation": dict(self.evaluation),
+            "conditions": self.conditions.model_dump(mode="json"),
+            "alarms": [alarm.dump() for alarm in self.alarms],
+            "kinds": {kind: list(counts) for kind, counts in self.kinds.items()},
+            **({"facts": dict(self.facts)} if self.facts else {}),
+        }
+
+
+def collect(
+    folder: AttemptFolder,
+    spec: AttemptSpec,
+    study_folder: Path,
+    read: ReadTracking | None = None,
+    *,
+    said: AttemptOutcome = NOTHING_SAID,
+    neighbours: int | None = None,
+) -> CollectedEvidence:
+    """Check and store the results of a finished attempt under `study_folder`; raises CollectError or OSError.
+
+    `said` is the outcome that the attempt wrote, `neighbours` how many others ran beside it (`Conditions`).
+    """
+    _check_files(folder, {**said.files, **_kept(folder, spec)})
+    tracked = _tracked(folder, spec, read or read_tracking)
+    history = history_of(tracked)
+    stopped = _stopped(spec, history, whole=tracked.ended)
+    evaluation = RunEvaluation(
+        study=spec.run.study,
+        run_id=spec.run_id,
+        attempt=spec.attempt,
+        initial=_evaluation(folder.evaluation("initial"), spec.run, policy_version=0),
+        during=_during(folder, spec, steps=len(history), resumed_at=said.resumed_at),
+        final=_evaluation(folder.evaluation("final"), spec.run, policy_version=len(history)),
+        other=_other(folder, spec, steps=len(history)),
+    )
+    dumped = evaluation.model_dump(mode="json")
+    found = _measured(dumped, history, spec.run.metric, stopped)  # before anything is written: it may be refused
+    where = Path("runs") / spec.run_id
+    snapshot_sha = write_json(study_folder / where / "snapshot.json", _snapshot(spec, tracked, history))
+    evaluation_sha = write_json(
+        study_folder / where / "evaluation.json", evaluation.model_dump(mode="json", exclude_defaults=True)
+    )
+    episodes = len(evaluation.initial.episodes) + len(evaluation.final.episodes)
+    return CollectedEvidence(
+        {"path": str(where / "snapshot.json"), "sha256": snapshot_sha, "steps": len(history)},
+        {"path": str(where / "evaluation.json"), "sha256": evaluation_sha, "episodes": episodes},
+        _bound(found, spec.run_id, evaluation_sha),
+        conditions_of(spec, history, dumped, said.seen, neighbours, stopped),
+        (*_alarms(spec, history, evaluation.initial.success, evaluation.final.success), *_failed(evaluation)),
+        _by_kind(evaluation.final, spec.run),
+        facts(dumped["final"]),
+    )
+
+
+def breakdown(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking | None = None) -> Alarm:
+    """Return the alarm of a training that broke down, from its log; CollectError if that shows none.
+
+    That an attempt reports a breakdown does not count by itself: the run would have the worst value.
+    """
+    tracked = _tracked(folder, spec, read or read_tracking)
+    found = alarms(history_of(tracked, whole=False), spec.watchdog or Watchdog())
+    broken = next((alarm for alarm in found if alarm.code == TRAINING_NAN), None)
+    if broken is None:
+        said = "the attempt says that its training broke down; its log shows nothing of it"
+        raise CollectError("foreign_results", said, late=not tracked.ended)
+    return broken
+
+
+def measure(study_folder: Path, collected: Mapping[str, Any], metric: Metric) -> tuple[Measurement, ...]:
+    """Return the measurements of a collected run, from its stored files; CollectError if one was changed."""
+    stored = collected["evaluation"]
+    data = read_collected(study_folder, stored)
+    history = json.loads(read_collected(study_folder, collected["snapshot"]))["history"]
+    try:
+        evaluation = RunEvaluation.model_validate_json(data)
+    except ValidationError as error:
+        raise CollectError("evaluation_unreadable", f"cannot read the collected {stored['path']}: {error}") from error
+    stopped = (collected.get("conditions") or {}).get("stopped_by")
+    found = _measured(evaluation.model_dump(mode="json"), history, metric, stopped)
+    return _bound(found, evaluation.run_id, stored["sha256"])
+
+
+def _by_kind(evaluation: Evaluation, run: RunSpec) -> dict[str, tuple[int, int]]:
+    """Return the (solved, played) episodes of each kind of task; nothing where there is one kind."""
+    kinds = {task.id: task.kind for task in get_environment(run.environment).tasks(run.metric.split)}
+    played = Counter(kinds[episode.task_id] for episode in evaluation.episodes)
+    solved = Counter(kinds[episode.task_id] for episode in evaluation.episodes if episode.success)
+    return {kind: (solved[kind], played[kind]) for kind in sorted(played)} if len(played) > 1 else {}
+
+
+def _check_files(folder: AttemptFolder, files: Mapping[str, str]) -> None:
+    for name, expected in files.items():
+        read_unchanged(folder.path / name, name, expected)
+
+
+def _kept(folder: AttemptFolder, spec: AttemptSpec) -> dict[str, str]:
+    """Return the evaluations that were kept of an earlier attempt, with their hashes by the study's log."""
+    if spec.resumes is None:
+        return {}
+    during = {folder.kept.name: spec.during_sha256} if spec.during_sha256 else {}
+    return {folder.evaluation("initial").name: spec.initial_sha256, **during}
+
+
+def _alarms(spec: AttemptSpec, history: Sequence[Row], before: float, after: float) -> tuple[Alarm, ...]:
+    return () if spec.watchdog is None else alarms(history, spec.watchdog, before, after)
+
+
+def _failed(evaluation: RunEvaluation) -> Iterator[Alarm]:
+    """Yield a note on plays of the last evaluation that the agent failed, which are counted as not solved."""
+    final = evaluation.final
+    if errors := Counter(episode.error for episode in final.episodes if episode.failed):
+        of = f"{errors.total()} of {len(final.episodes)} plays after training"
+        said = f"{of} were failed by the agent, most by {errors.most_common(1)[0][0]}: they are not solved"
+        yield Alarm("failed_plays", final.policy_version, said, "note")
+
+
+def history_of(run: TrackedRun, *, whole: bool = True) -> list[dict[str, Any]]:
+    """Return a row for each training step of a tracked run; unless `whole`, also for one that was refused."""
+    return [
+        {"step": step, "metrics": metrics, **({"not_finite": sorted(names)} if names else {})}
+        for step, metrics in sorted(run.history.items())
+        if "critic/rewards/mean" in metrics or not whole
+        for names in [run.not_finite.get(step, [])]
+    ]
+
+
+def _stopped(spec: AttemptSpec, history: Sequence[Row], *, whole: bool) -> str | None:
+    """Return the rule that ended training early, None if it ran its course; CollectError if steps lack for none."""
+    steps = spec.run.job["steps"]
+    numbers = [row["step"] for row in history]
+    if numbers == list(range(1, steps + 1)):
+        return None
+    rule = None if spec.watchdog is None else stopping(alarms(history, spec.watchdog))
+    if rule is None or not whole or numbers != list(range(1, len(numbers) + 1)) or len(numbers) > steps:
+        said = f"expected training steps 1 to {steps} in W&B; found {len(numbers)} rows"
+        raise CollectError("steps_missing", said, late=not whole)
+    return rule.code
+
+
+def _measured(
+    stored: Mapping[str, Any], history: Sequence[Row], metric: Metric, stopped_by: str | None
+) -> Mapping[str, Value]:
+    run = Results(
+        stored["initial"], stored["final"], stored["during"], history, other=stored["other"], stopped_by=stopped_by
+    )
+    try:
+        return values_of(metric, run)
+    except Refused as error:
+        raise CollectError(NOT_MEASURABLE, str(error)) from error
+
+
+def _bound(found: Mapping[str, Value], run_id: str, sha256: str) -> tuple[Measurement, ...]:
+    return tuple(
+        Measurement(run_id=run_id, key=key, value=each.value, n=each.n, sha256=sha256) for key, each in found.items()
+    )
+
+
+def _tracked(folder: AttemptFolder, spec: AttemptSpec, read: ReadTracking) -> TrackedRun:
+    """Return what W&B logged, after checking that it is this attempt's."""
+    try:
+        run = read(folder.path, spec.tracking_id)
+    except TrackingUnreadable as error:
+        raise CollectError("tracking_unreadable", str(error), late=isinstance(error, TrackingLate)) from error
+    foreign = [
+        f"{name} {run.config.get(name)!r}" for name, value in spec.names().items() if run.config.get(name) != value
+    ]
+    if foreign or run.id != spec.tracking_id:
+        raise CollectError(
+            "foreign_results",
+            f"the W&B log is not of attempt {spec.attempt} at run {spec.run_id}: it says {', '.join(foreign)}",
+        )
+    return run
+
+
+def _snapshot(spec: AttemptSpec, run: TrackedRun, history: Sequence[Row]) -> dict[str, Any]:
+    """Return the snapshot of a W&B log: a row for each step, and whose it is."""
+    return {
+        "study": spec.run.study,
+        "run_id": spec.run_id,
+        "attempt": spec.attempt,
+        "design_hash": spec.run.design_hash,
+        "wandb": {"project": run.project, "group": run.group, "id": run.id, "config": run.config},
+        "history": list(history),
+    }
+
+
+def _other(folder: AttemptFolder, spec: AttemptSpec, *, steps: int) -> Evaluation | None:
+    """Return the evaluation on another environment, where the metric is of one, checked as the others are."""
+    if spec.other_environment is None:
+        return None
+    run = spec.run.model_copy(update={"environment": spec.other_environment})
+    path = folder.evaluation("other")
+    found = _evaluation(path, run, policy_version=steps)
+    _check_drawn(path.name, found, run, run.metric.episodes, run.seed)
+    return found
+
+
+def _evaluation(path: Path, run: RunSpec, *, policy_version: int) -> Evaluation:
+    """Return the evaluator's outcomes, after checking that they are complete and of this run's tasks and weights."""
+    try:
+        evaluation = Evaluation.model_validate(read_json(path))
+    except ValidationError as error:
+        raise CollectError("evaluation_unreadable", f"{path.name}: {describe(error)}") from error
+    except ValueError as error:
+        raise CollectError("evaluation_unreadable", f"{path.name}: {error}") from error
+    _check_evaluation(path.name, evaluation, run, policy_version, run.metric.episodes)
+    return evaluation
+
+
+def _check_evaluation(name: str, evaluation: Evaluation, run: RunSpec, version: int, episodes: int) -> None:
+    found = (evaluation.environment, evaluation.split, evaluation.policy_version)
+    expected = (run.environment, run.metric.split, version)
+    if found != expected:
+        raise CollectError("foreign_results", f"{name}: expected an evaluation of {expected}; found {found}")
+    _check_episodes(name, evaluation.episodes, run, episodes)
+
+
+def _check_episodes(name: str, episodes: list[EpisodeOutcome], run: RunSpec, expected: int) -> None:
+    hidden = {task.id for task in get_environment(run.environment).tasks(run.metric.split)}
+    if foreign := {episode.task_id for episode in episodes} - hidden:
+        raise CollectError("foreign_results", f"{name}: {min(foreign)!r} is no hidden task of {run.environment}")
+    plays = {(episode.task_id, episode.sample) for episode in episodes}
+    if len(episodes) != expected or len(plays) != len(episodes):
+        raise CollectError(
+            "evaluation_incomplete",
+            f"{name}: expected {expected} different plays; found {len(plays)} in {len(episodes)}",
+        )
+
+
+def _during(folder: AttemptFolder, spec: AttemptSpec, *, steps: int, resumed_at: int | None) -> list[Evaluation]:
+    """Return the evaluations during a training of so many steps, after checking them as the others are checked.
+
+    Of those before the step at which it was gone on with, each is the one that was kept; what was evaluated of the last
+    policy, where a rule ended training there, is not among them: that is measured after training.
+    """
+    if not spec.evaluate_after:
+        return []
+    path, run, schedule = folder.evaluation("during"), spec.run, spec.run.metric.schedule
+    assert schedule is not None
+    found, kept = (_read_during(each) for each in (path, folder.kept))
+    if missing := lacking(spec, found, steps):
+        said = f"{path.name}: expected an evaluation of version {missing[0]}, and {len(due(spec, steps))} in all"
+        raise CollectError("evaluation_incomplete", f"{said}; found {len(found)} without it")
+    made = {evaluation.policy_version: evaluation for evaluation in found}
+    if any(made.get(each.policy_version) != each for each in before(kept, min(resumed_at or 0, steps))):
+        raise CollectError(EVIDENCE_CHANGED, f"{path.name} holds another evaluation than the one that was kept")
+    for version in due(spec, steps):
+        _check_evaluation(path.name, made[version], run, version, schedule.episodes)
+        _check_drawn(path.name, made[version], run, schedule.episodes, run.seed + version)
+    return [made[version] for version in due(spec, steps)]
+
+
+def _read_during(path: Path) -> list[Evaluation]:
+    try:
+        return read_during(path)
+    except ValidationError as error:
+        raise CollectError("evaluation_unreadable", f"{path.name}: {describe(error)}") from error
+    except ValueError as error:
+        raise CollectError("evaluation_unreadable", f"{path.name}: {error}") from error
+
+
+def _check_drawn(name: str, evaluation: Evaluation, run: RunSpec, episodes: int, seed: int) -> None:
+    """Check that an evaluation is of the tasks that a seed draws."""
+    tasks = get_environment(run.environment).tasks(run.metric.split)
+    chosen = rounds(tasks, episodes, seed)
+    drawn = {(task.id, sample) for sample, part in enumerate(chosen) for task in part}
+    if drawn != {(episode.task_id, episode.sample) for episode in evaluation.episodes}:
+        said = f"{name}: version {evaluation.policy_version} was played on other tasks than its seed draws"
+        raise CollectError("foreign_results", said)

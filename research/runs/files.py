@@ -1,0 +1,405 @@
+"""What lies in an attempt's folder (AttemptFiles).
+
+What lies in the folder of one attempt at a run, and the values its files hold.
+
+attempt.json               the spec: what to run; written by the study before the attempt is launched
+progress.json              its progress, about once a second; for display only
+outcome.json               how it ended, as it reports; absent when it was killed
+evaluation-initial.json    the harness's evaluation before training, by the built-in evaluator, or of an earlier attempt
+evaluation-during.json     the same between its steps, where the design asks for it: all of them, after each
+evaluation-kept.json       those of an earlier attempt that is gone on from, as they were when this one began
+evaluation-final.json      the same after training
+evaluation-other.json      the same of another environment, where the design asks for it
+given/ROLE/                where a process of the role works, with what it is given of a brought environment; gone once
+                           it has ended
+exchange/                  sockets through which containers of the attempt speak, one folder for each
+server/                    the swarm server's folder: server.json, tokens.json, store, checkpoints; gone once a later
+                           attempt has taken it over
+wandb/                     the W&B log
+logs/                      output of server, client and evaluator
+
+The evaluations during training that lie in an attempt's folder: its own, and those kept of an earlier attempt.
+
+An attempt that goes on from step n keeps what was evaluated of the versions before n: training had waited for them. Of
+version n and later ones nothing is kept: the server waits for n again, and later weights are now reached by other
+episodes. They are played again.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from research.files import read_json, write_json
+from research.isolation.mode import PROCESS, Sandboxing
+from research.text import MOST_SECONDS
+from studies.metrics import other_environment
+from studies.records.design import RunSpec
+from studies.records.procedure import Watchdog
+from studies.records.runs import WeightChange
+from swarm.client.async_client import EPISODE_TIMEOUT_S
+from swarm.job import Job, Tracking
+
+LEAST_SILENCE_S = 120.0
+"""An update of a large batch on a busy core answers nothing for a minute."""
+LONGEST_TAG = 64
+"""Characters that W&B takes of a tag."""
+Stage = Literal["boot", "initial", "train", "final", "other", "stop"]
+Role = Literal["client", "evaluator-initial", "evaluator-during", "evaluator-final", "evaluator-other"]
+"""Who plays in an attempt."""
+EvaluationName = Literal["initial", "during", "final", "other"]
+"""Which of its evaluations."""
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+class _Evaluated(BaseModel):
+    """What an evaluator writes: checked strictly, nothing is converted."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class AttemptSpec(_File):
+    """What an attempt is to do."""
+
+    study: str
+    run_id: str
+    attempt: int = Field(ge=1)
+    spec: RunSpec
+    models: str
+    """Folder of the model cache."""
+    environments: str = ""
+    """Folder of the environments that were brought; empty in specs of versions that knew none."""
+    packages: tuple[str, ...] = ()
+    """Folders of the packages that the environment's code needs, for processes."""
+    sandbox: Sandboxing = PROCESS
+    """Where its client and its evaluators run."""
+    containers: str = ""
+    """Root of the containers' folders; empty where there are none."""
+    time_limit_s: float | None = None
+    """What no container of it may outlive."""
+    play_s: float = EPISODE_TIMEOUT_S
+    """Longest that one play may take, waiting for updates included."""
+    silence_s: float = LEAST_SILENCE_S
+    """For how long its server may be silent, where no watchdog says it."""
+    watchdog: Watchdog | None = None
+    """The locked limits of its training; None where the design has none."""
+    resumes: int | None = None
+    """The attempt whose training it goes on with: its server's folder was moved here; None: it begins from nothing."""
+    initial_sha256: str = ""
+    """Of the evaluation before training that was copied from there."""
+    during_sha256: str = ""
+    """Of the evaluations during training that were copied from there; empty where there were none."""
+
+    @property
+    def run(self) -> RunSpec:
+        """What the run is that this is an attempt at."""
+        return self.spec
+
+    @property
+    def job(self) -> Job:
+        """Return the run's job, untracked."""
+        return Job.recorded(self.spec.job)
+
+    @property
+    def evaluate_after(self) -> tuple[int, ...]:
+        """The training steps after which its policy is evaluated, besides the last."""
+        return tuple(self.spec.job.get("evaluate_after", ()))
+
+    @property
+    def other_environment(self) -> str | None:
+        """The environment that its last policy plays besides the run's own; None for none."""
+        return other_environment(self.spec.metric)
+
+    @property
+    def tracking_id(self) -> str:
+        """Return the W&B run id: the run and the attempt, so that it can be found and never mixed up."""
+        return f"{self.run_id}-a{self.attempt}"
+
+    def labels(self) -> dict[str, str]:
+        """Return the labels by which the containers of the attempt are found again."""
+        return {"study": self.study, "run_id": self.run_id, "attempt": str(self.attempt)}
+
+    def names(self) -> dict[str, Any]:
+        """Return the identity that the tracked run must carry in its config (the job's digest is the server's)."""
+        return {
+            "study": self.study,
+            "design_hash": self.spec.design_hash,
+            "arm": self.spec.arm,
+            "seed": self.spec.seed,
+            "run_id": self.run_id,
+            "attempt": self.attempt,
+            "job_digest": self.job.digest(),
+        }
+
+    def tracked_job(self, folder: AttemptFolder) -> Job:
+        """Return the run's job, tracked under the attempt's folder and its names."""
+        tracking = Tracking(
+            group=self.study,
+            name=f"{self.spec.arm} seed {self.spec.seed}",
+            run_id=self.tracking_id,
+            directory=str(folder.path),
+            config=self.names(),
+            tags=tuple(tag[:LONGEST_TAG] for tag in (self.study, self.spec.arm, self.spec.phase)),
+        )
+        return Job.recorded({**self.spec.job, "tracking": tracking})
+
+
+class AttemptProgress(_File):
+    """The progress of an attempt."""
+
+    stage: Stage
+    step: int = 0
+    steps: int
+    train_success: float | None = None
+    """Share of the last batch's episodes that were solved; None before the first step."""
+    train_reward: float | None = None
+    """Mean reward of the last batch's episodes; None before the first step, and in files of older versions."""
+    hidden_success: float | None = None
+    """Share of hidden tasks solved in the latest evaluation; None before the first."""
+    refused: int = 0
+    """Requests from containers that were refused."""
+    seconds: float
+    """Since the attempt began."""
+
+
+class ObservedConditions(_File):
+    """The conditions that an attempt observed; None for what it could not observe."""
+
+    initial_policy: str | None = None
+    """sha256 of the weights that training began with."""
+    template: str | None = None
+    """sha256 of the chat template."""
+    decoding: str | None = None
+    """How its evaluations sampled."""
+    overlap: int | None = None
+    """Tasks that were trained on and evaluated."""
+    hardware: str | None = None
+    stillness: WeightChange | None = None
+    """What a training with a learning rate of 0 did to the weights."""
+
+
+class AttemptOutcome(_File):
+    """How an attempt ended."""
+
+    status: Literal["finished", "failed"]
+    code: str
+    """`ok`, or what failed: `boot_failed`, `server_died`, `server_failed`, `client_died`, ..."""
+    reason: str = ""
+    seconds: float = Field(ge=0, le=MOST_SECONDS)
+    stages: Mapping[str, float]
+    """Seconds of each stage that was begun, and from a container's launch to its first model call (`client_start`)."""
+    refused: Mapping[str, int] = {}
+    """Requests from containers that were refused, by who asked and why."""
+    evaluations: Mapping[str, str] = {}
+    """sha256 of each evaluation that a container handed over, by its stage."""
+    seen: ObservedConditions = ObservedConditions()
+    stopped_by: str = ""
+    """Code of the watchdog's rule that ended training early, as the attempt reports; collecting finds it again."""
+    files: Mapping[str, str] = {}
+    """sha256 of the evaluations and of the tracker's log, by their path in the folder, when the attempt ended."""
+    resumed_at: int | None = None
+    """Training steps that the server had when the attempt went on with it; None where it began from nothing."""
+
+
+class EpisodeOutcome(_Evaluated):
+    """One play of one hidden task."""
+
+    task_id: str
+    sample: int
+    success: bool
+    reward: float = Field(allow_inf_nan=False)
+    facts: dict[str, Annotated[float, Field(allow_inf_nan=False)]] = Field(default_factory=dict)  # no copy each time
+    """Named numbers that the environment says of the play; empty for one that says none."""
+    tokens: Annotated[int, Field(ge=0)] | None = None
+    """Tokens that the policy sampled in it, as the server counted; None in files of versions that did not tell."""
+    failed: str = ""
+    """The error by which its agent failed the play, which is not solved then; earlier versions played it again."""
+
+    @property
+    def error(self) -> str:
+        """The name of that error; its text is foreign."""
+        found = re.match(r"\w{1,40}", self.failed)
+        return found[0] if found else "an error without a name"
+
+
+class TranscriptMessage(_Evaluated):
+    """One message of a play."""
+
+    role: str
+    content: str
+
+
+class Transcript(_Evaluated):
+    """One play of one hidden task, word for word as far as it was kept."""
+
+    task_id: str
+    messages: list[TranscriptMessage]
+
+
+class Evaluation(_Evaluated):
+    """What the harness's evaluator wrote: every outcome, no average."""
+
+    environment: str
+    split: str
+    policy_version: int
+    episodes: list[EpisodeOutcome]
+    transcripts: list[Transcript] = []
+    """A few plays for people to read; empty in evaluations of versions that kept none."""
+
+    @property
+    def success(self) -> float:
+        """Share of its episodes that were solved."""
+        return sum(episode.success for episode in self.episodes) / len(self.episodes)
+
+
+class Evaluations(_Evaluated):
+    """What the evaluator during training wrote."""
+
+    evaluations: list[Evaluation]
+    """By the versions of their policies, which grow."""
+
+
+class RunEvaluation(_Evaluated):
+    """The stored evaluation of a run."""
+
+    study: str | None = None
+    """The run's study; None in files from before they named it."""
+    run_id: str
+    attempt: int
+    initial: Evaluation
+    final: Evaluation
+    during: list[Evaluation] = []
+    """Of the policies between, by their versions; empty where the design asks for none."""
+    other: Evaluation | None = None
+    """Of the last policy on another environment; None where the design asks for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFolder:
+    """The paths of one attempt."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        """The spec."""
+        return self.path / "attempt.json"
+
+    @property
+    def progress(self) -> Path:
+        """The progress."""
+        return self.path / "progress.json"
+
+    @property
+    def outcome(self) -> Path:
+        """The outcome."""
+        return self.path / "outcome.json"
+
+    @property
+    def server(self) -> Path:
+        """The swarm server's folder."""
+        return self.path / "server"
+
+    def exchange(self, role: Role) -> Path:
+        """The exchange folder of a container."""
+        return self.path / "exchange" / role
+
+    def evaluation(self, which: EvaluationName) -> Path:
+        """The evaluator's outcomes."""
+        return self.path / f"evaluation-{which}.json"
+
+    @property
+    def kept(self) -> Path:
+        """The evaluations during training that an earlier attempt made."""
+        return self.path / "evaluation-kept.json"
+
+    @property
+    def all_given(self) -> Path:
+        """What processes are given, by role."""
+        return self.path / "given"
+
+    def given(self, role: Role) -> Path:
+        """What a process of a role is given, and where it works."""
+        return self.all_given / role
+
+    def log(self, name: str) -> Path:
+        """The output of one process of the attempt."""
+        return self.path / "logs" / f"{name}.log"
+
+
+def read_progress(folder: AttemptFolder) -> AttemptProgress | None:
+    """Return the progress of an attempt; None when there is none, or when a power cut left half of it."""
+    try:
+        value = read_json(folder.progress)
+        return None if value is None else AttemptProgress.model_validate(value)
+    except ValueError:  # of JSON or of the model; it is for display only, and written anew within a second
+        return None
+
+
+def read_during(path: Path) -> list[Evaluation]:
+    """Return the evaluations in a file, by their versions; none without one. ValueError for what is none."""
+    try:
+        found = Evaluations.model_validate_json(path.read_bytes()).evaluations
+    except FileNotFoundError:
+        return []
+    versions = [evaluation.policy_version for evaluation in found]
+    if versions != sorted(set(versions)):
+        raise ValueError(f"expected evaluations of growing versions; found {versions}")
+    return found
+
+
+def write_during(path: Path, evaluations: Iterable[Evaluation]) -> str:
+    """Write evaluations as their evaluator does, each version once, the last given one; return the file's sha256."""
+    of = {evaluation.policy_version: evaluation for evaluation in evaluations}
+    ordered = [of[version].model_dump(mode="json", exclude_defaults=True) for version in sorted(of)]
+    return write_json(path, {"evaluations": ordered})
+
+
+class NewestSuccess:
+    """The success of the newest evaluation in a file, for display; the file is read again when it has changed."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._seen = 0
+
+    def newest(self) -> float | None:
+        """Return the success of the newest evaluation since the last call; None where there is no newer one."""
+        try:
+            changed = self._path.stat().st_mtime_ns
+            found = read_during(self._path) if changed != self._seen else []
+        except (OSError, ValueError):  # whoever collects it says so
+            return None
+        self._seen = changed
+        return found[-1].success if found else None
+
+
+def due(spec: AttemptSpec, step: int) -> list[int]:
+    """Return the versions of which a training of so many steps has evaluations: it waited for each before the next."""
+    return [version for version in spec.evaluate_after if version < step]
+
+
+def before(evaluations: Iterable[Evaluation], step: int) -> list[Evaluation]:
+    """Return the evaluations of versions before a step."""
+    return [evaluation for evaluation in evaluations if evaluation.policy_version < step]
+
+
+def lacking(spec: AttemptSpec, evaluations: Iterable[Evaluation], step: int) -> list[int]:
+    """Return the versions that are due at a step and have no evaluation."""
+    made = {evaluation.policy_version for evaluation in evaluations}
+    return [version for version in due(spec, step) if version not in made]
+
+
+def to_keep(folder: AttemptFolder) -> Path | None:
+    """Return the file that holds what a later attempt keeps of this one; None where there is none.
+
+    An attempt that ended before it went on with its training has what it was given itself.
+    """
+    return next((path for path in (folder.evaluation("during"), folder.kept) if path.is_file()), None)

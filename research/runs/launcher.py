@@ -1,0 +1,474 @@
+"""AttemptLauncher: launch once by name, adopt, watch, stop.
+
+Exponential backoff of repeated checks, by name and by the injected clock.
+
+It is kept in memory only: a new controller checks at once, which costs one check.
+
+Attempts at runs, through a sandbox: launched by name exactly once, watched, stopped, collected.
+
+The event `attempt.launched` is written before anything is started; a controller that was killed in between finds
+the event and starts what it names. A launch is idempotent by name, so there is at most one process per attempt.
+When an attempt ends, what it left running, its containers too, is ended before the event says so. So the next attempt
+can take over what the server of an ended one kept (`research.runs.resume`): nobody else writes it any more.
+Nothing is started without a slot of the machine, which is free again once the event says that the attempt ended.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from research.design.pricing import is_guess, observed_run, price_of
+from research.environments.install import packages_of
+from research.environments.reference import brought_among
+from research.files import FULL_EXIT, LAUNCH_ROOM, read_json, require_room, write_json
+from research.installation.base_job import require_unchanged, variables_of
+from research.installation.home import Home
+from research.installation.machine import MachineSlots
+from research.isolation.mode import ENGINE_VARIABLES, UNISOLATED, Isolation, require_isolation
+from research.own_process import shared_by
+from research.runs.collect import NOTHING_SAID, CollectedEvidence, ReadTracking, breakdown, collect, measure
+from research.runs.files import AttemptFolder, AttemptOutcome, AttemptSpec, read_progress
+from research.runs.provenance import neighbours_of
+from research.runs.resume import beginning, end_containers, reaping, take_over
+from sandboxes import Exit, Handle, Sandbox, SandboxSpec
+from studies import AttemptState, EventType, RunState, StudyLog, StudyState
+from studies.checks.alarms import longest_silence
+from studies.checks.evidence import CollectError
+from studies.log.event_log import Clock
+from studies.metrics import other_environment
+from studies.records.runs import BLAMELESS_CODES, DISK_FULL, WORST_CODES
+from swarm.client.async_client import EPISODE_TIMEOUT_S
+from swarm.errors import InvalidRequest
+from swarm.job import Job, PathModel
+
+FIRST_S = 1.0
+LONGEST_S = 30.0
+
+
+class _Wait(NamedTuple):
+    since: datetime
+    seconds: float
+
+
+class Backoff:
+    """Waiting times between checks, doubled after each one that found nothing, for each name by itself."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._waits: dict[str, _Wait] = {}
+
+    def is_due(self, name: str) -> bool:
+        """Whether it is time to check; a clock that was set back makes it so."""
+        wait = self._waits.get(name)
+        return wait is None or not 0 <= (self._clock() - wait.since).total_seconds() < wait.seconds
+
+    def in_vain(self, name: str) -> None:
+        """Record a check that found nothing: the next one is due after twice the last wait."""
+        before = self._waits.get(name)
+        seconds = FIRST_S if before is None else min(LONGEST_S, 2 * before.seconds)
+        self._waits[name] = _Wait(self._clock(), seconds)
+
+    def found(self, name: str) -> None:
+        """Forget a name that needs no other check."""
+        self._waits.pop(name, None)
+
+
+LEAST_TIME_LIMIT_S = 900.0
+TIME_LIMIT_FACTOR = 10.0
+"""An attempt may take this many times the seconds of a run at present, and `LEAST_TIME_LIMIT_S` in any case.
+
+While no run of a model or an environment has ended of which nothing is known beforehand, its price is a guess: its
+first runs may take what is left of the study's budget."""
+LATEST_LOG_S = 600.0
+"""How long after an attempt's end its tracker may show the rest of its log: uploads lag by seconds, rarely minutes."""
+LOG_TAIL_BYTES = 1000
+
+
+class AttemptLauncher:
+    """Launches, watches and stops the attempts of one study, and writes their events."""
+
+    def __init__(
+        self,
+        home: Home,
+        record: StudyLog,
+        sandbox: Sandbox,
+        slots: MachineSlots,
+        clock: Clock,
+        isolation: Isolation = UNISOLATED,
+        read_tracking: ReadTracking | None = None,
+    ) -> None:
+        self._home = home
+        self._record = record
+        self._study = record.study
+        self._sandbox = sandbox
+        self._slots = slots
+        self._clock = clock
+        self._isolation = isolation
+        self._read_tracking = read_tracking
+        self._late = Backoff(clock)
+
+    def launch(self, state: StudyState, run: RunState, number: int) -> None:
+        """Launch attempt `number` at a run, for which a slot was taken: its spec, the event, then the sandbox.
+
+        Raises BadModel where the folder of its model holds something else than when the study named it; InvalidRequest
+        where that of its environment does, and BadEnvironment where its packages cannot be had; SandboxError
+        when the machine cannot start it now, or has no room on its disk: no fault of the run, so
+        it costs it no try; NotIsolated for a design with code that a planner wrote, without containers.
+        """
+        if state.design is not None and state.design.code:  # whichever arm comes first
+            require_isolation(self._isolation.sandboxing, f"the reward {', '.join(state.design.code)}")
+        model = Job.recorded(run.spec.job).model
+        if isinstance(model, PathModel):
+            require_unchanged(model, self._home.models)
+        for brought in brought_among(_environments(run)):
+            brought.require_unchanged()
+        begins = beginning(run, lambda earlier: self._folder(run, earlier))
+        attempt = AttemptState(
+            number, self.name_of(run, number), "",
+            resumes=begins.resumes, initial_sha256=begins.initial_sha256, during_sha256=begins.during_sha256,
+        )  # fmt: skip
+        self._reap(run, attempt)  # there is nothing: it shows that the engine answers
+        require_room(self._home.path, LAUNCH_ROOM)
+        self._write_spec(state, run, attempt)
+        chosen = self._isolation.sandboxing
+        sandbox = {"kind": chosen.kind, **chosen.model_dump(mode="json", exclude_defaults=True)}
+        said = {"begins": {name: value for name, value in begins._asdict().items() if value}} if run.attempts else {}
+        self._append(EventType.ATTEMPT_LAUNCHED, run, attempt=number, name=attempt.name, sandbox=sandbox, **said)
+        self._start(state, run, attempt)
+
+    def take_slot(self, state: StudyState, name: str) -> bool:
+        """Take a slot for an attempt of this name; False where it has to wait for one."""
+        return self._slots.take(name, int(state.settings["parallel"]))
+
+    def name_of(self, run: RunState, number: int) -> str:
+        """Return the name of an attempt, by which it is launched once and holds its slot."""
+        return f"ajet-{self._study}-{run.run_id}-a{number}"
+
+    def is_started(self, run: RunState) -> bool:
+        """Return whether the attempt that is under way by the log was ever started."""
+        return self._sandbox.adopt(_active(run).name) is not None
+
+    def watch(self, state: StudyState, run: RunState) -> bool:
+        """Check on the attempt that runs; return whether its end was recorded.
+
+        One that never started is started, once it has a slot. One that ended while its tracker was behind is checked
+        again with exponential backoff. Raises SandboxError while the disk is full.
+        """
+        attempt = _active(run)
+        if not self._late.is_due(attempt.name) or (handle := self._started(state, run, attempt)) is None:
+            return False
+        ended = handle.poll()
+        if ended is None:
+            if not self._slots.is_held(attempt.name):  # begun by a version that knew no slots
+                self.take_slot(state, attempt.name)
+            require_room(self._home.path)  # its end cannot be written down without
+            return False
+        settled = self._settle(state, run, attempt, handle, ended, patient=True)
+        self._slots.give_back(attempt.name)
+        (self._late.found if settled else self._late.in_vain)(attempt.name)
+        return settled
+
+    def _started(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle | None:
+        """Return what runs, or ran, of an attempt; one that never started is started; None where it has no slot."""
+        if (handle := self._sandbox.adopt(attempt.name)) is not None:
+            return handle
+        # Claimed anew in any case: somebody may be about to take the slot of a controller that was killed.
+        return self._relaunch(state, run, attempt) if self.take_slot(state, attempt.name) else None
+
+    def stop(self, state: StudyState, run: RunState, code: str) -> None:
+        """End the attempt that runs; one that finished by itself meanwhile keeps its result.
+
+        Unless its environment is gone, with which it would be checked: then it counts as stopped, to be gone on from.
+        """
+        attempt = _active(run)
+        handle = self._sandbox.adopt(attempt.name)
+        if handle is None:
+            self._append_end(run, attempt, "stopped", code, "stopped before it began", 0.0)
+            return
+        ended = handle.poll()
+        if ended is not None:
+            with suppress(InvalidRequest):
+                self._settle(state, run, attempt, handle, ended, patient=False)
+                return
+        handle.stop()
+        self._reap(run, attempt)
+        worked = self._worked(run, attempt, unknown=self._seconds(attempt))
+        self._append_end(run, attempt, "stopped", code, "the study was stopped", worked)
+
+    def collect(self, state: StudyState, run: RunState) -> None:
+        """Store what the last, finished attempt left, or give the run up if that is not its whole, own result."""
+        attempt = run.attempts[-1]
+        try:
+            evidence = self._collect(state, run, attempt, self._outcome(run, attempt))
+        except CollectError as error:
+            self.invalidate(run, error.code, error.reason)
+            return
+        self._append_evidence(run, attempt, evidence, attempt.seconds or 0.0)
+
+    def measure(self, run: RunState) -> None:
+        """Record the measurements of a collected run that are not recorded yet."""
+        if run.collected is None:
+            raise ValueError(f"expected a run that was collected; found run {run.run_id}, which is {run.status}")
+        try:
+            found = measure(self._home.study(self._study), run.collected, run.spec.metric)
+        except CollectError as error:
+            self.invalidate(run, error.code, error.reason)
+            return
+        for measurement in found:
+            if measurement.key not in run.measurements:
+                self._record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
+
+    def invalidate(self, run: RunState, code: str, reason: str) -> None:
+        """Give a run up."""
+        self._append(EventType.RUN_INVALIDATED, run, code=code, reason=reason)
+
+    def _relaunch(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
+        self._write_spec(state, run, attempt)
+        return self._start(state, run, attempt)
+
+    def _start(self, state: StudyState, run: RunState, attempt: AttemptState) -> Handle:
+        """Start an attempt that its event names and that never was started."""
+        if attempt.resumes is not None:
+            take_over(self._folder(run, attempt.resumes), self._folder(run, attempt.number))
+        return self._sandbox.run(self._sandbox_spec(state, run, attempt))
+
+    def _settle(
+        self, state: StudyState, run: RunState, attempt: AttemptState, handle: Handle, ended: Exit, *, patient: bool
+    ) -> bool:
+        """Record how an attempt ended, and its results if it has them; return whether that was done.
+
+        While the tracker is behind nothing is written if `patient`: it is waited for.
+        """
+        handle.stop()
+        self._reap(run, attempt)
+        outcome = self._outcome(run, attempt)
+        seconds = outcome.seconds if outcome is not None else self._worked(run, attempt)
+        if ended.reason == "finished" and outcome is not None and outcome.status == "finished":
+            return self._finish(state, run, attempt, outcome, patient)
+        try:
+            status, code, reason = self._confirmed(state, run, attempt, _failure(ended, outcome, handle))
+        except CollectError as error:
+            if self._is_waited_for(error, attempt, seconds, patient):
+                return False
+            status, code, reason = "failed", error.code, error.reason
+        self._append_end(run, attempt, status, code, reason, seconds, outcome)
+        return True
+
+    def _confirmed(
+        self, state: StudyState, run: RunState, attempt: AttemptState, failure: tuple[str, str, str]
+    ) -> tuple[str, str, str]:
+        """Return a failure as reported; CollectError if it is a breakdown of which the log shows nothing."""
+        if failure[1] not in WORST_CODES:
+            return failure
+        spec = self._attempt_spec(state, run, attempt)
+        alarm = breakdown(self._folder(run, attempt.number), spec, self._read_tracking)
+        return "failed", alarm.code, alarm.sentence
+
+    def _is_waited_for(self, error: CollectError, attempt: AttemptState, seconds: float, patient: bool) -> bool:
+        """Return whether what was not found after an attempt of so many seconds may still come."""
+        return error.late and patient and self._seconds(attempt) - seconds < LATEST_LOG_S
+
+    def _finish(
+        self, state: StudyState, run: RunState, attempt: AttemptState, outcome: AttemptOutcome, patient: bool
+    ) -> bool:
+        """A finished attempt whose results cannot be taken has failed: the run is tried again."""
+        try:
+            evidence = self._collect(state, run, attempt, outcome)
+        except CollectError as error:
+            if self._is_waited_for(error, attempt, outcome.seconds, patient):
+                return False
+            self._append_end(run, attempt, "failed", error.code, error.reason, outcome.seconds, outcome)
+            return True
+        self._append_end(run, attempt, "finished", "ok", "", outcome.seconds, outcome)
+        self._append_evidence(run, attempt, evidence, outcome.seconds)
+        return True
+
+    def _collect(
+        self, state: StudyState, run: RunState, attempt: AttemptState, said: AttemptOutcome | None
+    ) -> CollectedEvidence:
+        seconds = self._worked(run, attempt) if said is None else said.seconds
+        ended = datetime.fromisoformat(attempt.launched) + timedelta(seconds=seconds)
+        others = self._slots.spans(ended)
+        return collect(
+            self._folder(run, attempt.number),
+            self._attempt_spec(state, run, attempt),
+            self._home.study(self._study),
+            self._read_tracking,
+            said=said or NOTHING_SAID,
+            neighbours=max(
+                neighbours_of((a for r in state.every_run.values() for a in r.attempts), trained, until, others)
+                for trained, until in _trained(run, ended)
+            ),
+        )
+
+    def _append_evidence(
+        self, run: RunState, attempt: AttemptState, evidence: CollectedEvidence, seconds: float
+    ) -> None:
+        self._append(
+            EventType.RUN_COLLECTED, run, attempt=attempt.number, seconds=seconds, **evidence.payload(),
+        )  # fmt: skip
+        for measurement in evidence.measurements:
+            self._record.append(EventType.MEASUREMENT_RECORDED, measurement.model_dump(mode="json"))
+
+    def _append_end(
+        self,
+        run: RunState,
+        attempt: AttemptState,
+        status: str,
+        code: str,
+        reason: str,
+        seconds: float,
+        said: AttemptOutcome | None = None,
+    ) -> None:
+        more: dict[str, object] = {}
+        if said is not None and said.refused:
+            more["refused"] = dict(said.refused)
+        if said is not None and said.resumed_at is not None:
+            more["resumed_at"] = said.resumed_at
+        self._append(
+            EventType.ATTEMPT_ENDED, run, attempt=attempt.number, status=status, code=code, reason=reason,
+            seconds=seconds, **more,
+        )  # fmt: skip
+        self._slots.give_back(attempt.name)
+
+    def _append(self, type: EventType, run: RunState, **payload: object) -> None:
+        self._record.append(type, {"run_id": run.run_id, **payload})
+
+    def _sandbox_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> SandboxSpec:
+        folder = self._folder(run, attempt.number).path
+        return SandboxSpec(
+            name=attempt.name,
+            command=(sys.executable, "-m", "research.runs.attempt", str(folder)),
+            directory=folder,
+            environment={
+                **self._engine_variables(),
+                **variables_of(Job.recorded(run.spec.job).backend),
+                **shared_by(int(state.settings["parallel"])),
+            },
+            labels=self._labels(run, attempt),
+            time_limit_s=_time_limit(state, run),
+            trusted=True,
+            after_kill=() if self._isolation.containers is None else reaping(folder),
+        )
+
+    def _labels(self, run: RunState, attempt: AttemptState) -> dict[str, str]:
+        return {"study": self._study, "run_id": run.run_id, "attempt": str(attempt.number)}
+
+    def _engine_variables(self) -> Mapping[str, str]:
+        if self._isolation.containers is None:
+            return {}
+        return {name: os.environ[name] for name in ENGINE_VARIABLES if name in os.environ}
+
+    def _reap(self, run: RunState, attempt: AttemptState) -> None:
+        if self._isolation.containers is not None:
+            end_containers(self._isolation.containers, self._labels(run, attempt), self._folder(run, attempt.number))
+
+    def _attempt_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> AttemptSpec:
+        contained = self._isolation.containers is not None
+        return AttemptSpec(
+            study=self._study,
+            run_id=run.run_id,
+            attempt=attempt.number,
+            spec=run.spec,
+            models=str(self._home.models),
+            environments=str(self._home.environments),
+            sandbox=self._isolation.sandboxing,
+            containers=str(self._home.containers) if contained else "",
+            watchdog=None if state.design is None else state.design.watchdog,
+            resumes=attempt.resumes,
+            initial_sha256=attempt.initial_sha256,
+            during_sha256=attempt.during_sha256,
+        )
+
+    def _packages(self, run: RunState) -> tuple[str, ...]:
+        """Return what comes first on the path of its processes; what is gone is installed again, which takes time."""
+        if self._isolation.containers is not None:
+            return ()
+        found = (packages_of(environment, self._home, lambda _: None) for environment in _environments(run))
+        return tuple(dict.fromkeys(str(path) for paths in found for path in paths))
+
+    def _write_spec(self, state: StudyState, run: RunState, attempt: AttemptState) -> None:
+        limit = _time_limit(state, run)
+        step_s = price_of(state, run.spec.phase) / int(str(run.spec.job["steps"]))
+        found = {
+            "time_limit_s": limit,
+            "play_s": max(EPISODE_TIMEOUT_S, limit / TIME_LIMIT_FACTOR),
+            "silence_s": longest_silence(step_s),
+            "packages": self._packages(run),
+        }
+        spec = self._attempt_spec(state, run, attempt).model_copy(update=found)
+        write_json(self._folder(run, attempt.number).spec, spec.model_dump(mode="json"))
+
+    def _outcome(self, run: RunState, attempt: AttemptState) -> AttemptOutcome | None:
+        """Return what the attempt said of its end; None when it said nothing."""
+        path = self._folder(run, attempt.number).outcome
+        try:
+            value = read_json(path)
+            return None if value is None else AttemptOutcome.model_validate(value)
+        except ValueError as error:  # of JSON or of the model: the attempt is tried again, its word stays to be seen
+            seconds, reason = self._worked(run, attempt), f"cannot read {path}: {error}"
+            return AttemptOutcome(status="failed", code="outcome_unreadable", reason=reason, seconds=seconds, stages={})
+
+    def _folder(self, run: RunState, number: int) -> AttemptFolder:
+        return AttemptFolder(self._home.attempt(self._study, run.run_id, number))
+
+    def _worked(self, run: RunState, attempt: AttemptState, unknown: float = 0.0) -> float:
+        """Return the seconds that an attempt worked until its last sign of life; `unknown` where it left none.
+
+        When somebody looks it may be over for days: its controller was killed, or the machine was off.
+        """
+        progress = read_progress(self._folder(run, attempt.number))
+        return unknown if progress is None else min(progress.seconds, self._seconds(attempt))
+
+    def _seconds(self, attempt: AttemptState) -> float:
+        """Return the seconds since an attempt was launched."""
+        return max(0.0, (self._clock() - datetime.fromisoformat(attempt.launched)).total_seconds())
+
+
+def _environments(run: RunState) -> list[str]:
+    """Return the environments whose tasks a run plays."""
+    other = other_environment(run.spec.metric)
+    return [run.spec.environment, *([other] if other is not None else [])]
+
+
+def _trained(run: RunState, ended: datetime) -> Iterator[tuple[AttemptState, datetime]]:
+    """Yield the attempts whose training a run's is, each with the moment of its end; that of the last is `ended`."""
+    *earlier, last = run.lineage
+    for attempt in earlier:
+        yield attempt, datetime.fromisoformat(attempt.launched) + timedelta(seconds=attempt.seconds or 0.0)
+    yield last, ended
+
+
+def _time_limit(state: StudyState, run: RunState) -> float:
+    """Return the seconds that an attempt at a run may take, by what runs were priced at, or took."""
+    limit = max(LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR * price_of(state, run.spec.phase))
+    if observed_run(state, run.spec.phase) or not is_guess(Job.recorded(run.spec.job)):
+        return limit
+    return max(limit, state.budget_s - state.worked_s)
+
+
+def _active(run: RunState) -> AttemptState:
+    if run.active is None:
+        raise ValueError(f"expected a run with an attempt that runs; found run {run.run_id}, which is {run.status}")
+    return run.active
+
+
+def _failure(ended: Exit, outcome: AttemptOutcome | None, handle: Handle) -> tuple[str, str, str]:
+    """Return status, code and reason of an attempt that gave no result."""
+    if ended.reason == "timeout":
+        return "timeout", "timeout", "the attempt took longer than its time limit"
+    if ended.reason == "stopped":
+        return "stopped", "stopped", "the attempt was stopped from outside"
+    if ended.reason == "lost":
+        return "lost", "lost", "the attempt and its shim were killed from outside; nobody saw it end"
+    if outcome is not None and outcome.status == "failed":
+        return "stopped" if outcome.code in BLAMELESS_CODES else "failed", outcome.code, outcome.reason
+    if outcome is None and ended.code == FULL_EXIT:
+        return "stopped", DISK_FULL, "the disk was full, and the attempt could not even write that down"
+    said = " | ".join(handle.logs(tail_bytes=LOG_TAIL_BYTES).strip().splitlines()[-3:]) or "nothing"
+    return "failed", "attempt_died", f"the attempt ended with code {ended.code} and no outcome; it last said: {said}"

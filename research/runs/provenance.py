@@ -1,0 +1,377 @@
+"""Observed conditions, code hashes, audit of episodes.
+
+The audit of training episodes: whether each was a play of its task, found by replaying the recorded answers.
+
+A client in which generated code ran may have shown the policy anything: hidden tasks, whose answers follow from public
+code, in episodes begun for training tasks. What it showed stands in the swarm server's record. The task's own game,
+given the policy's recorded answers, says what should stand there; how a template frames messages is learned from the
+evaluator's episodes, in which nobody else's code ran. So an episode that shows more, less or other is found.
+
+It looks at a sample, chosen after training, of the newest episodes whose tokens the server still has; the job sees to
+it that it has them all (`research.proposals.arms`). A sample proves nothing about a few: what is shown in less than
+about one episode in sixteen may pass.
+
+The provenance of an attempt's results: the conditions it observed and the hashes of its files.
+
+It asks the swarm server what was loaded and whose tasks were trained on, never a client.
+
+The conditions of a collected run, from what the harness itself observed, never from what a client reported.
+
+What was trained comes from the history that was read back from the tracker, what was evaluated from the evaluator's
+outcomes, what the server loaded and who trained on what from the attempt (`ObservedConditions`), neighbours from the
+study's log and, those of other studies, from the installation's sandboxes. A number that is
+not available is None. Not observed: programs of other users on the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import random
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any, get_args
+
+from research.files import read_json
+from research.installation.machine import Span, describe
+from research.runs.files import AttemptFolder, AttemptSpec, EvaluationName, ObservedConditions
+from research.runs.wandb_log import TrackedRun, TrackingUnreadable, find_log, read_log
+from studies.checks.conditions import Row, conditions_in, tasks_hash
+from studies.log.study import AttemptState
+from studies.records.runs import Conditions, WeightChange
+from swarm.client import AsyncSwarmClient
+from swarm.environments.base import Environment, Message, PlainGame, Task, said
+from swarm.environments.play import rounds
+from swarm.environments.registry import get_environment
+from swarm.errors import SwarmError
+from swarm.job import Job
+from swarm.wire import CallRecord, EpisodeRecord, EpisodeSummary
+
+LOOKED_AT = 64
+"""Training episodes that are played again, and evaluation episodes that frames are learned from."""
+_LISTED = 10_000
+_AT_ONCE = 8
+Frame = tuple[bool, str]
+"""Whether it is of a first call, and what stands around the messages."""
+
+
+class ForeignPlay(Exception):
+    """An episode is no play of its task; the message says why."""
+
+
+_CALL = re.compile(r"<tool_call>\s*(\{.*?\})\s*</tool_call>", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """What was found."""
+
+    looked_at: int
+    foreign: Mapping[str, str]
+    """Why an episode is no play of its task, by its id."""
+    flooded: bool = False
+    """Whether episodes that were given up stand where older ones would be listed."""
+
+    def complaint(self) -> str | None:
+        """Return why the training is not to be trusted, if so.
+
+        A few foreign ones are no reason: an honest play may have been cut short as none of the evaluator's was.
+        """
+        if self.flooded:
+            return f"episodes that were given up crowd what was trained out of the list of the newest {_LISTED}"
+        if not self.looked_at:
+            return "no training episode could be played again, for the server shows none with its tokens and texts"
+        if len(self.foreign) <= self.looked_at // 16:
+            return None
+        episode, why = next(iter(self.foreign.items()))
+        return (
+            f"{len(self.foreign)} of {self.looked_at} training episodes looked at are no plays of their tasks; "
+            f"{episode}: {why}"
+        )
+
+
+async def replay(client: AsyncSwarmClient, environment: Environment, rng: random.Random) -> Replayed:
+    """Audit a sample of the newest trained episodes; raises SwarmError when the server does not show them."""
+    listed = (await client.episodes(_LISTED)).episodes
+    given_up = sum(entry.kind == "train" and entry.state in ("aborted", "fenced") for entry in listed)
+    if len(listed) >= _LISTED and given_up > _LISTED // 4:
+        return Replayed(0, {}, flooded=True)
+    evaluated = [entry for entry in listed if entry.kind == "eval" and entry.calls]
+    trained = [entry for entry in listed if entry.kind == "train" and entry.step is not None]
+    frames = learned_frames(await _fetched(client, evaluated, rng), environment)
+    if not frames:
+        return Replayed(0, {})
+    records = await _fetched(client, trained, rng)
+    return Replayed(len(records), found_foreign(records, environment, frames))
+
+
+async def _fetched(
+    client: AsyncSwarmClient, listed: Sequence[EpisodeSummary], rng: random.Random
+) -> list[EpisodeRecord]:
+    """Return some of the episodes, without those whose tokens the server no longer has."""
+    chosen = rng.sample(listed, min(LOOKED_AT, len(listed)))
+    gate = asyncio.Semaphore(_AT_ONCE)
+
+    async def fetch(episode: str) -> EpisodeRecord:
+        async with gate:
+            return await client.episode(episode)
+
+    return [found for found in await asyncio.gather(*(fetch(entry.id) for entry in chosen)) if found.record]
+
+
+def learned_frames(records: Iterable[EpisodeRecord], environment: Environment) -> frozenset[Frame]:
+    """Return the frames of whole plays of hidden tasks; none where no texts are kept."""
+    tasks = {task.id: task for task in environment.tasks("hidden")}
+    found: set[Frame] = set()
+    for record in records:
+        if record.task_id in tasks and _has_texts(record):
+            with suppress(ForeignPlay):  # one that was given up half-way teaches nothing
+                found |= frames_of(record, environment, tasks[record.task_id])
+    return frozenset(found)
+
+
+def found_foreign(
+    records: Iterable[EpisodeRecord], environment: Environment, frames: frozenset[Frame]
+) -> dict[str, str]:
+    """Return why episodes are no plays of their tasks, by id; `frames` are those that the evaluator's plays had."""
+    tasks = {task.id: task for task in environment.tasks("train")}
+    foreign: dict[str, str] = {}
+    for record in records:
+        try:
+            if record.task_id not in tasks:
+                raise ForeignPlay("its task is not for training")
+            if not frames_of(record, environment, tasks[record.task_id]) <= frames:
+                raise ForeignPlay("it shows the policy more than its game says")
+        except ForeignPlay as error:
+            foreign[record.id] = str(error)
+    return foreign
+
+
+def frames_of(record: EpisodeRecord, environment: Environment, task: Task) -> set[Frame]:
+    """Play a task again with the answers of an episode; return what its calls put around the game's messages."""
+    game = environment.game(task)
+    if not isinstance(game, PlainGame):
+        raise ForeignPlay("its environment's games cannot be played again")
+    due = game.opening()
+    frames: set[Frame] = set()
+    mark = ""
+    for place, call in enumerate(_path(record.record)):
+        if not due:
+            raise ForeignPlay("it goes on after its game is over")
+        frames.add((place == 0, _around(mark + "".join(call.context.texts), due)))
+        answer, mark = _said(call)
+        due = game.answer(_message(answer))
+    if due:
+        raise ForeignPlay("it ends before its game does")
+    return frames
+
+
+def _said(call: CallRecord) -> tuple[str, str]:
+    """Return what an answer said, without special tokens, and the mark with which the policy ended it.
+
+    The mark goes with what follows: where an answer was cut short, the template's own stands there.
+    """
+    texts, special = call.sampled.texts, frozenset(call.sampled.special)
+    mark = "" if call.truncated is not False or not texts else texts[-1]
+    return "".join(text for place, text in enumerate(texts) if place not in special), mark
+
+
+def _message(text: str) -> Message:
+    """Return the message that an answer is: what it says, or the tools that it calls where they are written as Hermes.
+
+    Calls in other forms are text here, so that a training with them cannot be played again.
+    """
+    try:
+        called = [json.loads(call) for call in _CALL.findall(text)]
+        calls = [
+            {"id": str(number), "function": {"name": call["name"], "arguments": json.dumps(call["arguments"])}}
+            for number, call in enumerate(called)
+        ]
+    except (ValueError, LookupError, TypeError):
+        return said(text)
+    return {"role": "assistant", "content": None, "tool_calls": calls} if calls else said(text)
+
+
+def _path(calls: Sequence[CallRecord]) -> list[CallRecord]:
+    """Return the one conversation of an episode, from its first call; a call that was made twice counts once."""
+    by_index = {call.index: call for call in calls}
+    path: list[CallRecord] = []
+    at = calls[-1].index if calls else None
+    while at is not None:
+        path.insert(0, by_index[at])
+        at = by_index[at].parent
+    said = {(call.parent, call.context.ids) for call in path}
+    if any((call.parent, call.context.ids) not in said for call in calls):
+        raise ForeignPlay("it holds more than one conversation")
+    return path
+
+
+def _around(text: str, messages: Sequence[Message]) -> str:
+    kept: list[str] = []
+    for message in messages:
+        before, found, text = text.partition(str(message["content"]))
+        if not found:
+            raise ForeignPlay("it does not show the policy what its game says")
+        kept.append(before)
+    return "\0".join([*kept, text])
+
+
+def _has_texts(record: EpisodeRecord) -> bool:
+    return all(span.texts for call in record.record for span in (call.context, call.sampled) if span.ids)
+
+
+ReadLog = Callable[[Path], TrackedRun]
+READS = 5
+"""How often a log is read that is still written to; a read takes W&B's reader a second."""
+LISTED = 10_000
+"""Episodes that a server lists at most: of a training with more, nobody can say which tasks it was about."""
+
+
+async def observed_conditions(client: AsyncSwarmClient, folder: AttemptFolder, spec: AttemptSpec) -> ObservedConditions:
+    """Return the conditions of an attempt whose evaluations are done; None in it for what the server does not say."""
+    try:
+        status = await client.status()
+        loaded, still = status.provenance, status.stillness
+    except SwarmError:
+        loaded, still = {}, None
+    try:
+        overlap = trained_and_evaluated((await client.episodes(LISTED)).episodes, _evaluated(folder))
+    except SwarmError:
+        overlap = None
+    return ObservedConditions(
+        initial_policy=loaded.get("weights"),
+        template=loaded.get("template"),
+        decoding=decoding(spec.job),
+        overlap=overlap,
+        hardware=hardware(spec.job),
+        stillness=None if still is None else WeightChange.model_validate(still.model_dump()),
+    )
+
+
+def trained_and_evaluated(listed: Iterable[EpisodeSummary], evaluated: set[str]) -> int | None:
+    """Return how many evaluated tasks were also trained on; None where the server may not have listed all episodes."""
+    entries = tuple(listed)
+    if len(entries) >= LISTED:
+        return None
+    return len({entry.task_id for entry in entries if entry.kind == "train" and entry.step is not None} & evaluated)
+
+
+def decoding(job: Job) -> str:
+    """Return how the evaluator's calls are sampled: it asks for nothing, so as the job says."""
+    return f"temperature {job.temperature:g}, at most {job.max_tokens} tokens a call and {job.max_context} in all"
+
+
+def hardware(job: Job) -> str:
+    """Return the machine in a line."""
+    found = describe()
+    return f"{found['platform']}, {found['cpus']} cpus, {found['memory_gib']} GiB, device {job.device}"
+
+
+def file_hashes(folder: AttemptFolder, spec: AttemptSpec, read: ReadLog = read_log) -> dict[str, str]:
+    """Return the sha256 of the files that results are collected from, by their path in the folder.
+
+    W&B may still write its log when its run has finished. A log that does not come to its end is left out: the
+    collector waits for it, and refuses it if need be.
+    """
+    paths = [folder.evaluation(name) for name in get_args(EvaluationName)]
+    found = {path: _sha256(path) for path in paths if path.is_file()}
+    with suppress(TrackingUnreadable):  # it is elsewhere, or missing: the collector says so
+        path = find_log(folder.path, spec.tracking_id)
+        if (settled := _settled(path, read)) is not None:
+            found[path] = settled
+    return {str(path.relative_to(folder.path)): sha256 for path, sha256 in found.items()}
+
+
+def _settled(path: Path, read: ReadLog) -> str | None:
+    """Return the hash of a log that was closed and did not change while it was read."""
+    for _ in range(READS):
+        before = _sha256(path)
+        with suppress(TrackingUnreadable):  # half of a record is there
+            if read(path).ended and _sha256(path) == before:
+                return before
+    return None
+
+
+def file_hash(path: Path) -> str | None:
+    """Return the sha256 of a file; None where there is none."""
+    try:
+        return _sha256(path)
+    except FileNotFoundError:
+        return None
+
+
+def _sha256(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _evaluated(folder: AttemptFolder) -> set[str]:
+    value = read_json(folder.evaluation("final")) or {"episodes": []}
+    during = read_json(folder.evaluation("during")) or {"evaluations": []}
+    return {str(episode["task_id"]) for part in (value, *during["evaluations"]) for episode in part["episodes"]}
+
+
+def conditions_of(
+    spec: AttemptSpec,
+    history: Sequence[Row],
+    evaluations: Mapping[str, Any],
+    seen: ObservedConditions,
+    neighbours: int | None,
+    stopped_by: str | None,
+) -> Conditions:
+    """Return a collected run's conditions; `evaluations` is a RunEvaluation as JSON."""
+    return Conditions(
+        **conditions_in(history, evaluations["initial"], evaluations["final"]),
+        drawn_tasks=_drawn(spec),
+        optimiser_steps=_updates(spec, history),
+        initial_policy=seen.initial_policy,
+        decoding=seen.decoding,
+        template=seen.template,
+        overlap=seen.overlap,
+        image=spec.sandbox.image or spec.sandbox.kind,
+        hardware=seen.hardware,
+        neighbours=neighbours,
+        stopped_by=stopped_by,
+        stillness=seen.stillness,
+    )
+
+
+def neighbours_of(
+    attempts: Iterable[AttemptState], attempt: AttemptState, ended: datetime, others: Iterable[Span] = ()
+) -> int:
+    """Return the most attempts that ran beside one of a study's at one moment: the study's, and `others`."""
+    began = datetime.fromisoformat(attempt.launched)
+    ours = (span for other in attempts if other.name != attempt.name and (span := _span(other, ended)))
+    beside = [(max(begin, began), min(end, ended)) for begin, end in (*ours, *others) if begin < ended and end > began]
+    return max((sum(begin <= moment < end for begin, end in beside) for moment, _ in beside), default=0)
+
+
+def _span(attempt: AttemptState, now: datetime) -> Span | None:
+    """Return from when to when an attempt ran; one that runs has run until now."""
+    began = datetime.fromisoformat(attempt.launched)
+    if attempt.status is None:
+        return began, now
+    return (began, began + timedelta(seconds=attempt.seconds)) if attempt.seconds else None
+
+
+def _drawn(spec: AttemptSpec) -> str:
+    """Return the hash of the tasks that the run's seed draws for its evaluation."""
+    run = spec.run
+    tasks = get_environment(run.environment).tasks("search" if run.metric.split == "search" else "hidden")
+    chosen = rounds(tasks, run.metric.episodes, run.seed)
+    return tasks_hash((task.id, sample) for sample, part in enumerate(chosen) for task in part)
+
+
+def _updates(spec: AttemptSpec, history: Sequence[Row]) -> int | None:
+    """Return the optimiser steps: a learner makes all of a step's, `epochs` times `minibatches`, or none.
+
+    None for a backend that an installed package brings, of which nobody knows.
+    """
+    if spec.job.backend not in ("local", "verl"):
+        return None
+    return len(history) * spec.job.epochs * spec.job.minibatches

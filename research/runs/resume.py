@@ -1,0 +1,258 @@
+"""Go on from an attempt's checkpoint, clean up a killed one.
+
+Ends the containers of an attempt that was killed: `python -m research.runs.resume FOLDER`, run by its shim.
+
+So they end with their attempt even where no controller runs any more. It needs the engine to answer; the controller
+that records the attempt's end does the same again. What the evaluator during training had made so far is put into the
+attempt's folder, so that the next attempt goes on from it.
+
+Whether another attempt at a run goes on from what the last one's server kept, or begins anew: a function of its log.
+
+Going on is what recovery promises: the training is the one that would have been, with each sample learned once. It is
+no choice between results, because what ended the attempt does not enter the training that goes on. So it is done
+wherever the cause lay beside the server's record; it is done once where the record may itself be the cause; and it is
+not done where the record is what is in doubt. Whether there is a record to go on from, and nobody uses it, is seen to
+where it is taken over (`research.runs.resume`).
+
+Takes over what an ended attempt's server kept: its folder is moved into the next attempt's, so that it has one user.
+
+Only what is whole enough to be gone on from is taken: the evaluations before and during training, which cannot be made
+again once the weights have moved, and a server's folder that no living server holds and that has the metrics of every
+step, which servers of earlier versions did not keep. The moving is done after the event that names it and before the
+attempt is started, and may be done again after a crash: the folder is moved last.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, NamedTuple
+
+from filelock import FileLock, Timeout
+from pydantic import ValidationError
+
+from research.files import read_json, write_bytes
+from research.isolation.mode import Containers
+from research.runs.files import AttemptFolder, AttemptSpec, Evaluation, read_during, read_progress, to_keep
+from sandboxes import DockerSandbox, SandboxError
+from sandboxes.docker.engine import connect
+from studies import RunState
+from studies.records.runs import AttemptFailed
+
+
+def reaping(folder: Path) -> tuple[str, ...]:
+    """Return the command that ends the containers of the attempt in `folder`."""
+    return (sys.executable, "-m", "research.runs.resume", str(folder))
+
+
+def end_containers(sandbox: Containers, labels: Mapping[str, str], folder: AttemptFolder) -> None:
+    """End and remove the containers of an attempt that is over; raises SandboxError where it cannot be done now."""
+    sandbox.reap(labels)
+    if folder.outcome.exists():  # it took what they had made itself
+        return
+    from research.runs.workers import EVALUATION, container_name, take_evaluations  # not needed at a start
+
+    handle = sandbox.adopt(container_name(labels, "evaluator-during"))
+    if handle is None or EVALUATION not in (results := handle.results()):
+        return
+    try:
+        with suppress(AttemptFailed):  # evaluations that are none are none to go on from
+            take_evaluations(results[EVALUATION].path, folder.evaluation("during"))
+    except OSError as error:
+        raise SandboxError(f"cannot keep the evaluations during training in {folder.path}: {error}") from error
+
+
+def main() -> int:
+    """End the containers of the attempt whose folder is the only argument."""
+    try:
+        spec = AttemptSpec.model_validate(read_json(AttemptFolder(Path(sys.argv[1])).spec))
+        sandbox = DockerSandbox(Path(spec.containers), connect(os.environ))
+        end_containers(sandbox, spec.labels(), AttemptFolder(Path(sys.argv[1])))
+    except (SandboxError, ValidationError, OSError, ValueError) as error:
+        sys.stderr.write(f"could not end the containers of the attempt in {sys.argv[1]}: {error}\n")
+        return 1
+    return 0
+
+
+Way = Literal["on", "once", "anew"]
+"""What follows an end: it is gone on from; unless that attempt had itself gone on from another; never."""
+
+_CLIENT = "a client keeps nothing: the next one is handed the places that are open"
+_EVALUATOR = "an evaluation changes no weights, and is made again"
+WAYS: Mapping[str, tuple[Way, str]] = MappingProxyType({
+    # from outside
+    "lost": ("on", "it was killed from outside, or with its machine"),
+    "stopped": ("on", "somebody stopped it; nothing was wrong with it"),
+    "budget_exhausted": ("on", "the budget stopped it; nothing was wrong with it"),
+    "vetoed": ("on", "a veto stopped it; nothing was wrong with it"),
+    "disk_full": ("on", "the server writes nothing by halves, and there is room again"),
+    "engine_gone": ("on", "the container engine holds none of the training"),
+    "container_refused": ("on", "the container engine holds none of the training"),
+    "launch_failed": ("on", "it never began"),
+    # beside the server
+    "client_died": ("on", _CLIENT), "client_killed": ("on", _CLIENT), "client_timeout": ("on", _CLIENT),
+    "client_out_of_memory": ("on", _CLIENT),
+    "evaluator_died": ("on", _EVALUATOR), "evaluator_failed": ("on", _EVALUATOR),
+    "evaluator_killed": ("on", _EVALUATOR), "evaluator_timeout": ("on", _EVALUATOR),
+    "evaluator_out_of_memory": ("on", _EVALUATOR),
+    # perhaps by what it had before it
+    "server_died": ("once", "what is recorded is whole whenever a server dies; but it may be what it died of"),
+    "server_silent": ("once", "what is recorded is whole; but it may be what the server hung at"),
+    "client_stopped": ("once", "what is recorded is whole; but it may be why nothing was left to play"),
+    "attempt_died": ("once", "what is recorded is whole; but it may be what the attempt died of"),
+    "timeout": ("once", "what was trained in time is kept; but it may be what the attempt hung at"),
+    "tracking_unreadable": ("once", "the next server logs every step again, from its own record"),
+    "steps_missing": ("once", "the next server logs every step again, from its own record"),
+    # the record is in doubt
+    "server_failed": ("anew", "the server ended the training itself: its store, its checkpoints or its learner"),
+    "server_refused": ("anew", "the server refused what every attempt asks of it"),
+    "boot_failed": ("anew", "the server did not start, perhaps for what lay in its folder"),
+    "foreign_training": ("anew", "what was trained are no plays of the run's tasks"),
+    "foreign_results": ("anew", "what it left is not known to be this run's"),
+    "outcome_unreadable": ("anew", "its files were damaged"),
+    "evaluation_unreadable": ("anew", "its evaluations were damaged, perhaps the one that would be kept"),
+    "evaluation_incomplete": ("anew", "its evaluations are not whole, perhaps the one that would be kept"),
+    "model_changed": ("anew", "the model's folder does not hold what the study began with"),
+    # not tried again at all
+    "training_nan": ("anew", "the training itself broke down"),
+    "generated_code_failed": ("anew", "generated code may have ended it"),
+    "evidence_missing": ("anew", "its evidence was spoilt"),
+    "not_measurable": ("anew", "its files do not hold what it is judged by"),
+    "evidence_changed": ("anew", "its evidence was spoilt"),
+})  # fmt: skip
+"""By the code of an attempt's end: what follows, and why."""
+
+
+class WayOn(NamedTuple):
+    """Whether to go on from the last attempt, and why or why not, in a sentence without its full stop."""
+
+    goes_on: bool
+    why: str
+
+
+def way_on(run: RunState) -> WayOn:
+    """Return how the next attempt at a run begins, by how its last one ended; a run has one that is over."""
+    last = run.attempts[-1]
+    way, why = WAYS.get(last.code, ("anew", "nothing is known of such an end"))
+    if run.spec.job.get("learning_rate") == 0:
+        return WayOn(False, "it is to show that nothing moves from its first step to its last")
+    if way == "once" and last.resumes is not None:
+        return WayOn(False, f"{why}, and attempt {last.number} had gone on from another")
+    return WayOn(way != "anew", why)
+
+
+LETS_GO_S = 10.0
+"""For a killed server to be gone: a kernel takes a moment to clear a large one away."""
+FolderOf = Callable[[int], AttemptFolder]
+"""Returns the folder of a run's attempt by its number."""
+
+
+class Beginning(NamedTuple):
+    """How an attempt begins: from the server of attempt `resumes`, None where from nothing."""
+
+    resumes: int | None = None
+    initial_sha256: str = ""
+    """Of the evaluation before training that is kept."""
+    during_sha256: str = ""
+    """Of the evaluations during training that are kept; empty where there are none."""
+    why: str = ""
+    """Why so, where there was an earlier attempt."""
+
+
+def beginning(run: RunState, folder_of: FolderOf) -> Beginning:
+    """Return how the next attempt at a run begins; all its earlier ones are over and their processes ended."""
+    if not run.attempts:
+        return Beginning()
+    way = way_on(run)
+    if not way.goes_on:
+        return Beginning(why=way.why)
+    holder = _holder(run, folder_of)
+    if holder is None:
+        return Beginning(why="no earlier attempt left a server's folder")
+    if not _kept_metrics(folder_of(holder)):
+        return Beginning(why="nothing says that its server kept what it measured, as those of older versions did not")
+    sha256 = _initial_evaluation(folder_of(holder))
+    if sha256 is None:
+        return Beginning(why="it did not come to the end of its evaluation before training")
+    during = _during(folder_of(holder), run)
+    if during is None:
+        return Beginning(why="its evaluations during training were lost with what made them")
+    if _is_held(folder_of(holder)):
+        return Beginning(why="a server still holds its folder")
+    return Beginning(holder, sha256, during, way.why)
+
+
+def take_over(source: AttemptFolder, into: AttemptFolder) -> None:
+    """Move the server's folder, and copy the evaluations made so far; no change where that was done. OSError.
+
+    What is not there any more is not taken: the attempt finds out, and ends by it.
+    """
+    if into.server.exists():
+        return
+    with suppress(FileNotFoundError):
+        write_bytes(into.evaluation("initial"), source.evaluation("initial").read_bytes())
+        if (kept := to_keep(source)) is not None:
+            write_bytes(into.kept, kept.read_bytes())
+        os.rename(source.server, into.server)
+
+
+def _holder(run: RunState, folder_of: FolderOf) -> int | None:
+    """Return the attempt in whose folder the training lies: the last, or where that never began the one before it."""
+    number: int | None = run.attempts[-1].number
+    went_on_from = {attempt.number: attempt.resumes for attempt in run.attempts}
+    while number is not None and not folder_of(number).server.is_dir():
+        number = went_on_from.get(number)
+    return number
+
+
+def _kept_metrics(folder: AttemptFolder) -> bool:
+    """Return whether an attempt's server was one that keeps what it measures: since then specs say `resumes`."""
+    try:
+        return "resumes" in (read_json(folder.spec) or {})
+    except (OSError, ValueError):
+        return False
+
+
+def _initial_evaluation(folder: AttemptFolder) -> str | None:
+    """Return the sha256 of a finished evaluation before training; None where there is none."""
+    try:
+        data = folder.evaluation("initial").read_bytes()
+        Evaluation.model_validate_json(data)
+    except (OSError, ValidationError):
+        return None
+    return hashlib.sha256(data).hexdigest()
+
+
+def _during(folder: AttemptFolder, run: RunState) -> str | None:
+    """Return the sha256 of the evaluations during training, empty for none; None where some are known to be lost.
+
+    A container that was killed itself hands nothing over. How far training came after the last sign of life, the
+    server will tell.
+    """
+    path, progress = to_keep(folder), read_progress(folder)
+    try:
+        made = set() if path is None else {evaluation.policy_version for evaluation in read_during(path)}
+    except (OSError, ValueError):
+        return None
+    reached = 0 if progress is None else progress.step
+    if any(version < reached and version not in made for version in run.spec.job.get("evaluate_after", ())):
+        return None
+    return "" if path is None else hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _is_held(folder: AttemptFolder) -> bool:
+    """Return whether a server lives in a folder: it holds this lock for as long."""
+    try:
+        with FileLock(folder.server / "server.lock", timeout=LETS_GO_S):
+            return False
+    except Timeout:
+        return True
+
+
+if __name__ == "__main__":
+    sys.exit(main())

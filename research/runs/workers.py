@@ -1,0 +1,560 @@
+"""Trainer and evaluator as process or container.
+
+The processes an attempt starts: each with its log, all ended when their group is left, however that happens.
+
+They are plain children, in the attempt's own session and process group: whoever ends that group, as the shim
+does when the attempt dies, ends them too.
+
+The workers of an attempt: the client that trains and the evaluators that measure, each from its start to its end.
+
+The same command runs in a process and in a container; what differs is who starts it and how its end is reported.
+
+The client and the evaluators of an attempt in containers, each with an image, tasks and a gateway of its own.
+
+A container holds the light client, its input and nothing else: the training tasks in the client's, the hidden ones in
+an evaluator's alone. All it can reach is its gateway, served here, outside; what it may ask there is judged by
+`research.isolation.access_policy`. What it leaves is taken from the engine's own record, checked, and moved into place.
+
+It promises that leaving the context ends and removes every container of the attempt. An attempt that is killed
+leaves that to the controller (`research.runs.launcher`), and to the containers' own time limits.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Final, Protocol, Self
+
+from pydantic import ValidationError
+
+from research.environments.install import path_with
+from research.environments.reference import client_files, hand_out
+from research.files import write_bytes
+from research.isolation.access_policy import AccessPolicy
+from research.isolation.mode import EngineThread, one_line
+from research.runs.files import AttemptFolder, AttemptSpec, Evaluation, EvaluationName, Role, read_during, write_during
+from research.text import describe
+from sandboxes import ContainerHandle, DockerSandbox, Exit, ExitReason, SandboxError, SandboxSpec
+from sandboxes.docker.archive import pack
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.gateway.gateway import PORTS, SERVER_PORT, Gateway
+from sandboxes.gateway.reverse_proxy import PLACEHOLDER, Upstream
+from sandboxes.spec import last_lines, signal_named
+from studies.records.runs import ENGINE_GONE, AttemptFailed
+from swarm.environments.base import Split, Task
+from swarm.environments.custom import is_brought, to_json
+from swarm.environments.registry import get_environment
+from swarm.wire import EVALUATION_STREAM
+
+TAIL_BYTES = 2000
+GRACE_S = 20.0
+DIED = "died"
+"""How a worker failed that ended by itself."""
+
+
+class ManagedProcess:
+    """One process of a group."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process, log: Path) -> None:
+        self.name = name
+        self._process = process
+        self._log = log
+
+    @property
+    def runs(self) -> bool:
+        """Whether it has not ended, as far as was noticed."""
+        return self._process.returncode is None
+
+    @property
+    def failure(self) -> str:
+        """How it failed, in a word."""
+        return DIED
+
+    async def ended(self) -> int:
+        """Wait until it ends; return its exit code, negative for a signal."""
+        return await self._process.wait()
+
+    def last_words(self) -> str:
+        """Return how it ended and the end of what it said, in one line."""
+        with open(self._log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        return f"{_process_ending(self._process.returncode)}; it last said: {' | '.join(lines[-3:]) or 'nothing'}"
+
+    async def stop(self) -> None:
+        """Terminate it, and kill it after a grace."""
+        self.signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(self.ended(), GRACE_S)
+        except TimeoutError:
+            self.signal(signal.SIGKILL)
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal if it still runs."""
+        if self._process.returncode is None:
+            self._process.send_signal(number)
+
+
+def _process_ending(code: int | None) -> str:
+    if code is None:
+        return "still running"
+    return f"killed by {signal_named(-code)}" if code < 0 else f"exit code {code}"
+
+
+class ProcessGroup:
+    """Starts processes; leaving its context ends those that still run, the last started first."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._members: list[ManagedProcess] = []
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for member in reversed(self._members):
+            await self.end(member)
+
+    async def start(
+        self,
+        name: str,
+        module: str,
+        *arguments: str,
+        log: Path,
+        directory: Path | None = None,
+        python: str = sys.executable,
+        **environment: str,
+    ) -> ManagedProcess:
+        """Start `python -m module arguments` with its output in `log`; `environment` is added to this process's own.
+
+        It works in `directory`, else in the group's.
+        """
+        with _opened(log) as output:
+            process = await asyncio.create_subprocess_exec(
+                python, "-m", module, *arguments,
+                cwd=directory or self._directory, env=_environment(environment),
+                stdin=asyncio.subprocess.DEVNULL, stdout=output, stderr=output,
+            )  # fmt: skip
+        member = ManagedProcess(name, process, log)
+        self._members.append(member)
+        return member
+
+    async def end(self, member: ManagedProcess) -> int:
+        """Terminate a member, kill it after a grace, and return its exit code."""
+        await member.stop()
+        return await member.ended()
+
+
+def _opened(log: Path) -> BinaryIO:
+    log.parent.mkdir(parents=True, exist_ok=True)
+    return open(log, "wb")
+
+
+def _environment(added: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a process: one thread each, for those of many processes slow one another down."""
+    return {"OMP_NUM_THREADS": "1", "WANDB_SILENT": "true", **os.environ, **added}
+
+
+MODULE = "swarm.environments"
+TRANSCRIPTS = 2
+"""Plays that an evaluator writes down for the report: the same tasks before and after training."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What an attempt's outcome says of its workers; empty for processes, which are not observed."""
+
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """Requests that were refused, by who asked and why."""
+    evaluations: Mapping[str, str] = field(default_factory=dict)
+    """sha256 of each evaluation that was handed over, by its stage."""
+    stages: Mapping[str, float] = field(default_factory=dict)
+    """Seconds from each one's launch to its first model call, by its role: `client_start`."""
+
+
+class Worker(Protocol):
+    """One of them, running."""
+
+    @property
+    def failure(self) -> str:
+        """How it failed, in a word: `died`, `out_of_memory`, ..."""
+        ...
+
+    async def ended(self) -> int:
+        """Wait until it has ended and its results are in place; return 0 if all went well."""
+        ...
+
+    async def stop(self) -> None:
+        """End it before its work is done; `ended` returns then, as always."""
+        ...
+
+    def last_words(self) -> str:
+        """Return how it ended and the end of what it said, in one line."""
+        ...
+
+
+class Workers(Protocol):
+    """Starts them; leaving its context ends those that still run."""
+
+    async def __aenter__(self) -> Self: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+    async def start(self, role: Role) -> Worker:
+        """Start the worker of a role."""
+        ...
+
+    def account(self) -> Account:
+        """Return what is known of them so far."""
+        ...
+
+
+class ProcessWorkers:
+    """Processes of the attempt's own group, which ends them.
+
+    Each works in a folder of its own, which holds what its role is given of a brought environment and is gone once it
+    has ended, before the next one begins: hidden tasks are handed to evaluators alone. Nothing stops a process from
+    looking elsewhere.
+    """
+
+    def __init__(self, processes: ProcessGroup, folder: AttemptFolder, spec: AttemptSpec, url: str, token: str) -> None:
+        self._processes = processes
+        self._folder = folder
+        self._spec = spec
+        self._url = url
+        self._token = token
+        self._running: dict[Role, ManagedProcess] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for process in self._running.values():
+            await self._processes.end(process)
+        # What the code of an environment started may write on: that hides no reason why the attempt ended.
+        shutil.rmtree(self._folder.all_given, ignore_errors=True)
+
+    async def start(self, role: Role) -> Worker:
+        """Start the process of a role."""
+        out = "" if role == "client" else str(self._folder.evaluation(evaluation_of(role)))
+        arguments = playing(self._spec, role, server=self._url, out=out)
+        variables = {"AJET_TOKEN": self._token, **path_with(self._spec.packages)}
+        self._take_back()
+        given = self._folder.given(role)
+        given.mkdir(parents=True)
+        self._running[role] = started = await self._processes.start(
+            role, MODULE, *arguments, *self._brought(role, given), log=self._folder.log(role), directory=given,
+            **variables,
+        )  # fmt: skip
+        return started
+
+    def _brought(self, role: Role, given: Path) -> tuple[str, ...]:
+        """Put what a role is given of a brought environment into a folder; return the arguments that say so."""
+        environment = environment_of(self._spec, role)
+        if not is_brought(environment):
+            return ()
+        tasks, environments = given / "tasks.json", given / "environments"
+        write_bytes(tasks, to_json(tasks_of(self._spec, role)).encode(), durable=False)
+        hand_out(environment, environments)
+        return ("--environments", str(environments), "--tasks", str(tasks))
+
+    def _take_back(self) -> None:
+        """Take back what was given, in this life or an earlier one, but for what those have that still run."""
+        kept = {self._folder.given(role) for role, process in self._running.items() if process.runs}
+        for given in self._folder.all_given.glob("*"):
+            if given not in kept:
+                shutil.rmtree(given)
+
+    def account(self) -> Account:
+        """Return nothing: processes speak to the server themselves."""
+        return Account()
+
+
+def tasks_of(spec: AttemptSpec, role: Role) -> tuple[Task, ...]:
+    """Return the tasks that a role is given: the client's are for training, an evaluator's are hidden from it."""
+    split: Split = "train" if role == "client" else spec.run.metric.split
+    return tuple(get_environment(environment_of(spec, role)).tasks(split))
+
+
+def environment_of(spec: AttemptSpec, role: Role) -> str:
+    """Return the environment that a role plays: the run's own, or the other one that its metric is of."""
+    other = spec.other_environment if role == "evaluator-other" else None
+    return other or spec.run.environment
+
+
+def evaluation_of(role: Role) -> EvaluationName:
+    """Return which of the evaluations an evaluator makes."""
+    names: Mapping[Role, EvaluationName] = {
+        "evaluator-initial": "initial", "evaluator-during": "during", "evaluator-final": "final",
+        "evaluator-other": "other",
+    }  # fmt: skip
+    return names[role]
+
+
+def playing(spec: AttemptSpec, role: Role, *, server: str, out: str) -> tuple[str, ...]:
+    """Return the arguments with which `swarm.environments` plays a role; an evaluator writes to `out`."""
+    run = spec.run
+    bounds = ("--seed", str(run.seed), "--timeout", f"{spec.play_s:g}")
+    common = ("--environment", environment_of(spec, role), "--server", server, *bounds)
+    if role == "client":
+        return ("play", *common, "--concurrency", str(spec.job.max_concurrency))
+    metric = run.metric
+    hidden = ("evaluate", *common, "--split", metric.split, "--out", out)
+    if role == "evaluator-during":
+        assert metric.schedule is not None
+        return (*hidden, "--episodes", str(metric.schedule.episodes), "--during")
+    return (*hidden, "--episodes", str(metric.episodes), "--transcripts", str(TRANSCRIPTS))
+
+
+EVALUATION: Final = "evaluation.json"
+ENVIRONMENTS: Final = "environments"
+"""Where a brought environment lies in a container's input."""
+EVALUATION_BYTES = 4 << 20
+ALL_EVALUATIONS_BYTES = 16 << 20
+SERVER = f"http://127.0.0.1:{SERVER_PORT}"
+POLL_S = 0.2
+LOG_BYTES = 1 << 20
+MOST_LAST_WORDS = 600
+"""Characters: they go into reports, and to people's terminals."""
+FAILURES: Mapping[ExitReason, str] = {
+    "error": "died", "out_of_memory": "out_of_memory", "timeout": "timeout", "stopped": "killed",
+    "killed": "killed", "lost": "killed",
+}  # fmt: skip
+"""What follows `client_` or `evaluator_` in the code of an attempt that failed with its container."""
+
+
+class ContainerWorkers:
+    """The containers of one attempt."""
+
+    def __init__(self, engine: ContainerEngine, folder: AttemptFolder, spec: AttemptSpec, url: str, token: str) -> None:
+        self._sandbox = DockerSandbox(Path(spec.containers), engine)
+        self._thread = EngineThread(partial(engine_failures, engine))
+        self._folder = folder
+        self._spec = spec
+        self._upstream = (url, token)
+        self._workers: list[ContainerWorker] = []
+        self._gateways = AsyncExitStack()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self._thread.see_through(self._sandbox.reap, self._spec.labels())
+        finally:
+            self._thread.close()
+            await self._gateways.aclose()
+
+    async def start(self, role: Role) -> ContainerWorker:
+        """Start the container of a role, behind a gateway of its own."""
+        tasks = tasks_of(self._spec, role)
+        ids = {task.id for task in tasks}
+        access = AccessPolicy("train", ids) if role == "client" else AccessPolicy("eval", ids, EVALUATION_STREAM)
+        gateway = Gateway(
+            self._folder.exchange(role),
+            upstream=Upstream(*self._upstream, access),
+            log=self._folder.log(f"egress-{role}"),
+        )
+        try:
+            await self._gateways.enter_async_context(gateway)
+        except (SandboxError, OSError) as error:
+            raise AttemptFailed("container_refused", one_line(error)) from error
+        access.watch()
+        handle = await self._thread.do(self._sandbox.run, container_spec(self._spec, role, tasks, self._folder))
+        worker = ContainerWorker(self._folder, role, handle, self._thread, gateway, access)
+        self._workers.append(worker)
+        return worker
+
+    def account(self) -> Account:
+        """Return what is known of the containers so far."""
+        return Account(
+            {f"{worker.role}: {why}": count for worker in self._workers for why, count in worker.refused().items()},
+            {evaluation_of(worker.role): worker.sha256 for worker in self._workers if worker.sha256},
+            {f"{worker.role}_start": worker.start_s for worker in self._workers if worker.start_s is not None},
+        )
+
+
+class ContainerWorker:
+    """One container, from its start until what it left is in place."""
+
+    def __init__(
+        self,
+        folder: AttemptFolder,
+        role: Role,
+        handle: ContainerHandle,
+        thread: EngineThread,
+        gateway: Gateway,
+        access: AccessPolicy,
+    ) -> None:
+        self.role = role
+        self.sha256 = ""
+        """Of the evaluation that it handed over."""
+        self._folder = folder
+        self._handle = handle
+        self._thread = thread
+        self._gateway = gateway
+        self._access = access
+        self._exit: Exit | None = None
+        self._said = ""
+
+    @property
+    def failure(self) -> str:
+        """How it failed, in a word."""
+        return FAILURES.get(self._exit.reason, "died") if self._exit is not None else "killed"
+
+    @property
+    def start_s(self) -> float | None:
+        """Seconds from its launch to its first model call."""
+        return self._access.first_call_s
+
+    async def ended(self) -> int:
+        """Wait until it has ended, keep its output, put its evaluation into place; return 0 if all went well."""
+        self._exit = ended = await self._over()
+        self._said = await self._thread.do(self._handle.logs, tail_bytes=LOG_BYTES)
+        self._write_log()
+        if self.role == "evaluator-during":  # however it ended: each evaluation in it is whole
+            await self._take_evaluations()
+        if ended.reason != "finished":
+            return ended.code or 1
+        if self.role not in ("client", "evaluator-during"):
+            await self._take_evaluation()
+        return 0
+
+    async def stop(self) -> None:
+        """End the container before its work is done."""
+        await self._thread.do(self._handle.stop)
+
+    def last_words(self) -> str:
+        """Return how it ended and the end of what it said, in one line."""
+        said = last_lines(self._said, 3, MOST_LAST_WORDS)
+        return f"{_container_ending(self._exit)}; it last said: {said or 'nothing'}"
+
+    def refused(self) -> dict[str, int]:
+        """Return how often it was refused what, by the reason."""
+        return {why.removeprefix("refused: "): count for why, count in self._gateway.refused.items()}
+
+    async def _over(self) -> Exit:
+        while True:
+            if (ended := await self._thread.do(self._handle.poll)) is not None:
+                return ended
+            await asyncio.sleep(POLL_S)
+
+    def _write_log(self) -> None:
+        refused = [f"refused {count} times: {why}" for why, count in self.refused().items()]
+        write_bytes(self._folder.log(self.role), "\n".join([self._said, *refused]).encode(), durable=False)
+
+    async def _take_evaluation(self) -> None:
+        results = await self._thread.do(self._handle.results)
+        if EVALUATION not in results:
+            raise AttemptFailed("evaluator_failed", f"expected {EVALUATION} of the {self.role}; {self.last_words()}")
+        self.sha256 = take_evaluation(results[EVALUATION].path, self._folder.evaluation(evaluation_of(self.role)))
+
+    async def _take_evaluations(self) -> None:
+        """Put the evaluations during training beside those that were kept; it hands over none where none was due."""
+        results = await self._thread.do(self._handle.results)
+        if EVALUATION in results:
+            self.sha256 = take_evaluations(results[EVALUATION].path, self._folder.evaluation("during"))
+
+
+def container_spec(spec: AttemptSpec, role: Role, tasks: Sequence[Task], folder: AttemptFolder) -> SandboxSpec:
+    """Return what runs in the container of a role: the project's command, its tasks, and the way to its gateway."""
+    files = {"tasks.json": to_json(tasks).encode()}
+    arguments = ["--tasks", "/input/tasks.json"]
+    if brought := client_files(environment_of(spec, role), ENVIRONMENTS):
+        files |= brought
+        arguments += ["--environments", f"/input/{ENVIRONMENTS}"]
+    if role == "client" and spec.run.code:
+        files["reward.py"] = spec.run.code.encode()
+        arguments += ["--reward", "/input/reward.py"]
+    played = playing(spec, role, server=SERVER, out=f"/workspace/results/{EVALUATION}")
+    return SandboxSpec(
+        name=container_name(spec.labels(), role),
+        command=("python3", "-m", MODULE, *played, *arguments),
+        directory=folder.path,
+        environment={"AJET_TOKEN": PLACEHOLDER},
+        labels={**spec.labels(), "role": role},
+        time_limit_s=spec.time_limit_s,
+        trusted="reward.py" not in files,
+        image=spec.sandbox.image,
+        archive=pack(files),
+        results=_results(role),
+        exchange=folder.exchange(role),
+        ports={SERVER_PORT: PORTS[SERVER_PORT]},
+    )
+
+
+def container_name(labels: Mapping[str, str], role: Role) -> str:
+    """Return the name of the container of a role, by the labels of its attempt."""
+    return f"ajet-{labels['study']}-{labels['run_id']}-a{labels['attempt']}-{role}"
+
+
+def _results(role: Role) -> dict[str, int]:
+    if role == "client":
+        return {}
+    return {EVALUATION: ALL_EVALUATIONS_BYTES if role == "evaluator-during" else EVALUATION_BYTES}
+
+
+def take_evaluation(path: Path, to: Path) -> str:
+    """Put a container's evaluation into place and return its sha256; raises AttemptFailed for one that is none."""
+    data = path.read_bytes()
+    try:
+        Evaluation.model_validate_json(data)
+    except ValidationError as error:
+        raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {describe(error)}") from error
+    return write_bytes(to, data)
+
+
+def take_evaluations(path: Path, to: Path) -> str:
+    """Add a container's evaluations during training to those in place; return the sha256 of what it handed over."""
+    try:
+        write_during(to, [*read_during(to), *read_during(path)])
+    except ValidationError as error:
+        raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {describe(error)}") from error
+    except ValueError as error:
+        raise AttemptFailed("evaluator_failed", f"{EVALUATION} of the evaluator: {error}") from error
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _container_ending(ended: Exit | None) -> str:
+    if ended is None:
+        return "still running"
+    how = ended.reason.replace("_", " ")
+    return how if ended.code is None else f"{how}, exit code {ended.code}"
+
+
+@contextmanager
+def engine_failures(engine: ContainerEngine) -> Iterator[None]:
+    """Raise AttemptFailed for a SandboxError inside: the container's failure, or the engine's if that is gone."""
+    try:
+        yield
+    except SandboxError as error:
+        code = "container_refused" if _answers(engine) else ENGINE_GONE
+        raise AttemptFailed(code, one_line(error)) from error
+
+
+def _answers(engine: ContainerEngine) -> bool:
+    from docker.errors import DockerException
+    from requests.exceptions import RequestException
+
+    try:
+        return bool(engine.client.ping())
+    except (DockerException, RequestException):
+        return False

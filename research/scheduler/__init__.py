@@ -1,0 +1,1 @@
+"""What a study needs next, as pure functions of its state."""

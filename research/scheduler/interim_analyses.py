@@ -1,0 +1,277 @@
+"""Verdicts due, decision rules, screen steps.
+
+From runs that are over to an end: verdicts at looks, decisions by the locked rules, and the conclusion.
+
+Pure functions of the state. A hypothesis is judged when every run of the open arms up to its look is over; a vetoed one
+with the others. What a rule decides is about runs only: a claim rests on the locked test whatever the table says.
+
+The screen's next step: ask for a candidate, run what its rung needs, and write down whom its locked rule keeps.
+
+`research.screening` chooses and ranks; here is when it is asked. Candidate number i is chosen by the results of those
+before it less the parallel slots, whatever else is known by then: equal results lead to equal candidates, wherever a
+controller is killed. A run that was given up has no score, which ranks worst.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+
+from research.design.samplers import Allowed, control_values
+from research.design.screening import Scores, cut_short, due, next_candidate, select
+from research.proposals.arms import possible
+from research.proposals.decisions import decide, rules_for
+from research.scheduler.budget import StepLimits, enough_candidates
+from research.scheduler.required_runs import (
+    RequiredRun,
+    as_required,
+    attempts_running,
+    budget_decision,
+    confirmation_runs,
+    is_over,
+    look_seeds,
+    planned,
+    replicated,
+    replication_runs,
+    treatment_arm,
+    wanted_look,
+    was_cut,
+)
+from research.scheduler.steps import (
+    BUDGET_CODE,
+    CONCLUDE_RULE,
+    END_SCREEN,
+    NO_MORE_CANDIDATES,
+    PLUMBING_RULE,
+    AskCandidate,
+    ConcludeStudy,
+    Decide,
+    DecideScreen,
+    Judge,
+    Step,
+)
+from studies import StudyState
+from studies.checks.training import PLUMBING, plumbing_fault, plumbing_run
+from studies.records.base import JsonValue, canonical
+from studies.records.design import Arm, Design, Hypothesis
+from studies.records.procedure import Screen
+from studies.records.runs import EVIDENCE_CODES, screen_metric
+from studies.records.verdict import Verdict
+
+
+def judgements(state: StudyState, design: Design) -> Iterator[Step]:
+    """Yield the verdicts and decisions that are due: of the confirmation, then of the replication."""
+    yield from _due_verdicts(state, design)
+    for hypothesis in design.hypotheses:
+        verdict = state.verdict_on(hypothesis.id)
+        if verdict is not None and not state.may_go_on(verdict) and _undecided(state, design, hypothesis):
+            yield _decision(state, design, hypothesis, verdict)
+    if not confirmation_runs(state, design):
+        yield from _due_replications(state, design)
+
+
+def last_judgements(state: StudyState, design: Design) -> Iterator[Judge]:
+    """Yield the verdicts on the runs that were made, once no more will be."""
+    for hypothesis in sorted(design.hypotheses, key=lambda h: wanted_look(state, h.id)):
+        look = wanted_look(state, hypothesis.id)
+        if state.is_settled(hypothesis.id):
+            continue
+        if state.verdict_on(hypothesis.id) is None or _has_new_runs(state, design, hypothesis, look):
+            yield Judge(hypothesis.id, look)
+    launched = {run.spec.arm for run in state.runs_in("replicate") if run.attempts}
+    for hypothesis in replicated(state, design):
+        if treatment_arm(design, hypothesis) in launched:
+            yield Judge(hypothesis.id, phase="replicate")
+
+
+def conclusion(state: StudyState, design: Design) -> Iterator[Step]:
+    """Yield the decision to conclude, then the conclusion."""
+    reason = _reason(state, design)
+    if all((decision.rule, decision.reason) != (CONCLUDE_RULE, reason) for decision in state.decisions):
+        yield Decide(CONCLUDE_RULE, "conclude", reason)
+    yield ConcludeStudy(reason)
+
+
+def plumbing_end(state: StudyState) -> Iterator[Step]:
+    """Yield the end of a study whose run with a learning rate of 0 shows that the machinery is broken."""
+    run = plumbing_run(state)
+    if run is None or not is_over(run) or run.invalid is not None or (fault := plumbing_fault(run)) is None:
+        return
+    reason = (
+        f"invalid({PLUMBING}): {fault}; nothing was trained after it, as no comparison by this backend could be "
+        f"trusted: look at run {run.run_id}, mend the backend, and start a new study"
+    )
+    if all(decision.rule != PLUMBING_RULE for decision in state.decisions):
+        yield Decide(PLUMBING_RULE, "conclude", reason)
+    yield ConcludeStudy(reason)
+
+
+def _reason(state: StudyState, design: Design) -> str:
+    if design.screen is not None and budget_decision(state) is not None:
+        return "the budget was used up before the screen was decided: there is no claim to judge"
+    if design.screen is not None:
+        return "no candidate of the screen could be measured to its end: there is no claim to judge"
+    if not design.hypotheses:
+        return "the screen kept no candidate that differs from the control: there is no claim to judge"
+    said = ", ".join(f"{verdict.hypothesis} {verdict.verdict}" for verdict in state.verdicts)
+    count = len(state.verdicts)
+    return f"{'the hypothesis is' if count == 1 else f'all {count} hypotheses are'} judged: {said}"
+
+
+def _due_verdicts(state: StudyState, design: Design) -> Iterator[Judge]:
+    runs = planned(state)
+    over = {required_run for required_run, run in runs.items() if is_over(run)}
+    required = confirmation_runs(state, design)
+    # A verdict that stands no more is formed again before those of later looks, which take it as it stands then.
+    for hypothesis in sorted(design.hypotheses, key=lambda h: wanted_look(state, h.id)):
+        verdict = state.verdict_on(hypothesis.id)
+        if state.is_settled(hypothesis.id) or (verdict is not None and _undecided(state, design, hypothesis)):
+            continue
+        look = wanted_look(state, hypothesis.id)
+        seen = _seeds_of_arms(design, design.seeds[: look_seeds(design, look)])
+        if all(required_run in over for required_run in required if required_run.seed in seen[required_run.arm]):
+            yield Judge(hypothesis.id, look)
+
+
+def _seeds_of_arms(design: Design, drawn: Sequence[int]) -> Mapping[str, frozenset[int]]:
+    """Return the training seeds of each arm for seeds that were drawn."""
+    return {arm.name: frozenset(design.seeds_of(arm.name, drawn)) for arm in design.arms}
+
+
+def _undecided(state: StudyState, design: Design, hypothesis: Hypothesis) -> bool:
+    """Whether a rule has yet to say what follows from a hypothesis' last verdict."""
+    ruled = bool(design.looks or design.decision_table or hypothesis.kill_if)
+    return ruled and hypothesis.id not in state.decided and hypothesis.id not in state.vetoed
+
+
+def _decision(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> Decide:
+    looks = max(1, len(design.looks))
+    rule = decide(rules_for(hypothesis, design.decision_table), verdict, looks)
+    action, why = rule.then, f"{rule.when}: {hypothesis.id} is {verdict.verdict} at look {verdict.look} of {looks}"
+    if action == "continue" and (verdict.final or verdict.look >= looks):
+        action, why = "settle", f"{why}, which is final"
+    if action == "continue" and (code := _spoilt(state, design, hypothesis, verdict)) is not None:
+        action, why = "settle", f"{why}, which no more seeds can heal: {code}"
+    if action == "replicate" and design.replication is None:
+        action, why = "settle", f"{why}, and the lock has no replication"
+    return Decide(rule.name, action, why, hypothesis.id, verdict.look)
+
+
+def _spoilt(state: StudyState, design: Design, hypothesis: Hypothesis, verdict: Verdict) -> str | None:
+    """Return the code of altered evidence that a verdict rests on, unless an amendment accepts it; None without any."""
+    accepted = {entry.amendment.target for entry in state.amendments}
+    arms = tuple(design.contrast_of(hypothesis))
+    seen = _seeds_of_arms(design, design.seeds[: look_seeds(design, verdict.look)])
+    runs = (run for arm in arms for run in state.runs_of(arm) if run.spec.seed in seen[arm])
+    codes = (run.invalid[0] for run in runs if run.invalid)
+    spoilt = (code for code in codes if code in EVIDENCE_CODES and code not in accepted)
+    return next(spoilt, None) if verdict.verdict == "invalid" else None
+
+
+def _due_replications(state: StudyState, design: Design) -> Iterator[Judge]:
+    wanted = replicated(state, design)
+    runs = planned(state)
+    required = replication_runs(state, design)
+    if wanted and all(required_run in runs and is_over(runs[required_run]) for required_run in required):
+        yield from (Judge(hypothesis.id, phase="replicate") for hypothesis in wanted)
+
+
+def _has_new_runs(state: StudyState, design: Design, hypothesis: Hypothesis, look: int) -> bool:
+    """Whether a run was made that no earlier look saw."""
+    if look > max(1, len(design.looks)):
+        return False
+    new = _seeds_of_arms(design, design.seeds[look_seeds(design, look - 1) : look_seeds(design, look)])
+    arms = tuple(design.contrast_of(hypothesis))
+    return any(run.attempts and run.spec.seed in new[arm] for arm in arms for run in state.runs_of(arm))
+
+
+def screen_runs(state: StudyState, design: Design, screen: Screen) -> tuple[RequiredRun, ...]:
+    """Return the screening runs that are needed now, those that are over excepted."""
+    if was_cut(state, END_SCREEN):
+        return tuple(as_required(run) for run in attempts_running(state))
+    trials = due(
+        _cut(state, design, screen), control_values(design), tuple(state.candidates.values()), scores(state, screen),
+        higher_is_better=_higher(design), allowed=_possible(canonical(design.base_job)),
+    )  # fmt: skip
+    return tuple(
+        RequiredRun("screen", trial.candidate, screen.seed, screen.rungs[trial.rung].steps) for trial in trials
+    )
+
+
+def screen_step(
+    state: StudyState, design: Design, screen: Screen, required: tuple[RequiredRun, ...], limits: StepLimits
+) -> Iterator[Step]:
+    """Yield the next candidate while there are slots and time for it, or whom the screen kept once it is over."""
+    made = _cut(state, design, screen)
+    if (arm := _next(state, design, made)) is not None:
+        yield from enough_candidates(state, design, screen, limits)
+        yield AskCandidate(len(state.candidates), arm)
+    elif not required and measured(state, made):
+        told = scores(state, made)
+        asked = tuple(arm for arm in state.candidates.values() if (arm.name, 0) in told)
+        yield DecideScreen(select(made, asked, told, higher_is_better=_higher(design)))
+
+
+def measured(state: StudyState, screen: Screen) -> bool:
+    """Return whether any candidate has a score at the last rung: without one there is nothing to keep."""
+    last = len(screen.rungs) - 1
+    return any(rung == last and score is not None for (_, rung), score in scores(state, screen).items())
+
+
+def scores(state: StudyState, screen: Screen) -> Scores:
+    """Return the score of each screening run that is over, by candidate and rung; None for one that was given up."""
+    found: dict[tuple[str, int], float | None] = {}
+    ended = was_cut(state, END_SCREEN)
+    for run in state.runs_in("screen"):
+        if is_over(run) and not (ended and run.invalid is not None and run.invalid[0] == BUDGET_CODE):
+            value = run.measurements.get(run.spec.metric.key) if run.invalid is None else None
+            for rung in _rungs(screen, int(run.spec.job["steps"])):
+                found[run.spec.arm, rung] = None if value is None else value.value
+    return found
+
+
+def _cut(state: StudyState, design: Design, screen: Screen) -> Screen:
+    """Return the screen as far as there was time for it."""
+    asked = tuple(state.candidates.values())
+    if was_cut(state, END_SCREEN):
+        return cut_short(screen, asked, scores(state, screen), higher_is_better=_higher(design))
+    return screen.model_copy(update={"candidates": len(asked)}) if was_cut(state, NO_MORE_CANDIDATES) else screen
+
+
+def _next(state: StudyState, design: Design, screen: Screen) -> Arm | None:
+    """Return the candidate to ask for now; None while slots are full, or when there is none left."""
+    asked = tuple(state.candidates.values())
+    settled = len(asked) + 1 - int(state.settings["parallel"])
+    told = {arm.name for arm in asked[: max(0, settled)]}
+    known = scores(state, screen)
+    if any((name, 0) not in known for name in told):
+        return None
+    seen = {trial: score for trial, score in known.items() if trial[0] in told}
+    return next_candidate(
+        screen, control_values(design), asked, seen,
+        higher_is_better=_higher(design), allowed=_possible(canonical(design.base_job)),
+    )  # fmt: skip
+
+
+def _higher(design: Design) -> bool:
+    """Return whether a higher score is a better one."""
+    return screen_metric(design.metric).higher_is_better
+
+
+def _rungs(screen: Screen, steps: int) -> Iterator[int]:
+    return (index for index, rung in enumerate(screen.rungs) if rung.steps == steps)
+
+
+@lru_cache(maxsize=4)
+def _possible(base: str) -> Allowed:
+    """Return what says whether knob values make a job; each is tried once, as every step of a screen asks for all."""
+    check, known = possible(json.loads(base)), dict[tuple[tuple[str, JsonValue], ...], bool]()
+
+    def allowed(values: Mapping[str, JsonValue]) -> bool:
+        key = tuple(values.items())
+        if key not in known:
+            known[key] = check(values)
+        return known[key]
+
+    return allowed

@@ -1,0 +1,342 @@
+"""What a study does next: one pure function of its state, the time left and how many runs go at once.
+
+`next_step` returns None when there is nothing to do but to wait for running attempts, or nothing at all. A study goes
+through its stages in order: A/A runs, the screen, the confirmation look by look, the replication; each is left when its
+runs are over. Then the next round's question is asked, as long as level and budget tell something. No run begins that
+by its price would end after the budget, and where the budget does not carry all that is locked, what is not needed yet
+is given up first (`research.scheduler.budget`). Once the budget is used up, what was collected is judged, and the
+study stops; resumed with no more budget, it concludes. While it is paused, what runs finishes and nothing begins, not
+even a verdict; what a person has to approve waits for that (`research.scheduler.approvals`). Attempts are watched
+elsewhere (`research.runs.launcher`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from research.design.pricing import price_of
+from research.errors import Stuck
+from research.scheduler.approvals import unless_unapproved
+from research.scheduler.budget import StepLimits, affords_replication, end_of_screen, foreseen, replication_seconds
+from research.scheduler.interim_analyses import (
+    conclusion,
+    judgements,
+    last_judgements,
+    plumbing_end,
+    screen_runs,
+    screen_step,
+)
+from research.scheduler.required_runs import (
+    RequiredRun,
+    as_required,
+    attempts_running,
+    budget_decision,
+    budget_stop,
+    confirmation_runs,
+    exploration_runs,
+    given_up,
+    is_over,
+    later_runs,
+    may_ask_on,
+    missing,
+    model_phase,
+    noise_runs,
+    planned,
+    replication_runs,
+    runs_left,
+    spec_of,
+)
+from research.scheduler.steps import (
+    BUDGET_CODE,
+    BUDGET_RULE,
+    UNLOCKED,
+    VETO_CODE,
+    AskCandidate,
+    BuildReport,
+    Collect,
+    ConcludeStudy,
+    Decide,
+    Invalidate,
+    Launch,
+    Measure,
+    PlanRound,
+    PlanRun,
+    PlanStudy,
+    PrepareModel,
+    Step,
+    StopAttempt,
+    StopStudy,
+)
+from research.text import format_seconds, once_for_a_state
+from studies import RunState, StudyState
+from studies.log.study import Decision
+from studies.records.design import Design
+from studies.records.runs import PLUMBING_ARM
+
+_TAKES_TIME = (PlanStudy, AskCandidate, PlanRun, PrepareModel, Launch)
+MOST_ATTEMPTS = 3
+"""Tries at an A/A run, which has no design to say it."""
+
+
+def next_step(state: StudyState, seconds_left: float, parallel: int) -> Step | None:
+    """Return the next step; None when only running attempts, or nobody, can move the study on.
+
+    At most `parallel` attempts of the study go at once; whether the machine has a slot for one it does not know.
+    """
+    if state.concluded_reason is not None:
+        return BuildReport() if state.report is None else None
+    if state.stopped_reason is not None:
+        return next(_when_stopped(state), None)
+    used_up = budget_decision(state)
+    if used_up is not None and (not _has_asked(state) or state.stopped_seq < used_up.seq):
+        return StopStudy(budget_stop(used_up))
+    limits = StepLimits(seconds_left, parallel)
+    if state.paused_reason is not None:
+        return next(_when_paused(state, limits), None)
+    if used_up is not None:
+        return next(_wind_up(state, used_up), None)
+    step = next(_work(state, limits), None)
+    if (reason := _used_up(state, step, limits)) is not None:
+        return Decide(BUDGET_RULE, "stop", reason)
+    return unless_unapproved(state, step, limits)
+
+
+def is_done(state: StudyState) -> bool:
+    """Return whether no tick can move the study on, unless somebody resumes it."""
+    still = state.concluded_reason is not None or state.stopped_reason is not None
+    return still and next_step(state, 0.0, 0) is None
+
+
+def _work(state: StudyState, limits: StepLimits) -> Iterator[Step]:
+    required = _required_runs(state)
+    yield from _follow_up(state)
+    design = state.design
+    if exploration_runs(state):
+        yield from _explore(state, required, limits)
+        return
+    if design is None:
+        yield from plumbing_end(state)
+        yield from _make(state, required, limits)
+        if all(_met(state, required_run) for required_run in required):
+            yield PlanStudy()
+        return
+    yield from foreseen(state, design, limits)
+    if design.screen is not None:
+        yield from screen_step(state, design, design.screen, required, limits)
+        yield from _make(state, required, limits)
+        if not required and not any(attempts_running(state)):
+            yield from _end(state, design, limits)
+    else:
+        yield from judgements(state, design)
+        yield from _make(state, required, limits)
+        if not required and not any(attempts_running(state)):
+            yield from _end(state, design, limits)
+
+
+def _explore(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Iterator[Step]:
+    """Make the runs of an exploration as far as the budget goes, and give up what it does not carry."""
+    yield from _make(state, required, limits)
+    runs = planned(state)
+    if not any(attempts_running(state)) and price_of(state, "explore") > limits.seconds:
+        yield from (
+            Invalidate(runs[entry].run_id, BUDGET_CODE, "the budget carries no more of the exploration")
+            for entry in required
+            if entry in runs and not is_over(runs[entry])
+        )
+
+
+def _end(state: StudyState, design: Design, limits: StepLimits) -> Iterator[Step]:
+    """End the round: ask the next question, where level, runs and time are left and nobody said that there is none."""
+    if may_ask_on(state) and limits.seconds > 0 and runs_left(state) != 0:
+        yield PlanRound()
+    else:
+        yield from conclusion(state, design)
+
+
+def _required_runs(state: StudyState) -> tuple[RequiredRun, ...]:
+    """Return the runs of the stage that the study is in."""
+    design = state.design
+    if exploring := exploration_runs(state):
+        return exploring
+    if design is None:
+        required = () if state.noise_plan is None else noise_runs(state.noise_plan)
+        waits = required and required[0].arm == PLUMBING_ARM and not _measured(state, required[0])
+        return required[:1] if waits else required  # nothing is trained before the machinery is seen to work
+    if design.screen is not None:
+        return screen_runs(state, design, design.screen)
+    return confirmation_runs(state, design) or replication_runs(state, design)
+
+
+def _met(state: StudyState, required_run: RequiredRun) -> bool:
+    run = planned(state).get(required_run)
+    return run is not None and is_over(run)
+
+
+def _measured(state: StudyState, required_run: RequiredRun) -> bool:
+    return _met(state, required_run) and planned(state)[required_run].invalid is None
+
+
+def _follow_up(state: StudyState) -> Iterator[Step]:
+    """Collect, measure or give up runs whose attempts ended, and give up those that are not required any more."""
+    wanted = _possibly_required(state)
+    for run in state.runs.values():
+        if run.invalid is not None:
+            continue
+        if (step := _settle(run, state.design)) is not None:
+            yield step
+        elif not is_over(run) and as_required(run) not in wanted:
+            yield from _give_up(run, state)
+
+
+def _give_up(run: RunState, state: StudyState) -> Iterator[Step]:
+    """End a run that nothing needs any more."""
+    code, why = BUDGET_CODE, "its claim was settled on what the budget had carried"
+    if state.design is not None and state.design.screen is not None:
+        why = "the screen was ended to keep the confirmation within the budget"
+    elif (run.active is not None and state.vetoed) or _is_vetoed(run, state):
+        code, why = VETO_CODE, "nothing needs it any more: its hypothesis was vetoed"
+    if run.active is not None and code == VETO_CODE:
+        yield StopAttempt(run.run_id, code)
+    yield Invalidate(run.run_id, code, why)
+
+
+def _is_vetoed(run: RunState, state: StudyState) -> bool:
+    """Return whether all claims that a run is of are vetoed."""
+    design = state.design
+    of = [h.id for h in design.hypotheses if run.spec.arm in design.contrast_of(h)] if design is not None else []
+    return bool(of) and all(name in state.vetoed for name in of)
+
+
+@once_for_a_state
+def _possibly_required(state: StudyState) -> frozenset[RequiredRun]:
+    """Return what is needed, or will be if a verdict that is computed again at an earlier look comes out as it did."""
+    design, required = state.design, _required_runs(state)
+    if design is None or design.screen is not None:
+        return frozenset(required)
+    return frozenset((*required, *later_runs(state, design)))
+
+
+def _make(state: StudyState, required: Sequence[RequiredRun], limits: StepLimits) -> Iterator[Step]:
+    """Plan the required runs, and launch them as far as slots and budget allow."""
+    runs = planned(state)
+    left = runs_left(state)
+    if left is None or left > 0:
+        yield from (PlanRun(spec_of(state, required_run)) for required_run in missing(runs, required))
+    waiting = [
+        required_run
+        for required_run in required
+        if required_run in runs and runs[required_run].status in ("planned", "ended")
+    ]
+    if waiting and (phase := model_phase(waiting[0].phase)) not in state.prepared:
+        yield PrepareModel(phase)
+    if waiting and sum(1 for _ in attempts_running(state)) < limits.parallel:
+        yield from _launch(state, [runs[required_run] for required_run in waiting], limits)
+
+
+def _launch(state: StudyState, waiting: Sequence[RunState], limits: StepLimits) -> Iterator[Step]:
+    """Begin the first run that by its price ends within the budget, and leaves the confirmation its time."""
+    design, phase = state.design, waiting[0].spec.phase
+    if design is not None and design.screen is not None:
+        yield from end_of_screen(state, design, design.screen, limits)
+    if design is not None and phase == "replicate" and not affords_replication(state, design, limits):
+        return
+    for run in waiting:
+        if price_of(state, phase, as_required(run).steps) <= limits.seconds:
+            yield Launch(run.run_id, len(run.attempts) + 1)
+            return
+
+
+def _settle(run: RunState, design: Design | None) -> Step | None:
+    """Return the step that follows from a run's ended attempt, unless that is another attempt."""
+    if run.status not in ("ended", "collected"):
+        return None
+    if run.collected is None and run.attempts[-1].status == "finished":
+        return Collect(run.run_id)
+    if (given := given_up(run, MOST_ATTEMPTS if design is None else design.max_attempts)) is not None:
+        return Invalidate(run.run_id, given.code, given.reason)
+    return Measure(run.run_id) if run.collected is not None and not is_over(run) else None
+
+
+def _used_up(state: StudyState, step: Step | None, limits: StepLimits) -> str | None:
+    """Return why the budget lets nothing more be done, in words; None while it does."""
+    running = any(attempts_running(state))
+    if limits.seconds <= 0 and (isinstance(step, _TAKES_TIME) or (step is None and running)):
+        return _spent(state)
+    if step is not None or running:
+        return None
+    unmet = [required_run for required_run in _required_runs(state) if not _met(state, required_run)]
+    if runs_left(state) == 0 and not any(required_run in planned(state) for required_run in unmet):
+        return f"all {len(state.every_run)} runs are used up"
+    if not unmet:
+        raise Stuck(f"expected a next step of study {state.id}; found none, and nothing that it waits for")
+    if (takes := _unaffordable(state, unmet[0], limits)) is None:
+        return None
+    return f"{max(0.0, limits.seconds):.0f} s of {state.budget_s:g} s are left, and {takes}"
+
+
+def _unaffordable(state: StudyState, required_run: RequiredRun, limits: StepLimits) -> str | None:
+    """Return what the time left does not suffice for, in words; None where it does."""
+    price = price_of(state, required_run.phase, required_run.steps)
+    if (
+        required_run.phase == "replicate"
+        and state.design is not None
+        and not affords_replication(state, state.design, limits)
+    ):
+        return f"the replication takes about {format_seconds(replication_seconds(state, state.design, limits))}"
+    if price <= limits.seconds:
+        return None
+    return f"a run takes about {price:.0f} s"
+
+
+def _when_paused(state: StudyState, limits: StepLimits) -> Iterator[Step]:
+    """Let what runs finish, as long as there is a budget for it."""
+    yield from _follow_up(state)
+    if limits.seconds <= 0 and any(attempts_running(state)):
+        yield Decide(BUDGET_RULE, "stop", _spent(state))
+
+
+def _spent(state: StudyState) -> str:
+    return f"{state.budget_s:g} s of work are used up"
+
+
+def _when_stopped(state: StudyState) -> Iterator[Step]:
+    """End what runs; after the budget, judge what was collected, and report that, or a denial.
+
+    What is not over may go on with more budget: it is given up once the study goes on without (`_wind_up`).
+    """
+    used_up = budget_decision(state) is not None
+    code = BUDGET_CODE if used_up else "stopped"
+    yield from (StopAttempt(run.run_id, code) for run in attempts_running(state))
+    if used_up and state.design is not None:
+        yield from filter(None, (_settle(run, state.design) for run in state.runs.values() if run.invalid is None))
+        if any(run.attempts for run in state.runs_in("confirm")):
+            yield from last_judgements(state, state.design)
+    if (used_up or state.denial is not None) and _has_asked(state) and state.report is None:
+        yield BuildReport()
+
+
+def _has_asked(state: StudyState) -> bool:
+    """Return whether a design was locked, of this round or of one before, so that there is something to report."""
+    return state.design is not None or bool(state.rounds_before)
+
+
+def _wind_up(state: StudyState, used_up: Decision) -> Iterator[Step]:
+    """Go on after the budget was used up and nobody amended it: judge what is there, and conclude."""
+    yield from (StopAttempt(run.run_id, BUDGET_CODE) for run in attempts_running(state))
+    yield from _give_all_up(state)
+    if state.design is None:
+        yield ConcludeStudy(f"round {state.round} {UNLOCKED}: {used_up.reason}")
+        return
+    yield from last_judgements(state, state.design)
+    yield from conclusion(state, state.design)
+
+
+def _give_all_up(state: StudyState) -> Iterator[Step]:
+    for run in state.runs.values():
+        if run.invalid is not None:
+            continue
+        if (step := _settle(run, state.design)) is not None:
+            yield step
+        elif not is_over(run):
+            point = "had finished" if run.attempts else "began"
+            yield Invalidate(run.run_id, BUDGET_CODE, f"the study's budget was used up before the run {point}")

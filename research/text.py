@@ -1,0 +1,169 @@
+"""Durations as typed, did-you-mean, validation errors in one line.
+
+Wall-clock budgets: read what a person typed, and say it back.
+
+Durations are sums of whole or decimal numbers with a unit (`90s`, `10m`, `1h30m`, `1d`), each unit once, largest
+first. What a study has spent is counted elsewhere (`research.controller.controller.budget_left`).
+
+What follows from a study's state alone, computed once for it: one step asks for the same several times, and a tick
+in which nothing happened finds the state that the last one found.
+
+A state is frozen, and known here by being the same object: an equal one is computed anew.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
+from functools import wraps
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from research.errors import BadBudget
+from studies import StudyState
+
+MOST_SECONDS = 365 * 86_400.0
+_UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DURATION = re.compile("".join(rf"(?:(?P<{unit}>\d+(?:\.\d+)?){unit})?" for unit in _UNITS), re.ASCII)
+_EXAMPLES = "such as 90s, 10m, 2h, 1h30m or 1d"
+
+
+def parse_budget(text: str) -> float:
+    """Return the seconds of a duration such as `1h30m`; raise BadBudget for anything else, for zero or over a year."""
+    compact = "".join(text.split()).lower()
+    found = _DURATION.fullmatch(compact)
+    if not compact or found is None:
+        raise BadBudget(f"expected a budget {_EXAMPLES}; found {text[:60]!r}; give numbers with the units d, h, m, s")
+    seconds = sum(float(found[unit]) * size for unit, size in _UNITS.items() if found[unit])
+    if not 1 <= seconds <= MOST_SECONDS:
+        raise BadBudget(f"expected a budget between 1s and 365d; found {text[:60]!r}; use one {_EXAMPLES}")
+    return seconds
+
+
+def format_seconds(seconds: float) -> str:
+    """Return a duration as a person says it, in its two largest units: `45 s`, `6 min`, `1 h 30 min`, `2 d 3 h`."""
+    whole = max(0, round(seconds))
+    if whole < 90:
+        return f"{whole} s"
+    if whole < 600:
+        return _two(whole, 60, "min", 1, "s")
+    if whole < 3_570:
+        return f"{round(whole / 60)} min"
+    if whole < 86_400 - 30:
+        return _two(round(whole / 60) * 60, 3_600, "h", 60, "min")
+    return _two(round(whole / 3_600) * 3_600, 86_400, "d", 3_600, "h")
+
+
+def format_flag(seconds: float) -> str:
+    """Return a duration that `parse_budget` reads as at least `seconds`, in whole minutes: `7m`, `1h30m`, `2d3h5m`."""
+    left = max(1, math.ceil(seconds / 60)) * 60
+    parts: list[str] = []
+    for unit in ("d", "h", "m"):
+        count, left = divmod(left, _UNITS[unit])
+        parts += [f"{count}{unit}"] if count else []
+    return "".join(parts)
+
+
+def _two(whole: int, large: int, large_name: str, small: int, small_name: str) -> str:
+    count, rest = divmod(whole, large)
+    tail = f" {rest // small} {small_name}" if rest // small else ""
+    return f"{count} {large_name}{tail}"
+
+
+Found = TypeVar("Found")
+
+
+def once_for_a_state(compute: Callable[[StudyState], Found]) -> Callable[[StudyState], Found]:
+    """Return a function that keeps what it computed last; what it returns must not be changed."""
+    last: list[tuple[StudyState, Found]] = []
+
+    @wraps(compute)
+    def kept(state: StudyState) -> Found:
+        for known, found in last:  # one look at the list, as a thread beside may replace what is in it
+            if known is state:
+                return found
+        found = compute(state)
+        last[:] = [(state, found)]
+        return found
+
+    return kept
+
+
+_ALIKE = 0.75
+_LONGEST_NAME = 3
+"""Words of a topic that may be one name."""
+
+
+def did_you_mean(found: str, known: Iterable[str], alike: float = _ALIKE) -> str:
+    """Return `; did you mean NAME?`, or nothing where no name is as much `alike`."""
+    names = {name.lower(): name for name in known}
+    near = get_close_matches(found.lower(), names, n=1, cutoff=alike)
+    return f"; did you mean {names[near[0]]}?" if near else ""
+
+
+def meant_in(text: str, known: Sequence[str]) -> str:
+    """Return the same for whatever words of a text, one after the other, are nearest to a name; longer ones first."""
+    words = re.findall(r"[a-z0-9]+", text.lower())
+    for length in range(_LONGEST_NAME, 0, -1):
+        for start in range(len(words) - length + 1):
+            if said := did_you_mean("_".join(words[start : start + length]), known):
+                return said
+    return ""
+
+
+def existing_like(path: Path) -> str:
+    """Return `; did you mean PATH?` where the first part of a path that is not there is spelt like one that is."""
+    missing = next((part for part in reversed([path, *path.parents]) if not os.path.exists(part)), path)
+    try:
+        names = sorted(os.listdir(missing.parent))
+    except OSError:  # a part is a file, or may not be read
+        return ""
+    near = get_close_matches(missing.name, names, n=1, cutoff=_ALIKE)
+    if not near:
+        return ""
+    meant = missing.parent / near[0] / path.relative_to(missing)
+    return f"; did you mean {meant if os.path.exists(meant) else missing.parent / near[0]}?"
+
+
+_MOST = 4
+_INPUT_CHARACTERS = 60
+
+
+def describe(error: ValidationError) -> str:
+    """Return the first few problems of a validation as one line: `field: what was expected; found value`."""
+    problems = error.errors(include_url=False, include_context=False)
+    lines = [_line(problem) for problem in problems[:_MOST]]
+    more = len(problems) - len(lines)
+    return "; ".join(lines) + (f"; and {more} more" if more else "")
+
+
+def _line(problem: ErrorDetails) -> str:
+    where = ".".join(str(part) for part in problem["loc"])
+    text = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    if problem["type"] == "value_error":
+        return f"{where}: {text}" if where else text
+    if problem["type"] == "missing":
+        return f"{where}: missing"
+    found = repr(problem["input"])
+    found = found if len(found) <= _INPUT_CHARACTERS else found[: _INPUT_CHARACTERS - 1] + "…"
+    return f"{where}: {text}; found {found}" if where else f"{text}; found {found}"
+
+
+_STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
+
+
+def bare(text: str) -> str:
+    """Return a text without the characters that steer a terminal: topics, notes and models' words may hold them."""
+    return _STEERS.sub("", text)
+
+
+def warn(message: str) -> None:
+    """Write one line to stderr."""
+    sys.stderr.write(f"ajet: {bare(message)}\n")

@@ -1,0 +1,602 @@
+"""Started -> settled.
+
+Reading what a container's PID 1 wrote down: its frames, from the engine's log of its standard error.
+
+Only PID 1 can write there, but a reader trusts no size and no name: a line, a result and their number are bounded by
+what was asked for, a result counts only if it is whole, and what is no frame is kept as PID 1's own trouble.
+
+Settling an ended container: how it ended, its output and its results are written into the sandbox's folder.
+
+Everything lies in the engine until `exit.json` is written, so that a full disk or a killed controller costs nothing:
+the next poll does it again. The caller holds the folder's lock.
+
+The handle of a container: its life cycle from started to settled, as its folder and its engine show it.
+
+A container that cannot be asked is not lost: nothing is concluded until the engine that started it answers. Whoever
+polls one that ended settles it, under the folder's lock; whoever polls one that was created and not started, because
+its controller was killed in between, starts it.
+
+The Docker sandbox: runs untrusted code in containers that outlive their controller and can harm nothing.
+
+What a container may do is in `sandboxes.docker.launch`. As with the process sandbox, the truth about one is in its
+folder, and any later controller of this machine reads the same:
+
+    spec.json       what to run; no value of its environment
+    lock            held while it is launched or settled
+    started.json    it was started, when and in which engine: it will never be started again
+    stop.json       somebody asked to stop it
+    exit.json       how it ended, which results it left (hashed), which not and why; written once
+    output.log      its output: the beginning and the end of it;  results/NAME
+    cleared         the engine holds nothing of it any more
+
+While it runs the engine holds it under a name made of its own and the installation's, a random id in
+`root/.installation`; by that label only what this installation started is ever touched.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import secrets
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+from sandboxes.docker import launch
+from sandboxes.docker.engine import ContainerEngine, EngineRefused, asking, inspect
+from sandboxes.spec import (
+    Exit,
+    ExitReason,
+    Handle,
+    SandboxError,
+    SandboxSpec,
+    launched_and_ended,
+    locked,
+    read,
+    sync_names,
+    until,
+    write_once,
+)
+
+LINE_BYTES = 16_384
+TROUBLE_BYTES = 4_096
+NOT_COLLECTED = "the container ended before it was read"
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the command ended, in the words of PID 1."""
+
+    reason: str
+    code: int
+    dropped_bytes: int
+    oom_kills: int
+
+
+@dataclass(slots=True)
+class FrameReport:
+    """All that the frames of a container say."""
+
+    ending: Ending | None = None
+    results: dict[str, bytes] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
+    """Of the results that were asked for, those that there are not, and why."""
+    trouble: str = ""
+
+
+def read_frames(log: bytes, asked: Mapping[str, int]) -> FrameReport:
+    """Return what `log` reports of the results `asked` for (name to most bytes)."""
+    report, parts = FrameReport(), {name: bytearray() for name in asked}
+    for line in _lines(log):
+        if (frame := _frame(line)) is None:
+            report.trouble = (report.trouble + line.decode(errors="replace") + "\n")[:TROUBLE_BYTES]
+        elif "exit" in frame:
+            report.ending = report.ending or _ending(frame)
+        elif isinstance(name := frame.get("result"), str) and name in parts:
+            _take(report, name, frame, parts[name], asked[name])
+    for name in asked.keys() - report.results.keys() - report.refused.keys():
+        report.refused[name] = NOT_COLLECTED
+    return report
+
+
+def _lines(log: bytes) -> Iterable[bytes]:
+    return (line[:LINE_BYTES] for line in log.split(b"\n") if line.strip())
+
+
+def _frame(line: bytes) -> dict[str, Any] | None:
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _ending(frame: Mapping[str, Any]) -> Ending | None:
+    counts = [frame.get(key) for key in ("code", "dropped", "oom_kills")]
+    if frame["exit"] not in ("finished", "error", "timeout", "stopped"):
+        return None
+    code, dropped, kills = (count if type(count) is int else 0 for count in counts)
+    return Ending(frame["exit"], code, dropped, kills)
+
+
+def _take(report: FrameReport, name: str, frame: Mapping[str, Any], parts: bytearray, most_bytes: int) -> None:
+    """Add one frame of the result `name`; the first word on it, whole or refused, is the last."""
+    if name in report.results or name in report.refused:
+        return
+    if "data" in frame:
+        _add(report, name, frame["data"], parts, most_bytes)
+    elif "refused" in frame:
+        report.refused[name] = str(frame["refused"])[:TROUBLE_BYTES]
+    elif frame.get("sha256") == hashlib.sha256(parts).hexdigest():
+        report.results[name] = bytes(parts)
+    else:
+        report.refused[name] = "damaged on its way: its hash is another"
+
+
+def _add(report: FrameReport, name: str, data: object, parts: bytearray, most_bytes: int) -> None:
+    try:
+        parts += base64.b64decode(str(data), validate=True)
+    except ValueError:
+        report.refused[name] = "damaged on its way: not base64"
+    if len(parts) > most_bytes:
+        report.refused[name] = f"too large: more than {most_bytes} bytes"
+
+
+SIGNALLED = 128
+"""From here on an exit code means a signal, or (255) that the engine itself was gone when the container ended."""
+
+
+def collect(engine: ContainerEngine, container: str, state: Mapping[str, Any], folder: Path) -> None:
+    """Write the output, the results and the end of the ended `container` into `folder`."""
+    spec = read(folder / "spec.json") or {}
+    output, said = log(engine, container, out=True), log(engine, container, out=False)
+    report = read_frames(said, spec.get("results", {}))
+    ended = verdict(state, report, read(folder / "stop.json"))
+    try:
+        _write(folder, output + _trouble(report), report)
+        conclude(folder, ended, report)
+    except OSError as error:
+        raise SandboxError(
+            f"sandbox {folder.name}: it ended, but what it left cannot be written to {folder}: {error}. "
+            "The engine keeps it; make room, and look again"
+        ) from error
+
+
+def verdict(state: Mapping[str, Any], report: FrameReport, asked: Mapping[str, Any] | None) -> Exit:
+    """Return how it ended: PID 1's word, which nobody can forge, corrected by what only we and the engine know."""
+    if (ending := report.ending) is None:
+        return _unseen(state, asked)
+    reason = ending.reason
+    if reason == "stopped" and asked is None:
+        reason = "killed"  # somebody asked the engine, not us
+    elif reason == "error" and (state["OOMKilled"] or ending.oom_kills):
+        reason = "out_of_memory"
+    return Exit(cast(ExitReason, reason), ending.code)
+
+
+def _unseen(state: Mapping[str, Any], asked: Mapping[str, Any] | None) -> Exit:
+    """PID 1 left no word: it was killed, or never came to its work."""
+    code = int(state["ExitCode"])
+    if state["OOMKilled"]:
+        return Exit("out_of_memory", code)
+    if asked is not None:
+        return Exit("timeout" if asked.get("overdue") else "stopped", code)
+    return Exit("error" if 0 < code < SIGNALLED else "killed", code)
+
+
+def conclude(folder: Path, ended: Exit, report: FrameReport | None = None) -> None:
+    """Write down how it ended, unless that is written already."""
+    report = report or FrameReport(refused=dict.fromkeys((read(folder / "spec.json") or {}).get("results", {}), "lost"))
+    hashes = {
+        name: {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)} for name, data in report.results.items()
+    }
+    value = {"reason": ended.reason, "code": ended.code, "ended_at": time.time(), "results": hashes}
+    counts = {
+        "dropped_bytes": report.ending.dropped_bytes if report.ending else None,
+        "oom_kills": report.ending.oom_kills if report.ending else None,
+    }
+    write_once(folder / "exit.json", {**value, "refused": report.refused, **counts})
+
+
+def log(engine: ContainerEngine, container: str, *, out: bool, lines: int | None = None) -> bytes:
+    """Return the container's standard output or error as the engine has it: so many lines of its end, or all."""
+    with asking(engine, f"reading the log of container {container}"):
+        tail: Any = "all" if lines is None else lines
+        return engine.client.api.logs(container, stdout=out, stderr=not out, stream=False, tail=tail)
+
+
+def _trouble(report: FrameReport) -> bytes:
+    return f"\n[PID 1 says: {report.trouble.strip()}]\n".encode() if report.trouble else b""
+
+
+def _write(folder: Path, output: bytes, report: FrameReport) -> None:
+    (folder / "results").mkdir(mode=0o700, exist_ok=True)
+    _write_atomic(folder / "output.log", output)
+    for name, data in report.results.items():
+        _write_atomic(folder / "results" / name, data)
+    sync_names(folder / "results")
+
+
+def _write_atomic(path: Path, data: bytes) -> None:
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())  # the engine's copy is removed once `exit.json` stands
+        os.replace(draft, path)
+    finally:
+        draft.unlink(missing_ok=True)
+
+
+OVERDUE_S = launch.GRACE_S + 30.0
+"""A container still running so long after its time limit has a PID 1 that does not do its work."""
+LAST_WORDS_S = 5.0
+KILL_WAIT_S = 20.0
+GOES_S = 5.0
+"""Within so long a container that is being removed is seen to be."""
+TICK_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """A file the command left, collected."""
+
+    path: Path
+    sha256: str
+    size: int
+
+
+def _status(found: Mapping[str, Any] | None) -> str | None:
+    return None if found is None else str(found["State"]["Status"])
+
+
+class Installation:
+    """This installation's part of an engine."""
+
+    def __init__(self, root: Path, engine: ContainerEngine) -> None:
+        self.root = root
+        self.engine = engine
+
+    @cached_property
+    def id(self) -> str:
+        """The random id by which its containers and volumes are known."""
+        self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_once(self.root / ".installation", {"id": secrets.token_hex(6)})
+        return str((read(self.root / ".installation") or {})["id"])
+
+    @cached_property
+    def engine_id(self) -> str:
+        """The engine's own id: another one knows nothing of our containers."""
+        with asking(self.engine, "asking for the engine's id"):
+            return str(self.engine.client.api.info()["ID"])
+
+    def container(self, name: str) -> str:
+        """Return the engine's name of a sandbox."""
+        return launch.container_name(name, self.id)
+
+    def start(self, name: str) -> None:
+        """Start the created container of a sandbox."""
+        launch.start(self.engine, self.engine_id, self.id, name, self.root / name)
+
+    def clear(self, name: str) -> None:
+        """Remove all that the engine holds of an ended sandbox."""
+        launch.clear(self.engine, name, self.id)
+        (self.root / name / "cleared").touch()
+
+
+class ContainerHandle:
+    """A container that was launched, seen through its folder and its engine."""
+
+    def __init__(self, installation: Installation, name: str) -> None:
+        self._installation = installation
+        self._name = name
+        self._folder = installation.root / name
+
+    @property
+    def name(self) -> str:
+        """The spec's name."""
+        return self._name
+
+    @property
+    def image(self) -> str | None:
+        """The id of its image."""
+        return cast("str | None", self._spec().get("image"))
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The spec's labels."""
+        return cast(Mapping[str, str], self._spec().get("labels", {}))
+
+    def ran(self) -> tuple[float, float | None]:
+        """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
+        return launched_and_ended(self._folder, self.poll())
+
+    def poll(self) -> Exit | None:
+        """Return how it ended, once its output and results are in the folder; None while it runs."""
+        if (ended := self._exit()) is not None:
+            self._try_clear()
+            return ended
+        if self._runs(inspect(self._engine, self._container)):
+            return None
+        self._look_closer()
+        return self._exit()
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        """Wait until it ends; None when the time is over first."""
+        until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s, TICK_S)
+        return self.poll()
+
+    def logs(self, *, tail_bytes: int = 65_536) -> str:
+        """Return the end of its standard output and error, also while it runs, decoded with replacement."""
+        from docker.errors import NotFound
+
+        if tail_bytes <= 0:
+            return ""
+        try:
+            if (text := self._output()) is None:
+                text = log(self._engine, self._container, out=True, lines=tail_bytes)
+        except NotFound:
+            text = self._output() or b""  # settled just now, or lost
+        except EngineRefused:
+            if not self._goes():
+                raise
+            text = b""
+        return text[-tail_bytes:].decode(errors="replace")
+
+    def results(self) -> Mapping[str, Result]:
+        """Return what it left of the results the spec names, once it has ended."""
+        found = (read(self._folder / "exit.json") or {}).get("results", {})
+        return {name: Result(self._folder / "results" / name, **of) for name, of in found.items()}
+
+    @property
+    def dropped_bytes(self) -> int:
+        """How much of its output was dropped, once it has ended."""
+        return int((read(self._folder / "exit.json") or {}).get("dropped_bytes") or 0)
+
+    def refused(self) -> Mapping[str, str]:
+        """Return the results the spec names that were not collected, each with the reason, once it has ended."""
+        return cast(Mapping[str, str], (read(self._folder / "exit.json") or {}).get("refused", {}))
+
+    def stop(self, grace_s: float = 5.0) -> Exit:
+        """End it: asked, told again after `grace_s` (its PID 1 kills everything and reports), killed; idempotent.
+
+        Its PID 1 waits `options.GRACE_S` at most, so that it ends though the controller dies in between.
+        """
+        asked = {"asked_at": time.time()}
+        if self._exit() is None and _status(inspect(self._engine, self._container)) == "created":
+            self._note(asked)  # before a look at it would start it
+        if self.poll() is None:
+            self._note(asked)
+            for signal, patience_s in (("SIGTERM", grace_s), ("SIGTERM", LAST_WORDS_S), ("SIGKILL", KILL_WAIT_S)):
+                self._signal(signal)
+                if until(lambda: self.poll() is not None, patience_s, TICK_S):
+                    break
+        if (ended := self._exit()) is None:
+            raise SandboxError(f"sandbox {self.name}: expected its container to die when killed; it still runs")
+        return ended
+
+    @property
+    def _engine(self) -> ContainerEngine:
+        return self._installation.engine
+
+    @property
+    def _container(self) -> str:
+        return self._installation.container(self._name)
+
+    def _locked(self) -> AbstractContextManager[None]:
+        return locked(self._folder)
+
+    def _spec(self) -> dict[str, Any]:
+        return read(self._folder / "spec.json") or {}
+
+    def _exit(self) -> Exit | None:
+        value = read(self._folder / "exit.json")
+        return None if value is None else Exit(cast(ExitReason, value["reason"]), value["code"])
+
+    def _output(self) -> bytes | None:
+        try:
+            return (self._folder / "output.log").read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _runs(self, found: Mapping[str, Any] | None) -> bool:
+        """Return whether there is nothing to do but wait."""
+        return _status(found) in ("running", "paused", "restarting", "removing") and not self._overdue()
+
+    def _goes(self) -> bool:
+        """Return whether somebody removes it, so that the engine tells nothing of it any more.
+
+        Of one that is killed for it the engine says for a moment that it runs.
+        """
+        gone = (None, "removing", "dead")
+        return until(lambda: _status(inspect(self._engine, self._container)) in gone, GOES_S, TICK_S)
+
+    def _overdue(self) -> bool:
+        limit_s = self._spec().get("time_limit_s")
+        started = (read(self._folder / "started.json") or {}).get("started_at")
+        return limit_s is not None and started is not None and time.time() > started + limit_s + OVERDUE_S
+
+    def _really_overdue(self, state: Mapping[str, Any]) -> bool:
+        """Return whether it is overdue by the engine's clock, too: a busy engine may have started it long after."""
+        with asking(self._engine, "asking for the engine's time"):
+            now = datetime.fromisoformat(self._engine.client.api.info()["SystemTime"])
+        ran_s = (now - datetime.fromisoformat(state["StartedAt"])).total_seconds()
+        return bool(ran_s > self._spec()["time_limit_s"] + OVERDUE_S)
+
+    def _note(self, asked: Mapping[str, Any]) -> None:
+        """Write down that it is to end; a full disk must not keep it running, though it will look killed then."""
+        with suppress(OSError):
+            write_once(self._folder / "stop.json", asked)
+
+    def _look_closer(self) -> None:
+        from docker.errors import NotFound
+
+        try:
+            with self._locked():
+                self._settle()
+        except NotFound:
+            return  # removed between two questions: the next look finds it lost
+        except EngineRefused:
+            if not self._goes():
+                raise  # else: somebody removes it at this moment, and it is lost once it is gone
+        except OSError as error:
+            raise SandboxError(
+                f"sandbox {self.name}: cannot write what became of it to {self._folder}: {error}. "
+                "Make room, and look again"
+            ) from error
+
+    def _settle(self) -> None:
+        """Do what is to be done with a container that is not simply running; the lock is held."""
+        if self._exit() is not None:
+            return
+        found = inspect(self._engine, self._container)
+        if found is None or _status(found) == "dead":  # somebody's removal got stuck: its log is gone
+            self._conclude_lost()
+        elif _status(found) == "created":
+            self._start_or_cancel()
+        elif self._runs(found):
+            return
+        elif found["State"]["Running"] and self._really_overdue(found["State"]):
+            self._note({"asked_at": time.time(), "overdue": True})
+            self._signal("SIGKILL")
+        elif not found["State"]["Running"]:
+            collect(self._engine, self._container, found["State"], self._folder)
+            self._installation.clear(self._name)
+
+    def _conclude_lost(self) -> None:
+        """The engine says that there is no such container: believe it if it is the one that started it."""
+        if (started := read(self._folder / "started.json")) is None:
+            raise SandboxError(f"sandbox {self.name}: it was never started, for the engine refused; launch it again")
+        if started["engine"] != self._installation.engine_id:
+            raise SandboxError(
+                f"sandbox {self.name}: it was started in another engine than the one at {self._engine.host}. "
+                f"Name that one in DOCKER_HOST; if it is gone for good, remove {self._folder}"
+            )
+        conclude(self._folder, Exit("lost", None))
+        self._installation.clear(self._name)
+
+    def _start_or_cancel(self) -> None:
+        if (self._folder / "stop.json").exists():
+            conclude(self._folder, Exit("stopped", None))
+            self._installation.clear(self._name)
+        else:
+            self._installation.start(self._name)
+
+    def _signal(self, signal: str) -> None:
+        """Signal PID 1; a container that does not run needs none, and the engine resumes one that is paused."""
+        from docker.errors import NotFound
+
+        with suppress(NotFound, EngineRefused), asking(self._engine, f"signalling sandbox {self.name}"):
+            self._engine.client.api.kill(self._container, signal)
+
+    def _try_clear(self) -> None:
+        """Clear away what a controller that was killed after writing the end has left."""
+        if not (self._folder / "cleared").exists():
+            # How it ended is known whether or not the engine answers; the next look tries again.
+            with suppress(SandboxError), self._locked():
+                self._installation.clear(self._name)
+
+
+REAPED_AT_ONCE = 8
+
+
+class DockerSandbox:
+    """Launches containers in an engine, exactly once by name, with their folders under `root`."""
+
+    def __init__(self, root: Path, engine: ContainerEngine) -> None:
+        self._ours = Installation(root, engine)
+
+    @property
+    def isolates(self) -> bool:
+        """True: see `sandboxes.docker.launch`."""
+        return True
+
+    @property
+    def installation(self) -> str:
+        """The random id of this installation, a label of all it has in the engine."""
+        return self._ours.id
+
+    def run(self, spec: SandboxSpec) -> ContainerHandle:
+        """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
+        from docker.errors import NotFound
+
+        launch.check(spec)
+        folder = self._ours.root / spec.name
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with locked(folder):
+                if not self._begun(spec.name):
+                    self._launch(spec, folder)
+        except NotFound as error:  # an OSError, too
+            raise SandboxError(
+                f"sandbox {spec.name}: expected its parts to stay in the engine; somebody removed one meanwhile "
+                f"({error.explanation}). Launch it again"
+            ) from error
+        except OSError as error:
+            raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
+        return ContainerHandle(self._ours, spec.name)
+
+    def adopt(self, name: str) -> ContainerHandle | None:
+        """Return the handle of what was launched under `name`, or None if nothing was."""
+        return ContainerHandle(self._ours, name) if self._begun(name) else None
+
+    def reap(self, labels: Mapping[str, str]) -> list[str]:
+        """Stop, settle and remove what this installation has in the engine under `labels`; return the names."""
+        names = sorted(self._held(labels))
+        with ThreadPoolExecutor(REAPED_AT_ONCE) as pool:
+            return list(pool.map(self._reap, names))
+
+    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
+        """Return handles of all sandboxes whose labels include `labels`, oldest first."""
+        wanted = (labels or {}).items()
+        specs = [(spec["created_at"], path.parent.name) for path in self._ours.root.glob("*/spec.json")
+                 if (spec := read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip
+        return [ContainerHandle(self._ours, name) for _, name in sorted(specs) if self._begun(name)]
+
+    def _reap(self, name: str) -> str:
+        with self._lock(name):
+            if not self._begun(name):
+                launch.clear(self._ours.engine, name, self.installation)
+                return name
+        ContainerHandle(self._ours, name).stop()
+        with self._lock(name):
+            launch.clear(self._ours.engine, name, self.installation)
+        return name
+
+    def _lock(self, name: str) -> AbstractContextManager[None]:
+        (self._ours.root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        return locked(self._ours.root / name)
+
+    def _begun(self, name: str) -> bool:
+        """Return whether it was started and never must be again."""
+        return any((self._ours.root / name / file).exists() for file in ("started.json", "exit.json"))
+
+    def _launch(self, spec: SandboxSpec, folder: Path) -> None:
+        ours = self._ours
+        status = launch.launched(ours.engine, ours.id, spec.name)
+        if status is None:
+            launch.make(ours.engine, ours.id, spec, folder)
+        else:
+            write_once(folder / "spec.json", launch.to_json(spec))
+        if status in (None, "created"):
+            ours.start(spec.name)
+        else:  # it was started, and the folder does not know: starting what has ended would run it again
+            launch.note_started(ours.engine_id, folder)
+
+    def _held(self, labels: Mapping[str, str]) -> set[str]:
+        """Return the names of the sandboxes of which the engine holds anything."""
+        ours = {launch.INSTALLATION: self.installation, **{launch.OF_SPEC + key: of for key, of in labels.items()}}
+        wanted: dict[str, Any] = {"label": [f"{key}={value}" for key, value in ours.items()]}
+        api = self._ours.engine.client.api
+        with asking(self._ours.engine, "listing this installation's containers and volumes"):
+            found = [*api.containers(all=True, filters=wanted), *(api.volumes(filters=wanted)["Volumes"] or [])]
+        return {thing["Labels"][launch.NAME] for thing in found}

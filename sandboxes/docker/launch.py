@@ -1,0 +1,356 @@
+"""Options of a container, input volume, start.
+
+What a container is allowed, in one place: from a spec to the engine's options. Pure; tests read it as a table.
+
+A container has no network but its own loopback, no file of this machine but its exchange folder (read-only, Unix
+sockets only), no capability, no way to gain a privilege, and a bound on everything it can take. What it may reach
+outside is decided behind the sockets (`sandboxes.gateway.gateway`). The engine's default seccomp profile stays on:
+naming none keeps it.
+
+Making and starting a container: its input in a volume, the container by its name, and only then its start.
+
+A controller may be killed after each step. The next one finds the container by its name and goes on from there, or
+finds none and removes what was left. The caller holds the folder's lock.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from sandboxes.docker import archive
+from sandboxes.docker.engine import ContainerEngine, EngineRefused, asking, inspect, remove, remove_volume
+from sandboxes.inside.init import SHORT_LINE, TAIL_BYTES
+from sandboxes.shim import write_atomic
+from sandboxes.spec import SandboxError, SandboxSpec, write_once
+
+USER = "10001:10001"
+WORKSPACE, INPUT, EXCHANGE = "/workspace", "/input", "/run/ajet"
+INIT = ("python3", "-I", "-S", "/opt/ajet/init.py")
+DEAD_ADDRESS = "192.0.2.1"
+"""Of a block that is assigned to nobody: a container gets no resolver, and does not learn this machine's."""
+GRACE_S = 5.0
+"""How long a command has between being asked to end and being killed."""
+SHM_BYTES = 16 << 20
+INODES = 16_384
+MOST_RESULT_BYTES = 64 << 20
+LEAST_CPUS = 0.01
+"""An engine refuses less, and reads what rounds to nothing as no limit."""
+MOST_CONFIG_BYTES = 100_000
+"""Linux takes an argument of 128 KiB."""
+LOG_BYTES_A_LINE = 100
+"""What the engine's log adds to each line."""
+LOG_BYTES_A_BYTE = 6
+"""What one byte of output takes in the engine's log at worst (as \\u0000)."""
+
+INSTALLATION, NAME, ROLE, OF_SPEC = "ajet.installation", "ajet.name", "ajet.role", "ajet.label."
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+_GPU = re.compile(r"(GPU|MIG)-[0-9A-Za-z/-]+")
+_VARIABLE = re.compile(r"(?!LD_|(?:PATH|GCONV_PATH|GLIBC_TUNABLES)$)[A-Za-z_][A-Za-z0-9_]*")
+"""PID 1 starts with the variables of its command: none may choose what it runs or loads."""
+
+
+def check(spec: SandboxSpec) -> None:
+    """Raise SandboxError unless a container can be made of `spec`."""
+    for what, name in [("a sandbox's name", spec.name), *(("a result's name", name) for name in spec.results)]:
+        if not _NAME.fullmatch(name):
+            raise SandboxError(f"{what} must match {_NAME.pattern}; found {name!r}")
+    for wrong, found in [*_wrongs(spec), *_unbounded(spec)]:
+        if wrong:
+            raise SandboxError(f"sandbox {spec.name}: {found}")
+
+
+def _wrongs(spec: SandboxSpec) -> list[tuple[bool, str]]:
+    asked, size = sum(spec.results.values()), len(init_config(spec))
+    return [
+        (not spec.command, "expected a command to run; found none"),
+        (spec.image is None, "expected the id of a client image; found none. Make one: `ajet sandbox build`"),
+        (spec.tied and not spec.ports, "expected a port for what is tied to its gateway; found none"),
+        (bool(spec.ports) and spec.exchange is None, "expected the exchange folder its ports lead to; found none"),
+        (any("/" in socket for socket in spec.ports.values()), "expected names of sockets; found a path"),
+        (asked > MOST_RESULT_BYTES, f"expected results of {MOST_RESULT_BYTES} bytes in all at most; found {asked}"),
+        (size > MOST_CONFIG_BYTES, f"expected a command of {MOST_CONFIG_BYTES} bytes at most; found {size}"),
+        (0 < spec.limits.cpus < LEAST_CPUS, f"expected {LEAST_CPUS} CPUs at least; found {spec.limits.cpus}"),
+        (any("\0" in word for word in spec.command), "expected a command without zero bytes; found one"),
+    ]
+
+
+def _unbounded(spec: SandboxSpec) -> list[tuple[bool, str]]:
+    """To an engine nothing, or less, means no limit; a word for all GPUs would be more than was asked for."""
+    limits = {**asdict(spec.limits), **{f"result {name}": most for name, most in spec.results.items()}}
+    if spec.time_limit_s is not None:
+        limits["time_limit_s"] = spec.time_limit_s
+    return [
+        *((not most > 0, f"expected a limit above 0 for {name}; found {most}") for name, most in limits.items()),
+        *((not _GPU.fullmatch(gpu), f"expected the UUID of a GPU; found {gpu!r}") for gpu in spec.gpus),
+        *(
+            (not _VARIABLE.fullmatch(key), f"expected the name of a variable that is not the loader's; found {key!r}")
+            for key in spec.environment
+        ),
+    ]
+
+
+def container_name(name: str, installation: str) -> str:
+    """Return the sandbox's name in the engine, which other installations may use, too."""
+    return f"{name}.{installation}"
+
+
+def labels(spec: SandboxSpec, installation: str, role: str) -> dict[str, str]:
+    """Return the labels by which a later controller knows what is its own."""
+    own = {INSTALLATION: installation, NAME: spec.name, ROLE: role}
+    return {**own, **{f"{OF_SPEC}{key}": value for key, value in spec.labels.items()}}
+
+
+def init_config(spec: SandboxSpec) -> str:
+    """Return the argument of the container's PID 1."""
+    return json.dumps(
+        {
+            "command": list(spec.command),
+            "time_limit_s": spec.time_limit_s,
+            "grace_s": GRACE_S,
+            "output_bytes": spec.limits.output_bytes,
+            "results": dict(spec.results),
+            "ports": {str(port): f"{EXCHANGE}/{socket}" for port, socket in spec.ports.items()},
+            "tied": f"{EXCHANGE}/{next(iter(spec.ports.values()))}" if spec.tied else None,
+        }
+    )
+
+
+def log_bytes(spec: SandboxSpec) -> int:
+    """Return a bound of the engine's log that holds whatever PID 1 writes: it would be cut at its beginning."""
+    output = spec.limits.output_bytes * LOG_BYTES_A_BYTE + spec.limits.output_bytes // SHORT_LINE * LOG_BYTES_A_LINE
+    tail = TAIL_BYTES * (LOG_BYTES_A_BYTE + LOG_BYTES_A_LINE)
+    return output + tail + 2 * sum(spec.results.values()) + (1 << 20)
+
+
+def container_options(spec: SandboxSpec, installation: str, *, volume: str | None) -> dict[str, Any]:
+    """Return the arguments of the SDK's `containers.create` for `spec`, whose input lies in `volume`."""
+    from docker.types import DeviceRequest, LogConfig, Ulimit
+
+    limits = spec.limits
+    gpus = [DeviceRequest(device_ids=list(spec.gpus), capabilities=[["gpu", "compute", "utility"]])]
+    log = {"max-size": str(log_bytes(spec)), "max-file": "1", "compress": "false", "mode": "blocking"}
+    return {
+        "name": container_name(spec.name, installation),
+        "image": spec.image,
+        "labels": labels(spec, installation, "container"),
+        "entrypoint": list(INIT),
+        "command": [init_config(spec)],
+        "working_dir": WORKSPACE,
+        "environment": _environment(spec.environment),
+        "use_config_proxy": False,
+        # who it is
+        "user": USER,
+        "hostname": "sandbox",
+        "cap_drop": ["ALL"],
+        "security_opt": ["no-new-privileges"],
+        "privileged": False,
+        "ipc_mode": "private",
+        "cgroupns": "private",
+        # what it reaches
+        "network_mode": "none",
+        "dns": [DEAD_ADDRESS],
+        "dns_search": ["."],
+        "mounts": _mounts(spec, volume),
+        "device_requests": gpus if spec.gpus else None,
+        # what it may take
+        "read_only": True,
+        "tmpfs": dict.fromkeys((WORKSPACE, "/tmp"), _ram_disk(limits.workspace_bytes)),
+        "shm_size": SHM_BYTES,
+        "mem_limit": limits.memory_bytes,
+        "memswap_limit": limits.memory_bytes,
+        "nano_cpus": int(limits.cpus * 1e9),
+        "pids_limit": limits.processes,
+        "ulimits": [
+            Ulimit(name="core", soft=0, hard=0),
+            Ulimit(name="fsize", soft=limits.file_bytes, hard=limits.file_bytes),
+            Ulimit(name="nofile", soft=limits.open_files, hard=limits.open_files),
+        ],
+        "log_config": LogConfig(type="json-file", config=log),
+        # how it lives
+        "init": False,
+        "auto_remove": False,
+        "restart_policy": {"Name": "no"},
+        "healthcheck": {"test": ["NONE"]},
+        "stop_signal": "SIGTERM",
+    }
+
+
+def loader_options(spec: SandboxSpec, installation: str, volume: str) -> dict[str, Any]:
+    """Return the arguments for the container through which the archive gets into `volume`; it is never started."""
+    from docker.types import Mount
+
+    return {
+        "name": container_name(spec.name, installation) + ".loader",
+        "image": spec.image,
+        "labels": labels(spec, installation, "loader"),
+        "entrypoint": ["/nothing"],
+        "user": USER,
+        "cap_drop": ["ALL"],
+        "network_mode": "none",
+        "mounts": [Mount(target=INPUT, source=volume, type="volume", no_copy=True)],
+    }
+
+
+def _environment(own: Mapping[str, str]) -> dict[str, str]:
+    return {"HOME": f"{WORKSPACE}/home", "TMPDIR": f"{WORKSPACE}/tmp", **own}
+
+
+def _mounts(spec: SandboxSpec, volume: str | None) -> list[Any]:
+    from docker.types import Mount
+
+    mounts = []
+    if volume is not None:
+        mounts.append(Mount(target=INPUT, source=volume, type="volume", read_only=True, no_copy=True))
+    if spec.exchange is not None:
+        mounts.append(Mount(target=EXCHANGE, source=str(spec.exchange.absolute()), type="bind", read_only=True))
+    return mounts
+
+
+def _ram_disk(size: int) -> str:
+    uid, gid = USER.split(":")
+    return f"rw,nosuid,nodev,noexec,mode=0700,uid={uid},gid={gid},nr_inodes={INODES},size={size}"
+
+
+CLIENT_LABEL = "ajet.client"
+
+
+def names(name: str, installation: str) -> tuple[str, str, str]:
+    """Return the names of a sandbox's container, loader and volume in the engine."""
+    container = container_name(name, installation)
+    return container, f"{container}.loader", f"{container}.input"
+
+
+def clear(engine: ContainerEngine, name: str, installation: str) -> None:
+    """Remove all that the engine holds of a sandbox."""
+    container, loader, volume = names(name, installation)
+    remove(engine, container)
+    remove(engine, loader)
+    remove_volume(engine, volume)
+
+
+def make(engine: ContainerEngine, installation: str, spec: SandboxSpec, folder: Path) -> None:
+    """Create the container of `spec`, not started; raise SandboxError with nothing left behind if it cannot be."""
+    from docker.errors import NotFound
+
+    check_engine(engine, spec)
+    check_image(engine, spec)
+    clear(engine, spec.name, installation)
+    write_atomic(folder / "spec.json", to_json(spec))
+    try:
+        volume = _load(engine, installation, spec) if spec.archive is not None else None
+        wanted = container_options(spec, installation, volume=volume)
+        with asking(engine, f"creating sandbox {spec.name}"):
+            engine.client.containers.create(**wanted)
+    except (EngineRefused, NotFound):
+        clear(engine, spec.name, installation)
+        raise
+
+
+def start(engine: ContainerEngine, engine_id: str, installation: str, name: str, folder: Path) -> None:
+    """Start the created container; when the engine refuses, nothing is left, and it may be launched again."""
+    from docker.errors import NotFound
+
+    container = container_name(name, installation)
+    note_started(engine_id, folder)
+    try:
+        with asking(engine, f"starting sandbox {name}"):
+            engine.client.api.start(container)
+    except (EngineRefused, NotFound):
+        clear(engine, name, installation)
+        (folder / "started.json").unlink()
+        raise
+    with suppress(SandboxError):  # it works already; what is left of its making goes with it in the end
+        remove(engine, names(name, installation)[1])
+
+
+def note_started(engine_id: str, folder: Path) -> None:
+    """Write down that it was started, in which engine, and will never be again."""
+    write_once(folder / "started.json", {"engine": engine_id, "started_at": time.time()})
+
+
+def check_engine(engine: ContainerEngine, spec: SandboxSpec) -> None:
+    """Raise SandboxError unless the engine can isolate untrusted code, and has GPUs for whoever asks for some."""
+    if engine.lacks and not spec.trusted:
+        raise SandboxError(
+            f"sandbox {spec.name}: expected an engine that isolates untrusted code; the one at {engine.host} lacks "
+            + "; ".join(engine.lacks)
+        )
+    if spec.gpus and not engine.gpus:
+        raise SandboxError(
+            f"sandbox {spec.name}: expected an engine that hands GPUs to containers ({', '.join(spec.gpus)}); the one "
+            f"at {engine.host} has no nvidia runtime. Install the NVIDIA Container Toolkit there, or ask for no GPU"
+        )
+
+
+def check_image(engine: ContainerEngine, spec: SandboxSpec) -> None:
+    """Raise SandboxError unless the image is there, a client image, and has no volume, which nothing would bound."""
+    from docker.errors import NotFound
+
+    try:
+        with asking(engine, f"looking at image {spec.image}"):
+            config: Mapping[str, Any] = engine.client.images.get(str(spec.image)).attrs["Config"] or {}
+    except NotFound as error:
+        raise SandboxError(
+            f"sandbox {spec.name}: expected image {spec.image} in the engine at {engine.host}; found none. "
+            "Make it: `ajet sandbox build`"
+        ) from error
+    if CLIENT_LABEL not in (config.get("Labels") or {}):
+        raise SandboxError(
+            f"sandbox {spec.name}: expected a client image (label {CLIENT_LABEL}); image {spec.image} is none. "
+            "Make one upon it: `ajet sandbox build --base IMAGE`"
+        )
+    if config.get("Volumes"):
+        raise SandboxError(
+            f"sandbox {spec.name}: expected an image without volumes, for nothing bounds their size; "
+            f"image {spec.image} declares {', '.join(config['Volumes'])}. Use a base image without VOLUME"
+        )
+
+
+def to_json(spec: SandboxSpec) -> dict[str, Any]:
+    """Return what is written down of a spec: names, no values, of its environment."""
+    return {
+        "name": spec.name,
+        "command": list(spec.command),
+        "environment": sorted(spec.environment),
+        "labels": dict(spec.labels),
+        "time_limit_s": spec.time_limit_s,
+        "image": spec.image,
+        "archive_sha256": None if spec.archive is None else hashlib.sha256(spec.archive).hexdigest(),
+        "results": dict(spec.results),
+        "created_at": time.time(),
+    }
+
+
+def _load(engine: ContainerEngine, installation: str, spec: SandboxSpec) -> str:
+    """Put the archive into a volume of its own; return the volume's name."""
+    assert spec.archive is not None
+    packed = archive.pack(archive.check(spec.archive))
+    _, loader, volume = names(spec.name, installation)
+    with asking(engine, f"loading the archive of sandbox {spec.name}"):
+        client = engine.client
+        client.api.create_volume(volume, labels=labels(spec, installation, "input"))
+        client.containers.create(**loader_options(spec, installation, volume))
+        client.api.put_archive(loader, INPUT, packed)
+    return volume
+
+
+def launched(engine: ContainerEngine, installation: str, name: str) -> str | None:
+    """Return the status of this sandbox's container, None for none; raise SandboxError when it is somebody else's."""
+    container = container_name(name, installation)
+    if (found := inspect(engine, container)) is None:
+        return None
+    if (owner := (found["Config"]["Labels"] or {}).get(INSTALLATION)) != installation:
+        raise SandboxError(
+            f"sandbox {name}: expected container {container} to be of installation {installation}; found "
+            f"{owner or 'no such label'}. Remove it (`docker rm -f {container}`) or use another name"
+        )
+    return str(found["State"]["Status"])

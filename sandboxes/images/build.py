@@ -1,0 +1,531 @@
+"""Base, client and derived image by `docker build`, wheels brought by this pip.
+
+Trees of files as values: what goes into an image, in an order and with owners and times that never vary.
+
+Equal trees are equal tars, byte for byte. A tree holds regular files only, by relative path; whether a file may be
+executed does not matter to what is run through `python3`, so it is not kept.
+
+Compiling files for an image with its own Python, so that a container with a read-only root starts without it.
+
+What is compiled is bound to no time of a file (unchecked hashes): times are not kept in images.
+
+Python packages for an image, brought by this machine's pip: built packages only, and none of their code is run here.
+
+The client's own packages are those installed here, at the very versions: what is tested here is what runs there.
+
+The client image: a base image, our process 1, the light client and its packages; nothing of torch, no server.
+
+It is a build of copies, so it needs no network, and its tag names what went in: building it again is looking it up.
+The packages are an image of their own below it, so that a changed source costs a second.
+
+Derived images: a client image with the packages that a user's agent needs, brought from a requirements.txt.
+
+Only plain requirements are taken and only built packages: nothing of a package runs on this machine. Equal lines over
+an equal parent are the same image, also when a newer version has appeared since: pin what must not vary.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import posixpath
+import re
+import subprocess
+import sys
+import tarfile
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from sandboxes.docker.engine import ContainerEngine, EngineRefused, asking
+from sandboxes.shim import write_atomic
+from sandboxes.spec import SandboxError, locked
+
+if TYPE_CHECKING:
+    from docker.models.containers import Container
+
+OLDEST_PYTHON = (3, 11)
+ASK_TIMEOUT_S = 60.0
+BUILD_LABEL = "ajet.kind=image-build"
+"""On the containers that ask and compile for images, which live for seconds."""
+
+_ASK = """
+import asyncio, importlib.util, json, os, platform, sys
+print(json.dumps({
+    "version": list(sys.version_info[:2]),
+    "libc": " ".join(platform.libc_ver()).strip(),
+    "library": os.path.realpath(os.path.dirname(os.__file__)),
+    "compiled": os.path.exists(importlib.util.cache_from_source(asyncio.__file__)),
+    "markers": {
+        "implementation_name": sys.implementation.name,
+        "implementation_version": platform.python_version(),
+        "os_name": os.name,
+        "platform_machine": platform.machine(),
+        "platform_python_implementation": platform.python_implementation(),
+        "platform_system": platform.system(),
+        "python_full_version": platform.python_version(),
+        "python_version": ".".join(platform.python_version_tuple()[:2]),
+        "sys_platform": sys.platform,
+    },
+}))
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A base image and its Python."""
+
+    name: str
+    id: str
+    version: tuple[int, int]
+    libc: str
+    """As `glibc 2.36`; empty for musl."""
+    library: str
+    """Folder of its standard library."""
+    compiled: bool
+    """Whether that was compiled; python's official images delete what was."""
+    markers: Mapping[str, str]
+    """What packages' requirements depend on, as `python_version`."""
+
+    @property
+    def python(self) -> str:
+        """Its Python's version, as `3.11`."""
+        return ".".join(str(part) for part in self.version)
+
+    @property
+    def platforms(self) -> tuple[str, ...]:
+        """The platform tags of wheels that it can load, the most exact first."""
+        machine = self.markers["platform_machine"]
+        glibc = re.fullmatch(r"glibc 2\.(\d+).*", self.libc)
+        if glibc is None:
+            return tuple(f"musllinux_1_{minor}_{machine}" for minor in range(2, -1, -1))
+        exact = [f"manylinux_2_{minor}_{machine}" for minor in range(int(glibc[1]), 4, -1)]
+        return (*exact, *(f"manylinux{year}_{machine}" for year in ("2014", "2010", "1")), f"linux_{machine}")
+
+
+def inspect(engine: ContainerEngine, name: str, cache: Path) -> Base:
+    """Return what the present image `name` brings; asked once per image, and kept in the folder `cache`."""
+    if (found := identity(engine, name)) is None:
+        raise SandboxError(f"expected a base image {name}; the engine at {engine.host} has none of that name")
+    kept = cache / f"base-{found.removeprefix('sha256:')[:32]}.json"
+    if not kept.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        write_atomic(kept, asdict(_ask(engine, name, found)))
+    return _base(name, found, json.loads(kept.read_text(encoding="utf-8")))
+
+
+def identity(engine: ContainerEngine, name: str) -> str | None:
+    """Return the id of a present image, or None."""
+    from docker.errors import ImageNotFound
+
+    try:
+        with asking(engine, f"looking for image {name}"):
+            return str(engine.client.images.get(name).id)
+    except ImageNotFound:
+        return None
+
+
+@contextmanager
+def python_in(engine: ContainerEngine, image: str, *arguments: str) -> Iterator[Container]:
+    """Yield a created container that runs the image's Python, without network or rights, and remove it.
+
+    It runs as root, so that it may write into what it was given, and as nobody else's: it runs our code only.
+    """
+    with asking(engine, f"running the Python of image {image[:19]}"):
+        container = engine.client.containers.create(
+            image,
+            ["-S", "-B", *arguments],
+            entrypoint=["python3"],
+            environment={"PYTHONHASHSEED": "0"},
+            network_mode="none",
+            user="0:0",
+            cap_drop=["ALL"],
+            security_opt=["no-new-privileges"],
+            pids_limit=64,
+            working_dir="/",
+            labels=dict([BUILD_LABEL.split("=")]),
+        )
+        try:
+            yield container
+        finally:
+            container.remove(force=True, v=True)
+
+
+def last_line(container: Container) -> str:
+    """Return the last line of what a container said, for an error."""
+    lines = container.logs(tail=20).decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else "nothing"
+
+
+def _ask(engine: ContainerEngine, name: str, identity: str) -> Base:
+    _refuse_volumes(engine, name)
+    try:
+        with python_in(engine, identity, "-c", _ASK) as container:
+            container.start()
+            if container.wait(timeout=ASK_TIMEOUT_S)["StatusCode"] != 0:
+                raise SandboxError(
+                    f"expected Python in base image {name}; asked about it, it said {last_line(container)}"
+                )
+            base = _base(name, identity, json.loads(container.logs(stdout=True, stderr=False)))
+    except EngineRefused as error:
+        raise SandboxError(
+            f"expected `python3` in base image {name}; found none that starts ({error}); name another with --base, as "
+            "python:3.11-slim"
+        ) from error
+    if base.version < OLDEST_PYTHON:
+        raise SandboxError(f"expected Python 3.11 or newer in base image {name}; found {base.python}; name another")
+    return base
+
+
+def _refuse_volumes(engine: ContainerEngine, name: str) -> None:
+    with asking(engine, f"looking at image {name}"):
+        volumes = (engine.client.images.get(name).attrs["Config"] or {}).get("Volumes")
+    if volumes:
+        raise SandboxError(
+            f"expected a base image without volumes, for nothing bounds their size; {name} declares "
+            f"{', '.join(volumes)}; name another"
+        )
+
+
+def _base(name: str, identity: str, said: Mapping[str, Any]) -> Base:
+    version = (int(said["version"][0]), int(said["version"][1]))
+    return Base(name, identity, version, said["libc"], said["library"], said["compiled"], said["markers"])
+
+
+Tree = Mapping[str, bytes]
+"""Contents by relative path, with `/` between its parts."""
+
+_COMPILED = "/__pycache__/"
+
+
+def tar_of(tree: Tree) -> bytes:
+    """Return the tree as a tar: sorted, owned by root, readable by all, without times."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for folder in _folders(tree):
+            tar.addfile(_entry(folder, tarfile.DIRTYPE, 0o755))
+        for path in sorted(tree):
+            entry = _entry(path, tarfile.REGTYPE, 0o644)
+            entry.size = len(tree[path])
+            tar.addfile(entry, io.BytesIO(tree[path]))
+    return out.getvalue()
+
+
+def tree_of(data: bytes) -> dict[str, bytes]:
+    """Return the regular files of a tar that we made ourselves or had a container of ours make."""
+    tree: dict[str, bytes] = {}
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        for entry in tar:
+            if entry.isfile() and (file := tar.extractfile(entry)) is not None:
+                tree[entry.name] = file.read()
+    return tree
+
+
+def tree_of_folder(folder: Path) -> dict[str, bytes]:
+    """Return the files in a folder, without what an interpreter compiled from them."""
+    found = (path for path in folder.rglob("*") if path.is_file() and not path.is_symlink())
+    named = ((path.relative_to(folder).as_posix(), path) for path in found)
+    return {name: path.read_bytes() for name, path in named if _COMPILED not in f"/{name}"}
+
+
+def under(prefix: str, tree: Tree) -> dict[str, bytes]:
+    """Return the tree moved into the folder `prefix`."""
+    return {f"{prefix}/{path}": content for path, content in tree.items()}
+
+
+def digest(*parts: str | Tree) -> str:
+    """Return a hash of texts and trees in which no two different lists of parts read the same."""
+    whole = hashlib.sha256()
+    for part in parts:
+        files = {"": part.encode()} if isinstance(part, str) else part
+        whole.update(f"{len(files)}\n".encode())
+        for path in sorted(files):
+            whole.update(f"{len(path.encode())} {path} {len(files[path])}\n".encode() + files[path])
+    return whole.hexdigest()
+
+
+def _folders(tree: Tree) -> list[str]:
+    parents = (path.split("/")[:-1] for path in tree)
+    return sorted({"/".join(parts[: depth + 1]) for parts in parents for depth in range(len(parts))})
+
+
+def _entry(name: str, kind: bytes, mode: int) -> tarfile.TarInfo:
+    entry = tarfile.TarInfo(name)
+    entry.type, entry.mode, entry.mtime = kind, mode, 0
+    return entry
+
+
+TIMEOUT_S = 900.0
+_COMPILE = ("-m", "compileall", "-q", "-f", "--invalidation-mode", "unchecked-hash")
+_UNUSED = r"/(test|idlelib|tkinter|turtledemo|lib2to3|ensurepip|(site|dist)-packages)/"
+"""Parts of a standard library that no client imports, and packages of the base's own."""
+
+
+def compiled(engine: ContainerEngine, base: Base, tree: Tree) -> dict[str, bytes]:
+    """Return the tree, by path from the root of an image, with what the base's Python compiles from it.
+
+    What is no valid source stays uncompiled: packages ship such files as data.
+    """
+    return {**tree, **_compile(engine, base, tree, "/" + posixpath.commonpath(map(posixpath.dirname, tree)), ())}
+
+
+def compiled_library(engine: ContainerEngine, base: Base) -> dict[str, bytes]:
+    """Return what the base's Python compiles from its standard library, by path from the root of the image."""
+    found = _compile(engine, base, {}, base.library, ("-x", _UNUSED))
+    return {path: content for path, content in found.items() if re.search(_UNUSED, f"/{path}") is None}
+
+
+def _compile(engine: ContainerEngine, base: Base, tree: Tree, folder: str, options: Sequence[str]) -> dict[str, bytes]:
+    with python_in(engine, base.id, *_COMPILE, *options, folder) as container:
+        if tree:
+            container.put_archive("/", tar_of(tree))
+        container.start()
+        if container.wait(timeout=TIMEOUT_S)["StatusCode"] not in (0, 1):
+            raise SandboxError(f"{base.name}: its Python could not compile for the image: {last_line(container)}")
+        files = tree_of(b"".join(container.get_archive(folder)[0]))
+    above = posixpath.dirname(folder).lstrip("/")
+    return {posixpath.join(above, path): content for path, content in files.items() if path.endswith(".pyc")}
+
+
+PIP_TIMEOUT_S = 900.0
+_USELESS = (".pyi", ".pyx", ".pxd", ".c", ".h")
+_BOOKKEEPING = ("RECORD", "INSTALLER", "REQUESTED", "direct_url.json")
+
+
+def closure(roots: Sequence[str], markers: Mapping[str, str]) -> tuple[str, ...]:
+    """Return `name==version`, sorted, of the roots and all that they need where the markers hold, as installed here."""
+    found: dict[str, str] = {}
+    seen: set[tuple[str, frozenset[str]]] = set()
+    left = [Requirement(root) for root in roots]
+    while left:
+        wanted = left.pop()
+        name, extras = canonicalize_name(wanted.name), frozenset(wanted.extras)
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        found[name] = _version(wanted.name)
+        left += _needs(wanted.name, extras, markers)
+    return tuple(f"{name}=={found[name]}" for name in sorted(found))
+
+
+def install(pins: Sequence[str], base: Base) -> Tree:
+    """Return exactly these packages for the base, without what a running client never reads."""
+    with tempfile.TemporaryDirectory(prefix="ajet-packages-") as folder:
+        _pip(("--no-deps", *pins), base, Path(folder))
+        tree = tree_of_folder(Path(folder))
+    return {path: content for path, content in tree.items() if not _useless(path)}
+
+
+def resolve(requirements: Iterable[str], constraints: Iterable[str], base: Base) -> Tree:
+    """Return what the requirements need on the base, at versions that agree with the constraints."""
+    with tempfile.TemporaryDirectory(prefix="ajet-packages-") as folder:
+        bounds, target = Path(folder) / "constraints.txt", Path(folder) / "site"
+        bounds.write_text("\n".join(constraints), encoding="utf-8")
+        _pip(("--constraint", str(bounds), *requirements), base, target)
+        return tree_of_folder(target)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError as error:
+        raise SandboxError(
+            f"expected package {name} here, as the client needs it; found none; install ajet again"
+        ) from error
+
+
+def _needs(name: str, extras: frozenset[str], markers: Mapping[str, str]) -> list[Requirement]:
+    wanted = [Requirement(line) for line in metadata.requires(name) or []]
+    return [each for each in wanted if _holds(each, {*extras, ""}, markers)]
+
+
+def _holds(wanted: Requirement, extras: Iterable[str], markers: Mapping[str, str]) -> bool:
+    return wanted.marker is None or any(wanted.marker.evaluate({**markers, "extra": extra}) for extra in extras)
+
+
+def _useless(path: str) -> bool:
+    folder, _, name = path.rpartition("/")
+    return (
+        name.endswith(_USELESS) or path.startswith("bin/") or (folder.endswith(".dist-info") and name in _BOOKKEEPING)
+    )
+
+
+def _pip(arguments: Sequence[str], base: Base, target: Path) -> None:
+    """Install into `target` for the base's platform; raise SandboxError with what pip said was wrong."""
+    command = [
+        sys.executable, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-compile",
+        "--only-binary=:all:", "--implementation", "cp", "--python-version", base.python,
+        *(f"--platform={platform}" for platform in base.platforms), "--target", str(target), *arguments,
+    ]  # fmt: skip
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PIP_TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise SandboxError(
+            f"pip did not bring the packages in {PIP_TIMEOUT_S:.0f} s; see that its index answers"
+        ) from error
+    if done.returncode != 0:
+        raise SandboxError(f"pip could not bring the packages for Python {base.python}: {_complaint(done.stderr)}")
+
+
+def _complaint(said: str) -> str:
+    """Return what pip gave as its reason: its last lines marked ERROR, or its last line."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    errors = [line.removeprefix("ERROR: ") for line in lines if line.startswith("ERROR: ")]
+    return " ".join(errors[-2:]) if errors else (lines or ["it said nothing; is pip installed here?"])[-1]
+
+
+Note = Callable[[str], None]
+"""Tells people what is being done, in a line, before anything slow."""
+
+PLACE = "opt/ajet"
+"""Where everything of ours lies in an image, from its root."""
+
+INSIDE = Path(__file__).parents[1] / "inside"
+DOCKERFILE = Path(__file__).with_name("client") / "Dockerfile"
+WORKSPACE: Tree = {"workspace/.keep": b""}
+"""The folder that commands start in: made by the copy, since one that the build makes has the time of the build."""
+PACKAGES_REPOSITORY = "ajet-client-packages"
+BUILD_TIMEOUT_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """An image that containers may start from: its id in the engine, the tag that names what it holds, its base."""
+
+    id: str
+    tag: str
+    base: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClientContext:
+    """What the client consists of: its own modules by path, and the packages that it imports."""
+
+    sources: Tree
+    roots: tuple[str, ...]
+    """Requirements, as `openai[aiohttp]`: they and all they need are taken at the versions installed here."""
+    cache: Path
+    """Folder that keeps what base images answered."""
+
+
+def client_image(engine: ContainerEngine, context: ClientContext, *, base: str, note: Note) -> Image:
+    """Return the client image over the present image `base`, building it when the engine has none of its content."""
+    found = inspect(engine, base, context.cache)
+    pins = closure(context.roots, found.markers)
+    own = {**under(PLACE, inside()), **under(f"{PLACE}/site", context.sources)}
+    content = digest(found.id, "\n".join(pins), own, _dockerfile().decode())
+    tag = f"ajet-client:{content[:16]}"
+    if (present := identity(engine, tag)) is not None:
+        return Image(present, tag, base)
+    below = _packages_image(engine, found, pins, note)
+    with locked(context.cache):  # of two that are made at once, one would lose its tag to the other
+        if (present := identity(engine, tag)) is None:
+            note(f"building the client image over {base}")
+            present = build(engine, compiled(engine, found, own), below, tag, {"ajet.client": content})
+    return Image(present, tag, base)
+
+
+def build(engine: ContainerEngine, files: Tree, below: str, tag: str, labels: Mapping[str, str]) -> str:
+    """Build an image that adds files, by path from its root, to the image `below`, by a copy alone; return its id."""
+    from docker.errors import BuildError
+
+    context = tar_of({**under("files", {**files, **WORKSPACE}), "Dockerfile": _dockerfile()})
+    try:
+        with asking(engine, f"building image {tag} over {below}"):
+            image, _ = engine.client.images.build(
+                fileobj=io.BytesIO(context), custom_context=True, tag=tag, buildargs={"BASE_IMAGE": below},
+                labels=dict(labels), network_mode="none", rm=True, forcerm=True, timeout=BUILD_TIMEOUT_S,
+            )  # fmt: skip
+    except BuildError as error:
+        raise SandboxError(f"the engine at {engine.host} could not build {tag} over {below}: {error}") from error
+    return str(image.id)
+
+
+def inside() -> Tree:
+    """Return our files that run in every container, as they lie in `/opt/ajet`."""
+    return {path: content for path, content in tree_of_folder(INSIDE).items() if path != "__init__.py"}
+
+
+def _dockerfile() -> bytes:
+    return DOCKERFILE.read_bytes()
+
+
+def _packages_image(engine: ContainerEngine, base: Base, pins: tuple[str, ...], note: Note) -> str:
+    """Return the tag of the image that adds the pinned packages to the base."""
+    tag = f"{PACKAGES_REPOSITORY}:{digest(base.id, *pins, _dockerfile().decode())[:16]}"
+    if identity(engine, tag) is None:
+        note(f"fetching {len(pins)} packages of the client for Python {base.python}")
+        tree = compiled(engine, base, under(f"{PLACE}/site", install(pins, base)))
+        if not base.compiled:
+            note(f"compiling the standard library of {base.name}")
+            tree |= compiled_library(engine, base)
+        note(f"building the image of the client's packages over {base.name}")
+        labels = {"ajet.python": base.python, "ajet.base": base.id, "ajet.requirements": " ".join(pins)}
+        build(engine, tree, base.name, tag, labels)
+    return tag
+
+
+def derived_image(engine: ContainerEngine, parent: Image, requirements: str, cache: Path, *, note: Note) -> Image:
+    """Return `parent` with what the text of a requirements.txt names; the parent itself when it names nothing."""
+    wanted = parse(requirements)
+    if not wanted:
+        return parent
+    content = digest(parent.id, "\n".join(wanted))
+    tag = f"ajet-client-extra:{content[:16]}"
+    if (present := identity(engine, tag)) is not None:
+        return Image(present, tag, parent.base)
+    base = inspect(engine, parent.id, cache)
+    what = f"{len(wanted)} requirement{'s'[: len(wanted) > 1]}"
+    note(f"fetching what {what} need for Python {base.python}")
+    files = compiled(engine, base, under(f"{PLACE}/extra", _extra(engine, parent, wanted, base)))
+    note(f"building the image of {what} over {parent.tag}")
+    made = build(engine, files, parent.tag, tag, {"ajet.derived": content, "ajet.parent": parent.id})
+    return Image(made, tag, parent.base)
+
+
+def parse(requirements: str) -> tuple[str, ...]:
+    """Return the requirements of a requirements.txt, sorted; raise SandboxError at a line that is none."""
+    found = set()
+    for number, line in enumerate(requirements.splitlines(), start=1):
+        text = line.split(" #")[0].strip()
+        if text and not text.startswith("#"):
+            found.add(_requirement(number, text))
+    return tuple(sorted(found))
+
+
+def _requirement(number: int, text: str) -> str:
+    try:
+        wanted = Requirement(text)
+    except InvalidRequirement as error:
+        raise SandboxError(f"line {number} of the requirements: {_EXPECTED}; found {text[:80]!r}") from error
+    if wanted.url is not None:
+        raise SandboxError(f"line {number} of the requirements: {_EXPECTED}; found an address ({wanted.name} @ ...)")
+    return str(wanted)
+
+
+_EXPECTED = "expected a name with versions, as `numpy>=2`, since only built packages of an index are taken"
+
+
+def _extra(engine: ContainerEngine, parent: Image, wanted: tuple[str, ...], base: Base) -> Tree:
+    """Return the packages that the requirements add to those of the client."""
+    pins = str(engine.client.images.get(parent.id).labels.get("ajet.requirements", "")).split()
+    own: set[str] = {canonicalize_name(Requirement(pin).name) for pin in pins}
+    return without(resolve(wanted, pins, base), own)
+
+
+def without(tree: Tree, names: set[str]) -> Tree:
+    """Return the tree without the installed files of the distributions `names`, as their RECORDs list them."""
+    dropped: set[str] = set()
+    for path, content in tree.items():
+        folder, _, file = path.partition("/")
+        if file == "RECORD" and canonicalize_name(folder.removesuffix(".dist-info").rpartition("-")[0]) in names:
+            dropped |= {line.split(",")[0] for line in content.decode().splitlines()}
+    return {path: content for path, content in tree.items() if path not in dropped}

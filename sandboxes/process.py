@@ -1,0 +1,332 @@
+"""Process sandbox (isolates nothing).
+
+Finding and ending the processes of one session: all that a shim and its command ever started.
+
+A session is named by its leader's pid, and such a number is used again once the session is empty. Nothing is
+signalled unless it is sure to be of the session meant: the caller says when the session began and whether its
+leader lives. Processes that made a session of their own are not found.
+
+The process sandbox: runs the project's own commands as detached processes that outlive their controller.
+
+It does not isolate: a command in it can do whatever its user can, so untrusted code is refused. A sandbox is a
+folder, and the truth about it is in that folder, so that any later controller, of any process, reads the same:
+
+    spec.json       what to run; written once, by whoever came first
+    lock            held by the shim (`sandboxes.shim`) as long as it lives
+    started.json    the shim is about to start the command: it will never be started again
+    stop.json       somebody asked to stop it
+    exit.json       how it ended; written once
+    output.log, output.1.log    the end of its output; shim.log holds the shim's own troubles
+
+A started sandbox whose lock is free and that has no exit.json was killed with its shim: it is `lost`, and what
+it left running is ended by `stop`. It works on one machine only: the folder must not be shared over a network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, cast
+
+import psutil
+
+from sandboxes.spec import (
+    Exit,
+    ExitReason,
+    Handle,
+    SandboxError,
+    SandboxSpec,
+    launched_and_ended,
+    read,
+    until,
+    write_once,
+)
+
+ROUNDING_S = 1.0
+"""How far a process's start time may be off: kernels count it in ticks."""
+
+
+def members(leader: int, began: float, *, leader_lives: bool) -> list[psutil.Process]:
+    """Return the living processes of the session of `leader` that began at `began` (Unix seconds).
+
+    Zombies do not live. With a dead leader whose number another process bears, or after a reboot, there are none.
+    """
+    if psutil.boot_time() > began + ROUNDING_S or (not leader_lives and _alive(leader)):
+        return []
+    return [process for process in psutil.process_iter() if _belongs(process, leader, began)]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def _belongs(process: psutil.Process, leader: int, began: float) -> bool:
+    try:
+        if os.getsid(process.pid) != leader or process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return process.create_time() >= began - ROUNDING_S or process.pid == leader
+    except (psutil.NoSuchProcess, psutil.AccessDenied, ProcessLookupError, PermissionError):
+        return False
+
+
+def terminate(processes: Iterable[psutil.Process]) -> None:
+    """Send SIGTERM to each that still lives (psutil refuses a pid that was used again)."""
+    for process in processes:
+        try:
+            process.terminate()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def kill(processes: Iterable[psutil.Process]) -> None:
+    """Send SIGKILL to each that still lives."""
+    for process in processes:
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+START_WAIT_S = 20.0
+FINAL_WAIT_S = 2.0
+INHERITED = (
+    "PATH", "HOME", "USER", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR", "VIRTUAL_ENV", "PYTHONPATH",
+    "LD_LIBRARY_PATH", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "CUDA_VISIBLE_DEVICES", "HF_HOME", "HF_HUB_OFFLINE",
+)  # fmt: skip
+"""All that a command inherits of the controller's environment: nothing secret, no API key, no token."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+class ProcessHandle:
+    """A process sandbox that was launched, seen through its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    @property
+    def name(self) -> str:
+        """The spec's name."""
+        return self._folder.name
+
+    @property
+    def labels(self) -> Mapping[str, str]:
+        """The spec's labels."""
+        return cast(Mapping[str, str], self._spec().get("labels", {}))
+
+    def ran(self) -> tuple[float, float | None]:
+        """Return when it was launched and when it ended, in Unix seconds; None while it runs."""
+        return launched_and_ended(self._folder, self.poll())
+
+    def poll(self) -> Exit | None:
+        """Return how it ended, or None while it runs."""
+        if (ended := self._exit()) is not None:
+            return ended
+        with self._try_lock() as free:
+            # The shim may have ended since the first look, and left its word just before.
+            if not free or (ended := self._exit()) is not None or not self._started():
+                return ended
+            self._conclude("lost")
+        return self._exit()
+
+    def wait(self, timeout_s: float | None = None) -> Exit | None:
+        """Wait until it ends; None when the time is over first."""
+        until(lambda: self.poll() is not None, float("inf") if timeout_s is None else timeout_s)
+        return self.poll()
+
+    def logs(self, *, tail_bytes: int = 65_536) -> str:
+        """Return the end of its standard output and error, decoded with replacement."""
+        text = b""
+        for name in ("output.1.log", "output.log"):
+            try:
+                text += (self._folder / name).read_bytes()
+            except FileNotFoundError:
+                continue
+        return text[-tail_bytes:].decode(errors="replace") if tail_bytes > 0 else ""
+
+    def stop(self, grace_s: float = 5.0) -> Exit:
+        """End it and every process of its session, also those a dead shim left behind; idempotent.
+
+        On a full disk it is ended all the same, and OSError raised where that cannot be written down.
+        """
+        if not self._cancel():
+            with suppress(OSError):  # the shim is asked by a signal, too
+                write_once(self._folder / "stop.json", {"asked_at": time.time()})
+            terminate(self._members())
+            until(lambda: not self._members(), grace_s)
+            # The shim writes the end once the command is gone: it is given a moment, and killed last.
+            kill(process for process in self._members() if process.pid != self._leader())
+            until(lambda: not self._members(), FINAL_WAIT_S)
+            kill(self._members())
+            until(lambda: not self._members(), FINAL_WAIT_S)
+            self._require_over()
+        self._conclude("stopped")
+        ended = self._exit()
+        assert ended is not None
+        return ended
+
+    def _cancel(self) -> bool:
+        """Return whether it was never started and now never will be; waits for a shim that is starting it."""
+
+        def decided() -> bool:
+            with self._try_lock() as free:
+                if free and not self._started():
+                    self._conclude("stopped")
+            return self._started() or self._exit() is not None
+
+        if not until(decided, START_WAIT_S):
+            raise SandboxError(
+                f"sandbox {self.name}: its shim neither started the command nor ended; see {self._folder}"
+            )
+        return not self._started()
+
+    def _require_over(self) -> None:
+        """Raise SandboxError while its shim holds the lock: then it runs, whatever was found of its processes."""
+
+        def over() -> bool:
+            with self._try_lock() as free:
+                return free
+
+        if not until(over, FINAL_WAIT_S):
+            raise SandboxError(
+                f"sandbox {self.name}: expected to end its processes; its shim lives on (was the clock set since?). "
+                f"End it: kill {self._leader()}"
+            )
+
+    def _members(self) -> list[Any]:
+        leader, began = self._leader(), float((read(self._folder / "started.json") or {}).get("started_at", 0.0))
+        with self._try_lock() as free:
+            return members(leader, began, leader_lives=not free) if leader else []
+
+    def _leader(self) -> int:
+        return int((read(self._folder / "started.json") or {}).get("shim_pid", 0))
+
+    def _started(self) -> bool:
+        return (self._folder / "started.json").exists()
+
+    def _spec(self) -> dict[str, Any]:
+        return read(self._folder / "spec.json") or {}
+
+    def _exit(self) -> Exit | None:
+        value = read(self._folder / "exit.json")
+        return None if value is None else Exit(cast(ExitReason, value["reason"]), value["code"])
+
+    def _conclude(self, reason: ExitReason) -> None:
+        write_once(self._folder / "exit.json", {"reason": reason, "code": None, "ended_at": time.time()})
+
+    @contextmanager
+    def _try_lock(self) -> Iterator[bool]:
+        """Yield whether the lock was free; if so it is held inside.
+
+        It is the shim's lock, and a shim has the standard library only: no `filelock`.
+        """
+        lock = os.open(self._folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            yield _try_flock(lock)
+        finally:
+            os.close(lock)
+
+
+def _try_flock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+class ProcessSandbox:
+    """Launches trusted commands as detached processes under `root`, exactly once by name."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    @property
+    def isolates(self) -> bool:
+        """False: a process of the same user is kept from nothing."""
+        return False
+
+    def run(self, spec: SandboxSpec) -> Handle:
+        """Launch `spec`, or adopt what was launched under its name; raise SandboxError when it must not run."""
+        _check(spec)
+        folder = self._root / spec.name
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            write_once(folder / "spec.json", _to_json(spec))
+            return self.adopt(spec.name) or _launch(folder)
+        except OSError as error:
+            raise SandboxError(f"cannot launch sandbox {spec.name} in {folder}: {error}") from error
+
+    def adopt(self, name: str) -> Handle | None:
+        """Return the handle of what was launched under `name`, or None if nothing was."""
+        folder = self._root / name
+        if not any((folder / file).exists() for file in ("started.json", "exit.json")):
+            return None
+        return ProcessHandle(folder)
+
+    def list(self, labels: Mapping[str, str] | None = None) -> list[Handle]:
+        """Return handles of all sandboxes whose labels include `labels`, oldest first."""
+        wanted = (labels or {}).items()
+        specs = [(spec["created_at"], path.parent.name) for path in self._root.glob("*/spec.json")
+                 if (spec := read(path)) is not None and wanted <= spec["labels"].items()]  # fmt: skip
+        found = (self.adopt(name) for _, name in sorted(specs))
+        return [handle for handle in found if handle is not None]
+
+
+def _check(spec: SandboxSpec) -> None:
+    if not spec.trusted:
+        raise SandboxError(
+            f"sandbox {spec.name}: a process sandbox does not isolate, so it runs the project's own code only "
+            "(trusted=True); found untrusted code. Run it in a Docker sandbox."
+        )
+    if not _NAME.fullmatch(spec.name):
+        raise SandboxError(f"a sandbox's name must match {_NAME.pattern}; found {spec.name!r}")
+    if not spec.command:
+        raise SandboxError(f"sandbox {spec.name}: expected a command to run; found none")
+
+
+def _to_json(spec: SandboxSpec) -> dict[str, Any]:
+    inherited = {key: os.environ[key] for key in INHERITED if key in os.environ}
+    return {
+        "name": spec.name,
+        "command": list(spec.command),
+        "after_kill": list(spec.after_kill),
+        "directory": str(spec.directory.absolute()),
+        "environment": {**inherited, **spec.environment},
+        "labels": dict(spec.labels),
+        "time_limit_s": spec.time_limit_s,
+        "created_at": time.time(),
+    }
+
+
+def _launch(folder: Path) -> ProcessHandle:
+    """Start a shim in `folder` and wait until it, or one that was faster, has started the command."""
+    shim = Path(__file__).with_name("shim.py").absolute()
+    with open(folder / "shim.log", "ab") as log:
+        code = subprocess.run(
+            [sys.executable, "-I", "-S", str(shim), str(folder.absolute())],
+            cwd=folder,
+            env={},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            check=False,
+        ).returncode
+    if code == 0:
+        return ProcessHandle(folder)
+    said = (folder / "shim.log").read_text(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+    raise SandboxError(
+        f"sandbox {folder.name}: expected its shim to start the command; it ended with code {code}: {said[0]}. "
+        "Nothing was started; see that the disk is writable, and run it again."
+    )

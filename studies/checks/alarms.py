@@ -1,0 +1,260 @@
+"""The watchdog: what the metrics of a training say is wrong with it, by rules whose limits the design locks.
+
+Pure functions of history rows, `{"step": n, "metrics": {...}}` with verl's names as the swarm server logs them. They
+run twice: in the attempt, over what it has seen so far, where an alarm may stop the training; and when a run is
+collected, over its whole snapshot, and only that is believed. A design without a watchdog has no alarms.
+
+    code              looks at                                                  effect
+    training_nan      a number that is none; training/not_finite                worst
+    kl_blow_up        actor/ppo_kl                                              abort
+    gradient_blow_up  actor/grad_norm, in medians of the steps before           abort
+    entropy_collapse  actor/entropy, of its first steps' mean                   note
+    length_explosion  response_length/mean, of its first steps' mean            note
+    constant_groups   batch/constant_groups over batch/groups                   note
+    reward_hacking    critic/rewards/mean up while hidden success is down       note
+    throughput_drop   tokens/generated over timing_s/step, of its median        note
+    judge_outage      lease/aborted in a step over its episodes                 note
+    server_silent     seconds without an answer of the server                   exclude
+    failed_plays      plays after training that the agent failed (`collect`)    note
+
+`abort` stops the training: the policy it reached is evaluated, so the run counts, with a measured value. `worst`: there
+is nothing left to measure, and the run counts with the metric's worst value. `exclude`: nothing of training, the run is
+left out. `note` only stands in the report: a policy that grows sure or long-winded, or whose groups are all solved, may
+just have learned, and ending it there would bias its arm; errors of a judge that differ between arms are the confound
+linter's, for who could tell an outage from an agent that breaks?
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import insort
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median
+from typing import Any, Final, Literal
+
+from studies.records.procedure import Watchdog
+
+Effect = Literal["abort", "worst", "exclude", "note"]
+Row = Mapping[str, Any]
+
+NOT_FINITE: Final = "training/not_finite"
+"""What the server logs for a step whose loss or gradient was no finite number, before it fails."""
+FIRST_STEPS: Final = 3
+"""Steps whose mean is what entropy and length are compared with: one step of a small batch is too noisy."""
+LEAST_STEPS: Final = 5
+"""Steps behind a median that anything is compared with."""
+QUARTER: Final = 4
+"""The training reward rises from its first to its last quarter."""
+
+DEFAULT_WATCHDOG: Final = Watchdog(
+    kl=1.0,  # per token: updates of PPO stay near 0.01, a policy that moved by a nat in one has left its trust region
+    grad_norm=20.0,  # before clipping; in the built-in jobs the largest is about 3 medians
+    entropy_share=0.05,  # a twentieth of the first steps': sampling has become greedy, and groups are copies
+    length_factor=8.0,  # beyond what learning to think longer does within a study
+    constant_groups=1.0,  # every group: there is no gradient at all
+    reward_gap=0.1,  # about two standard errors of the difference of two batches of 128
+    throughput_share=0.25,  # steps of one run differ by about 2 on a busy machine
+    judge_errors=0.2,
+    heartbeat_s=120.0,  # an update of a large batch on a busy core answers nothing for a minute
+    patience=3,  # one odd batch is not a trend
+)
+"""Limits that a healthy training keeps, with room: a rule that fires on one would bias the arm it fires in."""
+
+
+_SILENT_STEPS: Final = 2.0
+"""Steps for which a server may be silent: it answers while it learns, if late, and a process that died is noticed
+otherwise."""
+
+
+def longest_silence(step_s: float) -> float:
+    """Return the seconds for which a server may be silent whose training steps take so long."""
+    return max(DEFAULT_WATCHDOG.heartbeat_s or 0.0, _SILENT_STEPS * step_s)
+
+
+def watchdog_of(step_s: float) -> Watchdog:
+    """Return the limits of a training whose steps are expected to take so many seconds."""
+    return DEFAULT_WATCHDOG.model_copy(update={"heartbeat_s": longest_silence(step_s)})
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """A limit that a training broke."""
+
+    code: str
+    step: int
+    """The step at which it was broken for as long as the rule asks."""
+    sentence: str
+    effect: Effect
+
+    def dump(self) -> dict[str, Any]:
+        """Return it as an event has it."""
+        return {"code": self.code, "step": self.step, "sentence": self.sentence, "effect": self.effect}
+
+
+def alarms(
+    history: Sequence[Row],
+    limits: Watchdog,
+    hidden_before: float | None = None,
+    hidden_after: float | None = None,
+) -> tuple[Alarm, ...]:
+    """Return what is wrong with a training, each code once, where it was broken first; ordered by step and code.
+
+    `hidden_before` and `hidden_after` are its hidden success before and after; None while they are not known.
+    """
+    found = [_not_finite(history), *(rule(history, limits) for rule in _RULES)]
+    if hidden_before is not None and hidden_after is not None:
+        found.append(_reward_hacking(history, limits, hidden_before, hidden_after))
+    return tuple(sorted((alarm for alarm in found if alarm is not None), key=lambda alarm: (alarm.step, alarm.code)))
+
+
+def silence(seconds: float, limits: Watchdog, step: int) -> Alarm | None:
+    """Return the alarm of a server that has not answered for `seconds`, if that is too long."""
+    if limits.heartbeat_s is None or seconds <= limits.heartbeat_s:
+        return None
+    return Alarm("server_silent", step, f"no answer from the swarm server for {limits.heartbeat_s:g} s", "exclude")
+
+
+def stopping(found: Iterable[Alarm]) -> Alarm | None:
+    """Return the first alarm that stops a training, if there is one."""
+    return next((alarm for alarm in found if alarm.effect == "abort"), None)
+
+
+def ending(found: Iterable[Alarm]) -> Alarm | None:
+    """Return the first alarm after which nothing of a run can be analysed, if there is one."""
+    return next((alarm for alarm in found if alarm.effect in ("worst", "exclude")), None)
+
+
+def _not_finite(history: Sequence[Row]) -> Alarm | None:
+    for row in history:
+        names = [name for name in row.get("not_finite", ()) if name.startswith(("actor/", "critic/"))]
+        if NOT_FINITE in row["metrics"]:
+            names.append("loss or gradient")
+        if names:
+            sentence = f"{', '.join(sorted(names))} at step {row['step']} is no finite number"
+            return Alarm("training_nan", row["step"], sentence, "worst")
+    return None
+
+
+def _kl(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
+    if (most := limits.kl) is None:
+        return None
+    values = [_number(row, "actor/ppo_kl") for row in history]
+    broken = [value is not None and abs(value) > most for value in values]
+    return _lasting(history, broken, limits, "kl_blow_up", "abort", f"actor/ppo_kl beyond {most:g} nats a token")
+
+
+def _gradient(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
+    if (factor := limits.grad_norm) is None:
+        return None
+    broken, before = [], list[float]()  # in order of size: a median of each beginning would be sorted anew
+    for value in (_number(row, "actor/grad_norm") for row in history):
+        half = len(before) // 2
+        usual = (before[half] + before[-1 - half]) / 2 if len(before) >= LEAST_STEPS else math.inf
+        broken.append(value is not None and value > factor * usual)
+        if value is not None:
+            insort(before, value)
+    said = f"actor/grad_norm beyond {factor:g} times the median of the steps before"
+    return _lasting(history, broken, limits, "gradient_blow_up", "abort", said)
+
+
+def _entropy(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
+    if (share := limits.entropy_share) is None:
+        return None
+    said = f"actor/entropy below {share:g} of its first {FIRST_STEPS} steps' mean"
+    broken = _against_first(history, "actor/entropy", lambda value, first: value < share * first)
+    return _lasting(history, broken, limits, "entropy_collapse", "note", said)
+
+
+def _length(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
+    if (factor := limits.length_factor) is None:
+        return None
+    said = f"response_length/mean beyond {factor:g} times its first {FIRST_STEPS} steps' mean"
+    broken = _against_first(history, "response_length/mean", lambda value, first: value > factor * first)
+    return _lasting(history, broken, limits, "length_explosion", "note", said)
+
+
+def _constant(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
+    if (share := limits.constant_groups) is None:
+        return None
+    pairs = [(_number(row, "batch/constant_groups"), _number(row, "batch/groups")) for row in history]
+    broken = [bool(groups) and constant is not None and constant >= share * (groups or 0) for constant, groups in pairs]
+    said = f"at least {share:.0%} of the groups had equal rewards, which teach nothing"
+    return _lasting(history, broken, limits, "constant_groups", "note", said)
+
+
+def _throughput(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
+    if (share := limits.throughput_share) is None:
+        return None
+    rates = [_rate(_number(row, "tokens/generated"), _number(row, "timing_s/step")) for row in history]
+    if len(known := _known(rates)) < LEAST_STEPS:
+        return None
+    usual = median(known)
+    broken = [rate is not None and rate < share * usual for rate in rates]
+    said = f"fewer than {share:g} of the run's median {usual:.0f} tokens a second: something else used the machine"
+    return _lasting(history, broken, limits, "throughput_drop", "note", said)
+
+
+def _judge(history: Sequence[Row], limits: Watchdog) -> Alarm | None:
+    if (most := limits.judge_errors) is None:
+        return None
+    given_up = [_number(row, "lease/aborted") or 0.0 for row in history]  # counted since the training began
+    broken, before = [], 0.0
+    for row, count in zip(history, given_up, strict=True):
+        lost, before = max(0.0, count - before), count
+        broken.append(lost > most * (lost + (_number(row, "batch/episodes") or 0.0)))
+    said = f"more than {most:.0%} of the episodes were given up without a reward"
+    return _lasting(history, broken, limits, "judge_outage", "note", said)
+
+
+def _reward_hacking(history: Sequence[Row], limits: Watchdog, before: float, after: float) -> Alarm | None:
+    rewards = _known(_number(row, "critic/rewards/mean") for row in history)
+    if limits.reward_gap is None or len(rewards) < QUARTER or after >= before:
+        return None
+    part = len(rewards) // QUARTER
+    rise = fmean(rewards[-part:]) - fmean(rewards[:part])
+    if rise < limits.reward_gap:
+        return None
+    said = f"the training reward rose by {rise:.3f} while hidden success fell from {before:.3f} to {after:.3f}"
+    return Alarm("reward_hacking", history[-1]["step"], said, "note")
+
+
+_RULES: Final = (_kl, _gradient, _entropy, _length, _constant, _throughput, _judge)
+
+
+def _lasting(
+    history: Sequence[Row], broken: Sequence[bool], limits: Watchdog, code: str, effect: Effect, said: str
+) -> Alarm | None:
+    """Return an alarm at the first step at which a limit was broken for `patience` steps in a row."""
+    streak = 0
+    for row, bad in zip(history, broken, strict=True):
+        streak = streak + 1 if bad else 0
+        if streak >= limits.patience:
+            return Alarm(code, row["step"], f"{said}, for {limits.patience} steps up to step {row['step']}", effect)
+    return None
+
+
+def _against_first(history: Sequence[Row], name: str, bad: Callable[[float, float], bool]) -> list[bool]:
+    """Return for each row whether a metric is bad beside the mean of its first steps, which are never bad."""
+    values = [_number(row, name) for row in history]
+    first = _known(values)[:FIRST_STEPS]
+    if len(first) < FIRST_STEPS:
+        return [False] * len(values)
+    usual, seen, broken = fmean(first), 0, []
+    for value in values:
+        seen += value is not None
+        broken.append(value is not None and seen > FIRST_STEPS and bad(value, usual))
+    return broken
+
+
+def _number(row: Row, name: str) -> float | None:
+    value = row["metrics"].get(name)
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _rate(amount: float | None, seconds: float | None) -> float | None:
+    return amount / seconds if amount is not None and seconds else None

@@ -1,0 +1,226 @@
+"""Fields in which jobs differ, facts of stored runs.
+
+In which fields jobs differ: the one rule by which arms and runs are compared, before the lock and after the runs.
+
+A job is JSON; a nested field is named by its path (`model.seed`), one that a job does not have counts as null, and a
+number is the same however it is written (16 and 16.0). When a run is evaluated during training follows from its metric
+and changes no step, so that it is no difference. A reward, which is no field of a job, is compared under the name
+`reward` where a caller lays it beside the fields.
+
+What the two stored files of a run say about the conditions it went under, computed from them alone.
+
+Whoever collects a run records it with these functions, and whoever verifies a study computes it again. What only the
+harness saw while the run went (hardware, neighbours, the weights it began with) is not in the files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import combinations
+from statistics import fmean
+from typing import Any, Final
+
+from studies.checks.training import training_curve
+from studies.log.study import RunState, StudyState
+from studies.records.base import canonical, digest
+from studies.records.design import REWARD, Arm, Design, Hypothesis
+from studies.records.runs import EVALUATED
+
+Fields = Mapping[str, Any]
+_SEED: Final = {"seed"}
+
+
+def flat(job: Fields) -> dict[str, Any]:
+    """Return a job's values by the paths of their fields."""
+    return dict(_entries(job, ""))
+
+
+def differing(jobs: Iterable[Fields]) -> tuple[str, ...]:
+    """Return the paths of the fields, sorted, that are not the same in all jobs."""
+    rows = [flat(job) for job in jobs]
+    names = sorted({name for row in rows for name in row} - set(EVALUATED))
+    return tuple(name for name in names if len({canonical(_number(row.get(name))) for row in rows}) > 1)
+
+
+Pair = tuple[str, str]
+"""Two of a claim's arms by their names, that of the control or the lower setting first."""
+
+
+def pairs_of(design: Design, claim: Hypothesis) -> tuple[Pair, ...]:
+    """Return every two arms of a claim: of a difference the one pair, of an interaction six."""
+    return tuple(combinations(design.contrast_of(claim), 2))
+
+
+def claim_of(design: Design, hypothesis: str, names: Pair | None = None) -> tuple[tuple[Arm, Arm], frozenset[str]]:
+    """Return two arms of a hypothesis, and the fields in which they may differ, by the part before a dot.
+
+    They are the control and the treatment unless others are named. Two arms of a contrast may differ in those declared
+    fields alone in which they are to.
+    """
+    found = design.hypothesis(hypothesis)
+    first, second = names or pairs_of(design, found)[0]
+    arms = design.arm(first), design.arm(second)
+    declared = found.declared
+    if found.kind != "difference":
+        declared = frozenset(name for name in declared if arms[0].overrides.get(name) != arms[1].overrides.get(name))
+    return arms, frozenset(name.split(".")[0] for name in declared)
+
+
+def undeclared(
+    design: Design,
+    hypothesis: str,
+    control: Iterable[Fields],
+    treatment: Iterable[Fields],
+    names: Pair | None = None,
+) -> tuple[str, ...]:
+    """Return the fields, the seed apart, that differ between jobs of two arms and that the hypothesis does not vary.
+
+    Where a field differs within an arm, it differs from some job of the other as well.
+    """
+    _, declared = claim_of(design, hypothesis, names)
+    sides = list(control), list(treatment)
+    found = differing([*sides[0], *sides[1]]) if all(sides) else ()
+    return tuple(name for name in sorted(found) if name.split(".")[0] not in declared | _SEED)
+
+
+def confounded(state: StudyState) -> dict[str, tuple[str, ...]]:
+    """Return, for each hypothesis, the fields besides its variable in which the runs of two of its arms differ."""
+    if (design := state.design) is None:
+        return {}
+    found: dict[str, set[str]] = {}
+    for claim in design.hypotheses:
+        for names in pairs_of(design, claim):
+            left, right = ([_defined(run) for run in state.runs_of(name)] for name in names)
+            found.setdefault(claim.id, set()).update(undeclared(design, claim.id, left, right, names))
+    return {name: tuple(sorted(fields)) for name, fields in found.items() if fields}
+
+
+def off_design(state: StudyState) -> dict[str, tuple[str, ...]]:
+    """Return, for each arm, the fields in which its runs are not what the locked design gives them."""
+    if (design := state.design) is None:
+        return {}
+    found: dict[str, set[str]] = {}
+    for run in state.runs_in("confirm"):
+        arm = design.arm(run.spec.arm)
+        given = {"environment": design.environment, **design.base_job, **arm.job_overrides, "seed": run.spec.seed}
+        wrong = differing(({**given, REWARD: design.code.get(arm.reward)}, _defined(run)))
+        found.setdefault(arm.name, set()).update(wrong)
+    return {arm: tuple(sorted(wrong)) for arm, wrong in found.items() if wrong}
+
+
+def _defined(run: RunState) -> dict[str, Any]:
+    """Return all that a run is defined by: its job's fields, and the source of its reward (None for the built-in)."""
+    return {**run.spec.job, REWARD: run.spec.code}
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _entries(value: Fields, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, entry in value.items():
+        if isinstance(entry, Mapping):
+            yield from _entries(entry, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", entry
+
+
+Row = Mapping[str, Any]
+"""A training step of a snapshot: its number and its metrics."""
+Part = Mapping[str, Any]
+"""One of the two evaluations of a run: the version of its policy, and its episodes."""
+
+
+INITIAL: Final = "/initial"
+"""What the key of a measurement before training ends with."""
+_NONE = 1e-6
+"""A difference of advantages that is none but for rounding."""
+
+
+def conditions_in(history: Sequence[Row], initial: Part, final: Part) -> dict[str, Any]:
+    """Return the conditions that the files hold, by their names in `Conditions`; None where a metric is missing."""
+    return {
+        "steps": len(history),
+        "episodes": _whole(_sum(history, "batch/episodes")),
+        "tokens": _whole(_sum(history, "tokens/trained")),
+        "wall_s": _sum(history, "timing_s/step"),
+        "initial_success": success(initial),
+        "evaluation_tasks": tasks_hash((episode["task_id"], episode["sample"]) for episode in final["episodes"]),
+        "evaluation_episodes": len(final["episodes"]),
+        "checkpoint": _checkpoint(final["policy_version"], len(history)),
+        "judge_errors": _whole(_given_up(history)),
+        "signal_steps": _signal_steps(history),
+        "probs_diff": _largest(history, "training/rollout_probs_diff_max"),
+        "course": training_curve(history, success(initial), success(final), len(final["episodes"])).model_dump(
+            mode="json"
+        ),
+    }
+
+
+def tasks_hash(plays: Iterable[tuple[str, int]]) -> str:
+    """Return the hash of the plays of an evaluation, each a task's id and how often it was played before."""
+    return digest(sorted([task, sample] for task, sample in plays))
+
+
+def success(part: Part) -> float:
+    """Return the share of an evaluation's episodes that were solved; ValueError where it has none."""
+    episodes = part["episodes"]
+    if not episodes:
+        raise ValueError("an evaluation without episodes has no share of solved ones")
+    return sum(bool(episode["success"]) for episode in episodes) / len(episodes)
+
+
+def facts(part: Part) -> dict[str, float]:
+    """Return the mean of each named number that the environment said of an evaluation's plays; none where it said none.
+
+    A play that lacks one is left out of its mean.
+    """
+    said: dict[str, list[float]] = {}
+    for episode in part["episodes"]:
+        for name, value in (episode.get("facts") or {}).items():
+            said.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in sorted(said.items())}
+
+
+def _checkpoint(version: int, steps: int) -> str:
+    return "last" if version == steps else f"after step {version}"
+
+
+def _sum(history: Sequence[Row], name: str) -> float | None:
+    """Return the sum of a metric that every step has; None if one lacks it."""
+    values = [row["metrics"].get(name) for row in history]
+    return None if not values or None in values else float(sum(values))
+
+
+def _largest(history: Sequence[Row], name: str) -> float | None:
+    """Return the largest value of a metric that every step has; None if one lacks it."""
+    values = [row["metrics"].get(name) for row in history]
+    return None if not values or None in values else float(max(values))
+
+
+def _signal_steps(history: Sequence[Row]) -> int | None:
+    """Return in how many steps something could be learned from rewards; None where a step does not say.
+
+    Groups of equal rewards teach nothing, unless an algorithm compares episodes across groups.
+    """
+    counts = [[row["metrics"].get(f"batch/{name}") for name in ("groups", "constant_groups")] for row in history]
+    if not counts or any(None in pair for pair in counts):
+        return None
+    return sum(
+        bool(constant < groups) or _advantages_differ(row["metrics"])
+        for row, (groups, constant) in zip(history, counts, strict=True)
+    )
+
+
+def _advantages_differ(metrics: Mapping[str, Any]) -> bool:
+    return float(metrics.get("critic/advantages/max", 0.0)) - float(metrics.get("critic/advantages/min", 0.0)) > _NONE
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def _given_up(history: Sequence[Row]) -> float | None:
+    """Return the episodes that were given up without a reward, which the server counts from its start."""
+    last = history[-1]["metrics"] if history else {}
+    return last.get("lease/aborted", 0.0) if "lease/begun" in last else None

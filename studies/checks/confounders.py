@@ -1,0 +1,365 @@
+"""The confound linter: whether two arms' runs differ, as they really went, only in what the hypothesis declares.
+
+It reads `Conditions` that the harness gathered while runs went, not what anybody planned. Each finding names the values
+and the arms. One that `blocks` makes the verdict invalid unless an amendment accepts its code; any other is a threat,
+which the report tells. What is not known of a run (None) is compared with nothing; the report says what that is.
+
+Three kinds of difference, each with tolerances of its own:
+
+- what a run was given and how it was measured has to be the same in all runs. If the declared variable brings a
+  difference about, as `epochs` does with optimiser steps, the claim stands, and that it may be one about the amount
+  of training is told as a threat;
+- tokens and seconds are partly an effect of training, which changes how much a policy says: means of arms may differ by
+  `TOKENS_TOLD` and `WALL_TOLD` before it is worth a word. Seconds block only where time is the budget or the metric: a
+  run of so many steps learns the same on a slow machine;
+- images, hardware and neighbours cannot be fixed for all runs of days, and do no harm where they are spread alike over
+  the arms: it counts how differently they are spread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, Final
+
+from studies.checks.conditions import Pair, claim_of, flat, undeclared
+from studies.records.design import BUILT_IN, MODEL, REWARD, Design
+from studies.records.runs import Conditions
+
+TOKENS_TOLD: Final = 1.25
+"""Ratio of trained tokens from which more training may be part of the effect."""
+TOKENS_BLOCK: Final = 2.0
+"""Ratio from which the arms are as unlike as with twice the steps. Policies that learn to end their plays sooner stay
+below it in the built-in environments, where plays of four turns become ones of two to three."""
+WALL_TOLD: Final = 1.5
+"""Ratio of training seconds that is worth a word: runs of one arm on one busy machine differ by less."""
+SPREAD_BLOCKS: Final = 0.5
+"""Part of an arm's runs that would have to change their place for the arms to be alike. With more, arm and place are
+nearly the same thing, and nobody can tell their effects apart."""
+NEIGHBOURS_TOLD: Final = 1.0
+"""Difference of the mean numbers of neighbours that is worth a word; the last runs of any study have fewer."""
+NEIGHBOURS_BLOCK: Final = 0.5
+"""The same where time is the budget or the metric, of which each neighbour takes a share."""
+BEGINNINGS_BLOCK: Final = 4.0
+"""Standard errors between the arms' success before training. Evaluations of one policy differ by chance alone, and by
+so much in one of 16,000 comparisons."""
+JUDGE_ERRORS_BLOCK: Final = 0.02
+"""Difference of the shares of episodes without a reward: one in fifty moves no success rate by more than 0.02."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One difference between the arms besides the declared one."""
+
+    code: str
+    sentence: str
+    """What differs between which arms, with the values; one sentence without its full stop."""
+    blocks: bool
+    """Whether the verdict is invalid while no amendment accepts the code; a threat otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Same:
+    """A condition that has to be the same in all runs, and the job fields that may bring a difference about."""
+
+    code: str
+    field: str
+    noun: str
+    brought_by: frozenset[str] = frozenset()
+    amount: bool = False
+    """Whether it is an amount of training: a run that the watchdog stopped has less of it by a locked rule."""
+
+
+_STEPS: Final = frozenset({"steps"})
+_DECODING: Final = frozenset({"temperature", "max_tokens", "max_context"})
+_MODEL: Final = frozenset({"model", "environment"})
+_EPISODES: Final = _STEPS | {"episodes_per_step", "batch_rule"}
+_LENGTHS: Final = _EPISODES | _DECODING | _MODEL | {REWARD}
+_COSTS: Final = _LENGTHS | {
+    "epochs", "minibatches", "surplus_groups", "lora_rank", "kl_coef", "merging", "dtype", "device",
+    "micro_batch_tokens", "gradient_checkpointing", "max_staleness", "max_concurrency", "rollout_correction",
+}  # fmt: skip
+"""What makes a run cheaper or dearer."""
+_SAME: Final = (
+    _Same("unequal_steps", "steps", "training steps", _STEPS, amount=True),
+    _Same("unequal_episodes", "episodes", "training episodes", _EPISODES, amount=True),
+    _Same("unequal_updates", "optimiser_steps", "optimiser steps", _STEPS | {"epochs", "minibatches"}, amount=True),
+    _Same("evaluation_size", "evaluation_episodes", "evaluation episodes"),
+    _Same("decoding", "decoding", "sampling in the evaluation", _DECODING),
+    _Same("template", "template", "chat template", _MODEL),
+    _Same("checkpoint", "checkpoint", "checkpoint rule"),
+    _Same("warm_start", "initial_policy", "initial weights", _MODEL),
+)
+VIOLATION_CODES: Final = frozenset({
+    *(rule.code for rule in _SAME), "subgroup", "undeclared_field", "evaluation_tasks", "unequal_tokens",
+    "unequal_wall", "co_tenancy", "overlap", "judge_errors", "stopped_early",
+})  # fmt: skip
+"""Every code of a violation, for whoever names one."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pair:
+    """The two arms of a hypothesis, with what is known of their runs."""
+
+    design: Design
+    declared: frozenset[str]
+    """Fields that the hypothesis varies, by the part before a dot."""
+    names: tuple[str, str]
+    arms: tuple[Mapping[str, Conditions], Mapping[str, Conditions]]
+
+    def known(self, field: str, *, amount: bool = False) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the known values of a condition by run, of each arm; an amount only of runs that ran their course."""
+        left, right = ({run: getattr(entry, field) for run, entry in arm.items() if not (amount and entry.stopped_by)}
+                       for arm in self.arms)  # fmt: skip
+        return _without_none(left), _without_none(right)
+
+    def means(self, field: str, *, amount: bool = False) -> tuple[float, float] | None:
+        """Return the arms' means of a condition; None while it is not known of both."""
+        left, right = self.known(field, amount=amount)
+        return (fmean(left.values()), fmean(right.values())) if left and right else None
+
+    def told(self, left: str, right: str) -> str:
+        """Return what each arm has."""
+        return f"{self.names[0]} has {left}, {self.names[1]} has {right}"
+
+    @property
+    def by_time(self) -> bool:
+        """Whether seconds decide what a run learns, as no number of steps ends it, or are what it is judged by."""
+        metric = self.design.metric
+        timed = metric.key.startswith(("timing", "perf/", "tokens/")) or metric.unit == "seconds"
+        return "steps" not in self.design.base_job or timed
+
+
+def lint_conditions(
+    design: Design,
+    hypothesis: str,
+    control: Mapping[str, Conditions],
+    treatment: Mapping[str, Conditions],
+    *,
+    seeds: Mapping[str, int] | None = None,
+    names: Pair | None = None,
+) -> tuple[Violation, ...]:
+    """Return what the runs of a hypothesis' two arms, by run id, differ in besides its declared variable.
+
+    `seeds` are the runs' seeds, which also choose the evaluated tasks: with them, runs of one seed are compared.
+    `names` are the arms where a claim is about more than two.
+
+    Raises KeyError for a hypothesis that the design does not have.
+    """
+    arms, declared = claim_of(design, hypothesis, names)
+    pair = _Pair(design, declared, (arms[0].name, arms[1].name), (control, treatment))
+    left, right = ({REWARD: BUILT_IN, **design.base_job, **arm.overrides} for arm in arms)
+    found = (
+        *(_same(pair, rule) for rule in _SAME),
+        _evaluated(pair, seeds),
+        *(rule(pair) for rule in (_begun, _tokens, _wall, _neighbours, _overlap, _judge_errors, _stopped)),
+        _spread(pair, "image", "client image"),
+        _spread(pair, "hardware", "hardware"),
+    )
+    undeclared = lint_jobs(design, hypothesis, [left], [right], names)
+    return (*undeclared, *(violation for violation in found if violation is not None))
+
+
+def lint_jobs(
+    design: Design,
+    hypothesis: str,
+    control: Iterable[Mapping[str, Any]],
+    treatment: Iterable[Mapping[str, Any]],
+    names: Pair | None = None,
+) -> tuple[Violation, ...]:
+    """Return the job fields, the seed apart, that are not the same in all jobs of two arms and not declared to vary."""
+    (left, right), _ = claim_of(design, hypothesis, names)
+    sides = [[flat(job) for job in jobs] for jobs in (control, treatment)]
+    return tuple(
+        _undeclared_field(name, (left.name, right.name), [[job.get(name) for job in side] for side in sides])
+        for name in undeclared(design, hypothesis, sides[0], sides[1], names)
+    )
+
+
+def _undeclared_field(name: str, arms: tuple[str, str], sides: list[list[Any]]) -> Violation:
+    left, right = (_shown(side) for side in sides)
+    sentence = f"{arms[0]} has {name} {left}, {arms[1]} has {right}, and the hypothesis does not vary it"
+    return Violation("undeclared_field", sentence, blocks=True)
+
+
+def _same(pair: _Pair, rule: _Same) -> Violation | None:
+    """Find a condition that is not the same in all runs."""
+    left, right = pair.known(rule.field, amount=rule.amount)
+    values = (set(left.values()), set(right.values()))
+    if (locked := _locked(pair.design, rule.field)) is not None and (values[0] | values[1]) - {locked}:
+        told = pair.told(_shown(left.values()), _shown(right.values()))
+        return Violation(rule.code, f"{told} as its {rule.noun}, where the lock says {locked}", blocks=True)
+    if len(values[0] | values[1]) < 2 or (rule.amount and pair.declared >= _STEPS and _uniform(*values)):
+        return None
+    told = f"{pair.told(_shown(left.values()), _shown(right.values()))} as its {rule.noun}"
+    causes = ", ".join(sorted(pair.declared & rule.brought_by))
+    if causes and _uniform(*values):
+        said = f"{told}: {causes} brings that about, so that the effect may be one of it"
+        return Violation(rule.code, said, blocks=False)
+    return Violation(rule.code, told, blocks=True)
+
+
+def _locked(design: Design, field: str) -> Any:
+    """Return the value of a condition that the lock itself gives; None where it gives none."""
+    return {"evaluation_episodes": design.metric.episodes, "checkpoint": design.metric.checkpoint}.get(field)
+
+
+def _uniform(*values: set[Any]) -> bool:
+    """Return whether no arm differs within itself."""
+    return all(len(found) < 2 for found in values)
+
+
+def _evaluated(pair: _Pair, seeds: Mapping[str, int] | None) -> Violation | None:
+    """Find runs that were evaluated on other tasks than their seed draws, or than the other arm's run of that seed."""
+    strays = [[entry for entry in arm.values() if _stray(entry)] for arm in pair.arms]
+    if any(strays):
+        told = pair.told(*(f"{len(found)} of {len(arm)} runs" for found, arm in zip(strays, pair.arms, strict=True)))
+        said = f"runs were evaluated on other tasks than their seeds draw: {told}"
+        return Violation("evaluation_tasks", said, blocks=True)
+    left, right = pair.known("evaluation_tasks")
+    both = set() if seeds is None else {seeds[run] for run in left} & {seeds[run] for run in right}
+    if seeds is not None and not both and all(entry.drawn_tasks for arm in pair.arms for entry in arm.values()):
+        return None  # each run has the tasks of its own seed, which were drawn by the same rule
+    if seeds is not None and both:  # arms of which nothing else is known are compared as they are
+        left, right = ({run: (seeds[run], value) for run, value in arm.items() if seeds[run] in both}
+                       for arm in (left, right))  # fmt: skip
+    if not left or not right:
+        return None
+    alone = set(left.values()) - set(right.values()), set(right.values()) - set(left.values())
+    if not all(alone):  # one arm's runs may have been given up, and their seeds' tasks with them
+        return None
+    told = pair.told(f"{len(alone[0])} task sets that the other lacks", f"{len(alone[1])}")
+    return Violation("evaluation_tasks", f"the arms were evaluated on different tasks: {told}", blocks=True)
+
+
+def _stray(seen: Conditions) -> bool:
+    """Return whether a run is known to have been evaluated on other tasks than its seed draws."""
+    return None not in (seen.evaluation_tasks, seen.drawn_tasks) and seen.evaluation_tasks != seen.drawn_tasks
+
+
+def _begun(pair: _Pair) -> Violation | None:
+    """Find arms that were not alike before training, whatever their weights are said to be.
+
+    Models that are compared begin as they are: the claim is about what they gain, and both beginnings are told.
+    """
+    means, sizes = pair.means("initial_success"), pair.known("evaluation_episodes")
+    played = [sum(arm.values()) for arm in sizes]
+    if means is not None and means[0] != means[1] and pair.declared & {MODEL}:
+        told = pair.told(f"{means[0]:.3f}", f"{means[1]:.3f}")
+        said = f"{told} as its success before training: model brings that about, and what is left to gain differs"
+        return Violation("warm_start", said, blocks=False)
+    if means is None or not all(played) or pair.declared & (_DECODING | _MODEL):
+        return None
+    share = fmean(means)
+    error = math.sqrt(share * (1 - share) * sum(1 / count for count in played))
+    if abs(means[0] - means[1]) <= BEGINNINGS_BLOCK * error:
+        return None
+    told = pair.told(f"{means[0]:.3f}", f"{means[1]:.3f}")
+    return Violation("warm_start", f"{told} as its success before training, which chance does not explain", blocks=True)
+
+
+def _tokens(pair: _Pair) -> Violation | None:
+    means = pair.means("tokens", amount=True)
+    if means is None or _ratio(*means) < TOKENS_TOLD or pair.declared >= _STEPS:
+        return None
+    said = (
+        f"{pair.told(f'{means[0]:,.0f}', f'{means[1]:,.0f}')} trained tokens a run, {_ratio(*means):.2f} times as many"
+    )
+    if causes := ", ".join(sorted(pair.declared & _LENGTHS)):
+        return Violation("unequal_tokens", f"{said}: {causes} brings that about", blocks=False)
+    return Violation("unequal_tokens", said, blocks=_ratio(*means) >= TOKENS_BLOCK)
+
+
+def _wall(pair: _Pair) -> Violation | None:
+    means = pair.means("wall_s", amount=True)
+    if means is None or _ratio(*means) < WALL_TOLD:
+        return None
+    judged = pair.design.metric.unit == "seconds"
+    if pair.declared & _COSTS and (judged or not pair.by_time):
+        return None
+    blocks = pair.by_time and not judged  # where seconds are judged, shorter trainings may be the effect itself
+    told = pair.told(f"{means[0]:.1f} s", f"{means[1]:.1f} s")
+    return Violation("unequal_wall", f"{told} of training a run, {_ratio(*means):.2f} times as long", blocks)
+
+
+def _neighbours(pair: _Pair) -> Violation | None:
+    means = pair.means("neighbours")
+    limit = NEIGHBOURS_BLOCK if pair.by_time else NEIGHBOURS_TOLD
+    if means is None or abs(means[0] - means[1]) < limit:
+        return None
+    told = pair.told(f"{means[0]:.1f} other runs", f"{means[1]:.1f}")
+    return Violation("co_tenancy", f"{told} beside its own on the machine, on average", pair.by_time)
+
+
+def _overlap(pair: _Pair) -> Violation | None:
+    left, right = (sum(arm.values()) for arm in pair.known("overlap"))
+    if not left and not right:
+        return None
+    told = pair.told(f"{left} tasks", f"{right}")
+    return Violation("overlap", f"{told} that were both trained on and evaluated, over all its runs", blocks=True)
+
+
+def _judge_errors(pair: _Pair) -> Violation | None:
+    """Find episodes whose reward could not be had: as many in both arms is a threat, more in one is a confound."""
+    means = pair.means("judge_errors")
+    if means is None or not any(means):
+        return None
+    played = pair.means("episodes") or (0.0, 0.0)
+    shares = [errors / max(errors, episodes) if errors else 0.0 for errors, episodes in zip(means, played, strict=True)]
+    told = pair.told(f"{means[0]:.1f} episodes a run ({shares[0]:.1%})", f"{means[1]:.1f} ({shares[1]:.1%})")
+    blocks = abs(shares[0] - shares[1]) > JUDGE_ERRORS_BLOCK
+    return Violation("judge_errors", f"{told} whose reward could not be had", blocks)
+
+
+def _stopped(pair: _Pair) -> Violation | None:
+    """Tell of runs that a locked rule ended early: they count as they are, with less training."""
+    counts = [Counter(entry.stopped_by for entry in arm.values() if entry.stopped_by) for arm in pair.arms]
+    if not any(counts):
+        return None
+    left, right = (", ".join(f"{n} by {code}" for code, n in sorted(count.items())) or "none" for count in counts)
+    return Violation("stopped_early", f"of runs that the watchdog stopped, {pair.told(left, right)}", blocks=False)
+
+
+def _spread(pair: _Pair, field: str, noun: str) -> Violation | None:
+    """Find a condition whose values are spread differently over the two arms."""
+    left, right = pair.known(field)
+    apart = _variation(Counter(left.values()), Counter(right.values()))
+    if not left or not right or not apart:
+        return None
+    told = pair.told(_shown(left.values()), _shown(right.values()))
+    return Violation(field, f"{told} as its {noun}", blocks=apart > SPREAD_BLOCKS)
+
+
+def _variation(left: Counter[Any], right: Counter[Any]) -> float:
+    """Return the total variation distance of two distributions: 0 for equal ones, 1 for ones with nothing in common."""
+    if not left or not right:
+        return 0.0
+    shares = (abs(left[value] / left.total() - right[value] / right.total()) for value in left.keys() | right.keys())
+    distance = sum(shares) / 2
+    return distance if distance > 1e-9 else 0.0
+
+
+def _ratio(left: float, right: float) -> float:
+    """Return the larger over the smaller; infinity where only one is 0."""
+    low, high = sorted((left, right))
+    return high / low if low > 0 else (float("inf") if high > 0 else 1.0)
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {run: value for run, value in values.items() if value is not None}
+
+
+def _shown(values: Iterable[Any]) -> str:
+    """Return values as a sentence has them; how many runs have each, where they differ."""
+    counts = Counter(_text(value) for value in values)
+    if len(counts) == 1:
+        return next(iter(counts))
+    return " and ".join(f"{text} ({n} run{'s' * (n > 1)})" for text, n in counts.most_common()) or "nothing known"
+
+
+def _text(value: Any) -> str:
+    text = str(value)
+    return text[:12] if len(text) == 64 and " " not in text else text

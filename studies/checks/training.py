@@ -1,0 +1,251 @@
+"""Collapse, learning signal, zero-learning-rate check, losses of episodes.
+
+Collapse: whether a training lost again what it had gained, seen from its own curve alone.
+
+Promises. `training_curve` reads a training's two curves: the evaluations before and after it, and the share of training
+episodes that were solved step by step. `collapse` compares a run with itself by the locked rule, blind to its arm and
+to all other runs, so that leaving collapsed runs out of a mean cannot favour an arm by its level. A training that stays
+where it began is not collapsed: it counts with its value. `rate` gives exact limits of how often an arm collapses.
+
+Two looks at a run, each on one scale, and either one is enough:
+
+- it ended below where it began, by more than so many standard errors of the two evaluations;
+- its training success ended more than `lost` of its own gain below its peak, and by more than as many errors: of one
+  that never gained, its peak is its beginning.
+
+Does not know. A fall within the last steps that stays above the beginning: training episodes are played before a step's
+update, and are over when it comes.
+
+The error of an evaluation is the largest that a share can have, sqrt(1/4 / n). That of a mean over steps is the larger
+one of this and of what the steps themselves vary, by von Neumann's successive differences (1941, Ann. Math. Stat. 12),
+which no trend disturbs: groups of one task vary more than as many tasks.
+
+Whether the machinery of training does what it must: nothing at all, where the learning rate is 0.
+
+A run of `PLUMBING_ARM` trains a few steps with a learning rate of 0. Its weights must be bit-equal afterwards, and the
+engine's probabilities of what it sampled must agree with the learner's within what the backend states. A backend that
+cannot say one of the two is not held to it, and that is told.
+
+What was lost of each arm: runs left out of the analysis, and training episodes given up without a reward.
+
+What is lost because of its arm makes the rest of the arm look better, or worse, than it is, and nobody can tell from
+the rest. So a difference is told whenever there is one: of runs any at all, as of five runs each one is a fifth; of
+episodes one of `EPISODES_TOLD`, as below it no success rate moves by more than that. What the study itself cut short,
+with its budget or by a veto, was not lost because of its arm.
+
+Whether a training had anything to learn from: a run may end well, and every group of every step had equal rewards.
+
+Then no gradient came from a reward, and "trained" is a word for steps alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from statistics import fmean
+from typing import Any, Final
+
+from studies.log.study import RunState, StudyState
+from studies.records.design import Design, Hypothesis
+from studies.records.procedure import CollapseRule
+from studies.records.runs import PLUMBING_ARM, Conditions, TrainingCurve
+from studies.records.verdict import CollapseRate
+from studies.statistics.proportions import one_sided_limits
+
+WINDOW_EPISODES: Final = 256
+"""Training episodes behind each mean of a training curve, at the least."""
+_LEAST_WINDOWS: Final = 3
+"""A curve of fewer windows has no peak that is neither its beginning nor its end."""
+LEAST_EPISODES: Final = _LEAST_WINDOWS * WINDOW_EPISODES
+"""Training episodes from which on a curve can show a collapse."""
+_LEVEL: Final = 0.95
+_BREAKDOWNS: Final = frozenset({"kl_blow_up", "gradient_blow_up"})
+"""Rules of the watchdog that end a training because it breaks down."""
+
+
+def steps_to_tell(episodes: float) -> int:
+    """Return the training steps from which on a curve of so many episodes a step can show a collapse."""
+    return _LEAST_WINDOWS * math.ceil(WINDOW_EPISODES / episodes)
+
+
+def training_curve(history: Sequence[Mapping[str, Any]], start: float, end: float, plays: int) -> TrainingCurve:
+    """Return the curve of a training from its snapshot's rows and its two evaluations of `plays` episodes each."""
+    rows = [(row["metrics"].get("critic/success/mean"), row["metrics"].get("batch/episodes")) for row in history]
+    if not rows or any(share is None or not count for share, count in rows):
+        return TrainingCurve(start=start, end=end, plays=plays)
+    shares = [float(share) for share, _ in rows]
+    episodes = fmean(float(count) for _, count in rows)
+    steps = math.ceil(WINDOW_EPISODES / episodes)
+    if len(shares) < steps_to_tell(episodes):
+        return TrainingCurve(start=start, end=end, plays=plays)
+    means = [fmean(shares[at : at + steps]) for at in range(len(shares) - steps + 1)]
+    error = math.sqrt(max(0.25 / episodes, _successive(shares)) / steps)
+    return TrainingCurve(
+        start=start, end=end, plays=plays, first=means[0], peak=max(means), last=means[-1], error=error
+    )
+
+
+def collapse(conditions: Conditions, rule: CollapseRule) -> str | None:
+    """Return how a run that was measured collapsed, in a clause; None for one that did not, or that nobody can say."""
+    if conditions.stopped_by in _BREAKDOWNS:
+        return f"it was stopped as it broke down ({conditions.stopped_by})"
+    found = conditions.course
+    if found is None:
+        return None
+    if found.start - found.end > rule.errors * math.sqrt(0.5 / found.plays):
+        return f"it ended at {found.end:.3f}, below its beginning of {found.start:.3f}"
+    if found.first is None or found.peak is None or found.last is None or found.error is None:
+        return None
+    lost, gained = found.peak - found.last, found.peak - found.first
+    if lost > rule.lost * gained and lost > rule.errors * math.sqrt(2) * found.error:
+        begun = "where it began" if gained == 0 else f"having begun at {found.first:.3f}"
+        return f"its training success fell from {found.peak:.3f} to {found.last:.3f}, {begun}"
+    return None
+
+
+def rate(arm: str, count: int, of: int) -> CollapseRate:
+    """Return an arm's rate of collapse with its exact limits; without runs nothing is ruled out."""
+    low, high = one_sided_limits(count, of, (1 + _LEVEL) / 2)
+    return CollapseRate(arm=arm, count=count, of=of, low=low, high=high, upper=one_sided_limits(count, of, _LEVEL)[1])
+
+
+def _successive(values: Sequence[float]) -> float:
+    """Return the variance of one step's value around its trend."""
+    return fmean((b - a) ** 2 for a, b in pairwise(values)) / 2
+
+
+PLUMBING: Final = "plumbing"
+"""Code of the end of a study whose machinery does not do what it must."""
+
+
+def plumbing_run(state: StudyState) -> RunState | None:
+    """Return the study's run with a learning rate of 0; None where it has none (yet)."""
+    return next((run for run in state.runs_in("noise") if run.spec.arm == PLUMBING_ARM), None)
+
+
+def plumbing_fault(run: RunState) -> str | None:
+    """Return what a collected run with a learning rate of 0 shows to be broken, in a clause; None for nothing."""
+    return fault_in(conditions(run))
+
+
+def plumbing_unchecked(run: RunState) -> tuple[str, ...]:
+    """Return what its backend could not say, each a clause."""
+    return unsaid_in(conditions(run))
+
+
+def fault_in(seen: Conditions) -> str | None:
+    """Return what the conditions of such a run show to be broken, in a clause; None for nothing."""
+    return next(_faults(seen), None)
+
+
+def unsaid_in(seen: Conditions) -> tuple[str, ...]:
+    """Return what they do not say, each a clause."""
+    still = seen.stillness
+    found = []
+    if still is None or still.before is None or still.after is None:
+        found.append("whether the weights stayed as they were")
+    if still is None or still.probs_tolerance is None or seen.probs_diff is None:
+        found.append("whether engine and learner agree on probabilities")
+    return tuple(found)
+
+
+def plumbing_said(run: RunState) -> str:
+    """Return what a collected run with a learning rate of 0 came to, in a sentence without its full stop."""
+    if (fault := plumbing_fault(run)) is not None:
+        return fault
+    unsaid = plumbing_unchecked(run)
+    seen = conditions(run)
+    if not unsaid and seen.stillness is not None:
+        return (
+            f"{seen.steps} steps with a learning rate of 0 left the weights bit-equal, and engine and learner differed "
+            f"by at most {seen.probs_diff:.2g} on a probability ({seen.stillness.probs_tolerance:g} is allowed)"
+        )
+    return f"{seen.steps} steps with a learning rate of 0 ran; the backend cannot say {' nor '.join(unsaid)}"
+
+
+def conditions(run: RunState) -> Conditions:
+    """Return the conditions that a run was collected with; empty ones where none are recorded."""
+    collected: Any = run.collected or {}
+    return Conditions.model_validate(collected.get("conditions") or {})
+
+
+def _faults(seen: Conditions) -> Iterator[str]:
+    still = seen.stillness
+    if still is None:
+        return
+    if still.before is not None and still.after is not None and still.before != still.after:
+        yield (
+            f"{seen.steps} training steps with a learning rate of 0 changed the weights: expected them bit-equal "
+            f"({still.before[:12]}), found {still.after[:12]}"
+        )
+    if still.probs_tolerance is not None and seen.probs_diff is not None and seen.probs_diff > still.probs_tolerance:
+        yield (
+            f"engine and learner differ by {seen.probs_diff:.3g} on the probability of a sampled token under the same "
+            f"weights, where their backend states at most {still.probs_tolerance:g}"
+        )
+
+
+EPISODES_TOLD: Final = 0.005
+"""Difference between the arms' shares of episodes without a reward that is worth a word: one in two hundred."""
+
+
+def unequal_drops(state: StudyState, claim: Hypothesis) -> tuple[str, ...]:
+    """Return in what the arms of a hypothesis and its control lost different shares, with the counts: each a clause."""
+    design = state.design
+    if design is None:
+        return ()
+    control, *others = design.contrast_of(claim)
+    return tuple(clause for other in others for clause in _between(state, design, (control, other)))
+
+
+def _between(state: StudyState, design: Design, names: tuple[str, str]) -> Iterator[str]:
+    arms = [[run for run in state.runs_of(name) if run.attempts and not run.cut] for name in names]
+    yield from _runs(design, names, arms)
+    yield from _episodes(names, arms)
+
+
+def _runs(design: Design, names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:
+    lost = [sum(_left_out(design, run) for run in runs) for runs in arms]
+    if not all(arms) or lost[0] * len(arms[1]) == lost[1] * len(arms[0]):
+        return
+    told = (f"{n} of {len(runs)} with {name}" for name, n, runs in zip(names, lost, arms, strict=True))
+    yield f"runs left out: {', '.join(told)}"
+
+
+def _left_out(design: Design, run: RunState) -> bool:
+    """Whether a run counts for nothing; one of a code that counts with the worst value does count."""
+    return run.invalid is not None and run.invalid[0] not in design.counted_as_worst
+
+
+def _episodes(names: Sequence[str], arms: Sequence[Sequence[RunState]]) -> Iterator[str]:
+    shares = [_given_up(runs) for runs in arms]
+    left, right = shares
+    if left is None or right is None or abs(left - right) < EPISODES_TOLD:
+        return
+    yield f"training episodes given up without a reward: {left:.1%} with {names[0]}, {right:.1%} with {names[1]}"
+
+
+def _given_up(runs: Sequence[RunState]) -> float | None:
+    """Return the share of an arm's begun episodes that were given up; None where no run says."""
+    known = [conditions(run) for run in runs if run.status == "collected"]
+    pairs = [(seen.judge_errors, seen.episodes) for seen in known]
+    counts = [(lost, trained) for lost, trained in pairs if lost is not None and trained is not None]
+    begun = sum(lost + trained for lost, trained in counts)
+    return sum(lost for lost, _ in counts) / begun if begun else None
+
+
+def untaught(run: RunState) -> bool:
+    """Return whether a collected run learned nothing from rewards in any step; not, where its files do not say."""
+    seen = conditions(run)
+    return run.status == "collected" and run.spec.arm != PLUMBING_ARM and seen.signal_steps == 0 and bool(seen.steps)
+
+
+def untaught_by_arm(state: StudyState) -> dict[str, tuple[int, int]]:
+    """Return how many collected runs of each arm learned nothing from rewards, of how many; of arms that have some."""
+    counts: dict[str, tuple[int, int]] = {}
+    for run in state.runs.values():
+        if run.status == "collected" and run.spec.arm != PLUMBING_ARM:
+            none, all_runs = counts.get(run.spec.arm, (0, 0))
+            counts[run.spec.arm] = (none + untaught(run), all_runs + 1)
+    return {arm: (none, all_runs) for arm, (none, all_runs) in counts.items() if none}

@@ -1,0 +1,612 @@
+"""Controller lease and run slots: one table with heartbeat and expiry.
+
+Leases: at most one controller drives a study. One row a study in the event log's database, whichever hosts share it.
+
+Promises. At any moment at most one process holds a study's lease. Each renewal counts the row's `beat` up. A holder
+trusts its lease for `ttl_s` seconds from the *start* of its last successful renewal; another process takes over only
+after it has seen the same beat for `ttl_s` seconds from the *end* of its first read. Each measures on its own clock,
+which runs on while the machine sleeps; clocks of two hosts are never compared. A dead holder of the same host is
+detected at once. Taking over is one UPDATE that names the epoch and beat that were seen, so of two processes one wins;
+the epoch only grows, so that a lost lease never comes back.
+
+Does not know. Whether a process of another host lives: it sees only whether the beat moves. What a holder does between
+two checks: an append after a take-over is refused with HeadMoved (`studies.log.event_log`).
+
+Slots: what runs at once on a machine is never more than it carries. A row a slot, in the event log's database.
+
+A slot is one of some equal parts of a machine's cores and memory: `cores 2/3` is the second third. Who makes so many
+runs at once takes slots of so many parts, so that studies of small and of large models share a machine.
+
+Promises. Of the slots of a machine that are held no two overlap, whichever studies, processes and installations of the
+database hold them: each taking begins by writing the row of the machine, so that takings come one after the other.
+Who finds no slot stands in the line of the machine, each study once. Slots are given in the order of the line: nobody
+who comes later overtakes, and who has got one and wants another is behind those that wait. A row is taken from
+somebody else only as it was seen, so that one that was held anew meanwhile stays.
+
+Does not know. Whether what holds a slot still runs, or whether a study in the line lives: whoever takes says which rows
+were left behind and whom the line passes over (`research.installation.machine`). Devices are no slots yet; the column
+`slot` is a text, in which the name of one would have its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+import sqlalchemy as sa
+from sqlalchemy.schema import CreateTable
+
+from studies.errors import ControllerLeaseLost, LeaseHeld, StoreError
+from studies.log.event_log import EventLog
+
+TTL_S: Final = 60.0
+"""Seconds that a lease lasts without a renewal."""
+RENEW_S: Final = 15.0
+"""Seconds between renewals: three may fail before another process may take over."""
+WATCH_S: Final = 1.0
+"""Seconds between two reads of a lease that somebody else holds."""
+_TRIES: Final = 2
+"""Renewals tried once the time is over: a connection from before a sleep may fail once."""
+_JOIN_S: Final = 5.0
+_ROUNDING_S: Final = 1.0
+"""Seconds by which a process's start time may be off: kernels count it in ticks."""
+
+SteadyClock = Callable[[], float]
+
+_TABLE: Final = sa.Table(
+    "leases",
+    sa.MetaData(),
+    sa.Column("study", sa.String(64), primary_key=True),
+    sa.Column("holder", sa.Text, nullable=False),
+    sa.Column("epoch", sa.Integer, nullable=False),
+    sa.Column("beat", sa.Integer, nullable=False),
+    sa.Column("ttl_s", sa.Float, nullable=False),
+)
+
+
+def steady() -> float:
+    """Return seconds of a monotonic clock that runs on while the machine sleeps."""
+    # On Linux CLOCK_MONOTONIC stands still in a sleep, and CLOCK_BOOTTIME does not; elsewhere there is only the first.
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that drives a study. `boot` names one boot of a host and one namespace of process ids."""
+
+    host: str
+    boot: str
+    pid: int
+    started_s: float
+    """Seconds from the host's boot to the process's start, which setting the host's clock does not change."""
+    home: str
+    """The installation's folder."""
+
+    @classmethod
+    def here(cls, home: Path) -> Holder:
+        """Return this process."""
+        return cls.of(os.getpid(), home)
+
+    @classmethod
+    def of(cls, pid: int, home: Path) -> Holder:
+        """Return a process of this host by its id."""
+        return cls(socket.gethostname(), _boot(), pid, _started_s(psutil.Process(pid)), str(home))
+
+    def is_beside(self, other: Holder) -> bool:
+        """Return whether the two are processes of one host that see each other's ids."""
+        return (self.host, self.boot) == (other.host, other.boot)
+
+    def is_gone(self) -> bool:
+        """Return whether this process, one of this host, has ended."""
+        try:
+            process = psutil.Process(self.pid)
+            another = abs(_started_s(process) - self.started_s) > _ROUNDING_S
+            return another or process.status() == psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            return True
+        except psutil.AccessDenied:  # another user's
+            return False
+
+    def described(self) -> str:
+        """Return its process id and host, in words."""
+        return f"process {self.pid} on {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseRow:
+    """A study's lease as the database has it. A lease that was given back has a `ttl_s` of 0."""
+
+    holder: Holder
+    epoch: int
+    beat: int
+    ttl_s: float
+
+    @property
+    def given_back(self) -> bool:
+        """Whether nobody holds it."""
+        return self.ttl_s <= 0
+
+
+class ControllerLeases:
+    """The leases of an event log's database. It creates the table, so only those who drive or end studies open it."""
+
+    def __init__(self, log: EventLog, *, ttl_s: float = TTL_S, clock: SteadyClock = steady) -> None:
+        self.ttl_s = ttl_s
+        self.clock = clock
+        self._log = log
+        make_table(log, _TABLE)
+
+    def read(self, study: str) -> LeaseRow | None:
+        """Return a study's lease; None when nobody ever had one."""
+        with self._log.transaction("read") as connection:
+            row = connection.execute(sa.select(_TABLE).where(_TABLE.c.study == study)).mappings().one_or_none()
+        return None if row is None else LeaseRow(_holder(row["holder"]), row["epoch"], row["beat"], row["ttl_s"])
+
+    def take(
+        self,
+        study: str,
+        me: Holder,
+        note: Callable[[str], None] = lambda line: None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> ControllerLease:
+        """Return the lease of a study; wait for up to the ttl of a holder on another host, telling `note` so.
+
+        Raise LeaseHeld as soon as the holder is seen to be alive.
+        """
+        challenge = Challenge(self, study, me)
+        told = False
+        while (lease := challenge.attempt()) is None:
+            if not told and (holder := challenge.watched) is not None:
+                note(
+                    f"waiting up to {challenge.patience_s:.0f} s: study {study} was last driven by "
+                    f"{holder.described()}, and this host cannot see whether it lives"
+                )
+                told = True
+            sleep(WATCH_S)
+        return lease
+
+    def first(self, study: str, me: Holder) -> ControllerLease | None:
+        """Return the lease of a study that never had one; None when another process was faster."""
+        began = self.clock()
+        row = {"study": study, "holder": _text(me), "epoch": 1, "beat": 1, "ttl_s": self.ttl_s}
+        try:
+            with self._log.transaction("write") as connection:
+                connection.execute(sa.insert(_TABLE), row)
+        except StoreError:
+            if self.read(study) is None:
+                raise
+            return None
+        return ControllerLease(self, study, 1, began)
+
+    def take_over(self, study: str, seen: LeaseRow, me: Holder) -> ControllerLease | None:
+        """Return the lease that was read, taken over; None when the row has changed since."""
+        began, epoch = self.clock(), seen.epoch + 1
+        as_seen = (_TABLE.c.study == study) & (_TABLE.c.epoch == seen.epoch) & (_TABLE.c.beat == seen.beat)
+        if not self._update(as_seen, holder=_text(me), epoch=epoch, beat=seen.beat + 1, ttl_s=self.ttl_s):
+            return None
+        return ControllerLease(self, study, epoch, began)
+
+    def beat(self, study: str, epoch: int) -> bool:
+        """Count a lease's beat up; return False where it is no longer of that epoch."""
+        return self._update(_of(study, epoch), beat=_TABLE.c.beat + 1)
+
+    def give_back(self, study: str, epoch: int) -> None:
+        """Free the lease, if it is still of that epoch."""
+        self._update(_of(study, epoch), ttl_s=0.0, beat=_TABLE.c.beat + 1)
+
+    def _update(self, which: sa.ColumnElement[bool], **values: Any) -> bool:
+        with self._log.transaction("write") as connection:
+            return connection.execute(sa.update(_TABLE).where(which).values(values)).rowcount == 1
+
+
+class LeaseWatch:
+    """Whose controllers live, as far as one process can see: of this host at once, of others by whether they beat.
+
+    What it remembers of beats is its own; it reads, and takes nothing.
+    """
+
+    def __init__(self, leases: ControllerLeases, me: Holder) -> None:
+        self._leases = leases
+        self._me = me
+        self._beats: dict[str, tuple[tuple[int, int], float]] = {}
+
+    def is_gone(self, study: str) -> bool:
+        """Return whether nobody drives a study now, nor goes on with what he was doing for it.
+
+        A process of this host that was suspended, for as long as one likes, is there.
+        """
+        row = self._leases.read(study)
+        if row is None or row.given_back:
+            return True
+        return row.holder.is_gone() if row.holder.is_beside(self._me) else self._is_still(study, row)
+
+    def is_silent(self, study: str) -> bool:
+        """Return whether nobody drives a study now, or he gave no sign of life for as long as his lease lasts."""
+        row = self._leases.read(study)
+        if row is None or row.given_back or self._is_still(study, row):
+            return True
+        return row.holder.is_beside(self._me) and row.holder.is_gone()
+
+    def _is_still(self, study: str, row: LeaseRow) -> bool:
+        """Return whether a lease has not moved for its ttl, by looks of this process."""
+        now, seen = self._leases.clock(), (row.epoch, row.beat)
+        before, since = self._beats.get(study, (None, now))
+        if before != seen:
+            self._beats[study] = seen, now
+            return False
+        return now - since >= row.ttl_s
+
+
+def make_table(log: EventLog, table: sa.Table) -> None:
+    """Create a table in the event log's database unless it is there; raises StoreError."""
+    try:
+        with log.transaction("open") as connection:
+            connection.execute(CreateTable(table, if_not_exists=True))
+    except StoreError:  # PostgreSQL refuses one of two that make it at once
+        with log.transaction("open") as connection:
+            if not sa.inspect(connection).has_table(table.name):
+                raise
+
+
+class Challenge:
+    """An attempt at a study's lease, repeated until it succeeds; it remembers the row it saw, and since when."""
+
+    def __init__(self, leases: ControllerLeases, study: str, me: Holder) -> None:
+        self._leases = leases
+        self._study = study
+        self._me = me
+        self._seen: LeaseRow | None = None
+        self._since = 0.0
+
+    @property
+    def watched(self) -> Holder | None:
+        """The holder on another host that may be dead; None while there is none."""
+        return self._seen.holder if self._seen is not None else None
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds in which the watched holder has to renew."""
+        return self._seen.ttl_s if self._seen is not None else 0.0
+
+    def attempt(self) -> ControllerLease | None:
+        """Return the lease if it is free now, None while its holder may be alive; raise LeaseHeld if it is."""
+        found = self._leases.read(self._study)
+        if found is None:
+            return self._leases.first(self._study, self._me)
+        if found.given_back or (found.holder.is_beside(self._me) and found.holder.is_gone()):
+            return self._leases.take_over(self._study, found, self._me)
+        if found.holder.is_beside(self._me) or self._moved(found):
+            raise LeaseHeld(
+                f"expected no other controller of study {self._study}; {found.holder.described()} drives it, in "
+                f"{found.holder.home}. Wait for it, or stop it: ajet study stop {self._study}"
+            )
+        if self._seen is None:
+            self._seen, self._since = found, self._leases.clock()
+        if self._leases.clock() - self._since < found.ttl_s:
+            return None
+        return self._leases.take_over(self._study, found, self._me)
+
+    def _moved(self, found: LeaseRow) -> bool:
+        return self._seen is not None and (self._seen.epoch, self._seen.beat) != (found.epoch, found.beat)
+
+
+class ControllerLease:
+    """The right to drive a study, as its holder has it. Safe to use from several threads."""
+
+    def __init__(self, leases: ControllerLeases, study: str, epoch: int, renewed_at: float) -> None:
+        self.study = study
+        self.epoch = epoch
+        self._leases = leases
+        self._renewed_at = renewed_at
+        self._lost: str | None = None
+
+    @property
+    def believed(self) -> bool:
+        """Whether nobody else can hold it now, judged without the database."""
+        return self._lost is None and self._leases.clock() - self._renewed_at < self._leases.ttl_s
+
+    def renew(self) -> None:
+        """Renew it for `ttl_s`; raise ControllerLeaseLost when another process has it, StoreError of the database."""
+        began = self._leases.clock()
+        if self._lost is None and not self._leases.beat(self.study, self.epoch):
+            self._lost = self._taken()
+        if self._lost is not None:
+            raise ControllerLeaseLost(self._lost)
+        self._renewed_at = max(self._renewed_at, began)
+
+    def check(self) -> None:
+        """Return if it is held now; raise ControllerLeaseLost if not: the holder must then stop.
+
+        One that was not renewed in time (the machine slept) is still held if it can be renewed: nobody took it.
+        """
+        away: StoreError | None = None
+        for _ in range(_TRIES):
+            if self.believed:
+                return
+            try:
+                self.renew()
+            except StoreError as error:
+                away = error
+        if not self.believed:
+            raise ControllerLeaseLost(
+                f"the lease of study {self.study} could not be renewed for {self._leases.ttl_s:.0f} s and more, so "
+                f"another controller may have it ({away or 'the database answers too late'}). This one ends; runs that "
+                f"were started go on. Then: ajet study resume {self.study}"
+            ) from away
+
+    def give_back(self) -> None:
+        """Free it at once for the next process; it is no longer held."""
+        self._lost = self._lost or f"the lease of study {self.study} was given back"
+        self._leases.give_back(self.study, self.epoch)
+
+    def _taken(self) -> str:
+        row = self._leases.read(self.study)
+        by = "somebody who removed its row" if row is None else row.holder.described()
+        return (
+            f"expected to hold the lease of study {self.study}; it was taken over by {by} while this controller gave "
+            f"no sign of life. This one ends, runs go on under the other: ajet study watch {self.study}"
+        )
+
+
+@contextmanager
+def kept(lease: ControllerLease, every_s: float = RENEW_S) -> Iterator[ControllerLease]:
+    """Renew a lease from a thread inside the block, and free it at the end."""
+    over = threading.Event()
+    thread = threading.Thread(target=_renew, args=(lease, over, every_s), name=f"lease of {lease.study}", daemon=True)
+    thread.start()
+    try:
+        yield lease
+    finally:
+        over.set()
+        thread.join(_JOIN_S)
+        with suppress(StoreError):  # else the next one finds this process gone, or sees no beat
+            lease.give_back()
+
+
+def _renew(lease: ControllerLease, over: threading.Event, every_s: float) -> None:
+    while not over.wait(every_s):
+        try:
+            lease.renew()
+        except ControllerLeaseLost:
+            return  # the driver's next check says so
+        except StoreError:
+            continue  # away for a while; `ControllerLease.check` says when it was too long
+
+
+def _of(study: str, epoch: int) -> sa.ColumnElement[bool]:
+    return (_TABLE.c.study == study) & (_TABLE.c.epoch == epoch)
+
+
+def _text(holder: Holder) -> str:
+    return json.dumps(asdict(holder), sort_keys=True)
+
+
+def _holder(text: str) -> Holder:
+    try:
+        return Holder(**json.loads(text))
+    except (TypeError, ValueError) as error:
+        raise StoreError(
+            f"expected a holder of a lease in the table `{_TABLE.name}`; found {text[:80]!r}. A newer ajet may have "
+            "written it; else remove the row"
+        ) from error
+
+
+def _started_s(process: psutil.Process) -> float:
+    booted = psutil.boot_time()
+    return process.create_time() - booted
+
+
+def _boot() -> str:
+    """Return the host's boot id with the namespace of process ids: the same for processes that see each other."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:  # not Linux
+        return f"{psutil.boot_time():.0f}"
+
+
+_METADATA: Final = sa.MetaData()
+_MACHINES: Final = sa.Table(
+    "machines",
+    _METADATA,
+    sa.Column("host", sa.String(255), primary_key=True),
+    sa.Column("turn", sa.Integer, nullable=False),
+)
+_SLOTS: Final = sa.Table(
+    "slots",
+    _METADATA,
+    sa.Column("host", sa.String(255), primary_key=True),
+    sa.Column("study", sa.String(64), primary_key=True),
+    sa.Column("attempt", sa.String(255), primary_key=True),
+    sa.Column("home", sa.Text, nullable=False),
+    sa.Column("turn", sa.Integer, nullable=False),
+    sa.Column("claim", sa.Integer, nullable=False),
+    sa.Column("slot", sa.String(64), nullable=True),
+    sa.UniqueConstraint("host", "slot"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """The `part`th, from 1, of `parts` equal parts of a machine."""
+
+    part: int
+    parts: int
+
+    def __str__(self) -> str:
+        return f"cores {self.part}/{self.parts}"
+
+    @classmethod
+    def read(cls, text: str) -> Slot:
+        """Return the slot of this name; raise StoreError for another's."""
+        found = re.fullmatch(r"cores ([1-9]\d*)/([1-9]\d*)", text)
+        if found is None:
+            raise StoreError(
+                f"expected a slot such as 'cores 1/2' in the table `{_SLOTS.name}`; found {text[:80]!r}. A newer ajet "
+                "may have written it; else remove the row"
+            )
+        return cls(int(found[1]), int(found[2]))
+
+    def overlaps(self, other: Slot) -> bool:
+        """Return whether the two have anything of the machine in common."""
+        return self._begins < other._ends and other._begins < self._ends
+
+    @property
+    def _begins(self) -> Fraction:
+        return Fraction(self.part - 1, self.parts)
+
+    @property
+    def _ends(self) -> Fraction:
+        return Fraction(self.part, self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAsk:
+    """What somebody wants a slot for: an attempt of a study in an installation, which runs `parts` at once."""
+
+    study: str
+    attempt: str
+    home: str
+    parts: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRow:
+    """A slot that is held, or, without one, a place in the line; `turn` is its number there.
+
+    Each time its own study claims it again `claim` is another number.
+    """
+
+    host: str
+    study: str
+    attempt: str
+    home: str
+    turn: int
+    claim: int
+    slot: Slot | None
+
+
+class Slots:
+    """The slots of all machines of an event log's database, as seen from `host`. It creates the tables."""
+
+    def __init__(self, log: EventLog, host: str) -> None:
+        self.host = host
+        self._log = log
+        for table in (_MACHINES, _SLOTS):
+            make_table(log, table)
+        self._add_machine()
+
+    def rows(self) -> list[SlotRow]:
+        """Return all rows of all machines, by the turn at which they came."""
+        with self._log.transaction("read") as connection:
+            return _read(connection)
+
+    def take(
+        self,
+        ask: SlotAsk,
+        left: Collection[SlotRow] = (),
+        passed_over: Collection[str] = (),
+        beside: int = 0,
+    ) -> SlotRow:
+        """Return the row of a slot of this machine for an attempt; one without a slot where it has to wait in the line.
+
+        Rows in `left` are of nobody any more and are removed, as far as they are still as they were seen. Studies in
+        `passed_over` are not waited for. So many runs go `beside` that hold no slot, and are kept one free each. An
+        attempt that holds one already keeps it.
+        """
+        with self._log.transaction("write") as connection:
+            turn = self._next_turn(connection)
+            _remove(connection, left)
+            rows = [row for row in _read(connection) if row.host == self.host]
+            before = _held(rows, ask) or _place(rows, ask)
+            kept = None if before is None else before.slot
+            slot = kept or grantable(rows, ask, passed_over, beside)
+            came = turn if before is None else before.turn
+            row = SlotRow(self.host, ask.study, ask.attempt, ask.home, came, turn, slot)
+            if before is None:
+                connection.execute(sa.insert(_SLOTS), _values(row))
+            else:
+                connection.execute(sa.update(_SLOTS).where(_this(before)).values(_values(row)))
+        return row
+
+    def give_back(self, rows: Collection[SlotRow]) -> None:
+        """Free slots, or leave the line; rows that are not any more as they were seen stay."""
+        with self._log.transaction("write") as connection:
+            _remove(connection, rows)
+
+    def _next_turn(self, connection: sa.Connection) -> int:
+        """Return the next number of this machine; from here to the transaction's end nobody else changes its slots."""
+        of_host = _MACHINES.c.host == self.host
+        # The transaction begins with a write: SQLite lets no reader become a writer once somebody else wrote.
+        connection.execute(sa.update(_MACHINES).where(of_host).values(turn=_MACHINES.c.turn + 1))
+        return int(connection.execute(sa.select(_MACHINES.c.turn).where(of_host)).scalar_one())
+
+    def _add_machine(self) -> None:
+        if self._is_known():
+            return
+        try:
+            with self._log.transaction("write") as connection:
+                connection.execute(sa.insert(_MACHINES), {"host": self.host, "turn": 0})
+        except StoreError:
+            if not self._is_known():  # else somebody was faster
+                raise
+
+    def _is_known(self) -> bool:
+        of_host = sa.select(_MACHINES).where(_MACHINES.c.host == self.host)
+        with self._log.transaction("read") as connection:
+            return connection.execute(of_host).first() is not None
+
+
+def grantable(rows: Iterable[SlotRow], ask: SlotAsk, passed_over: Collection[str] = (), beside: int = 0) -> Slot | None:
+    """Return the slot that an ask would be given now by a machine's rows; None where it has to wait."""
+    known = list(rows)
+    mine = _place(known, ask)
+    waiting = (row for row in known if row.slot is None and row.study != ask.study and row.study not in passed_over)
+    if any(mine is None or row.turn < mine.turn for row in waiting):
+        return None
+    taken = [row.slot for row in known if row.slot is not None]
+    parts = (Slot(part, ask.parts) for part in range(1, ask.parts + 1))
+    free = [slot for slot in parts if not any(slot.overlaps(other) for other in taken)]
+    return free[0] if len(free) > beside else None
+
+
+def _held(rows: Iterable[SlotRow], ask: SlotAsk) -> SlotRow | None:
+    return next((row for row in rows if row.attempt == ask.attempt and row.slot is not None), None)
+
+
+def _place(rows: Iterable[SlotRow], ask: SlotAsk) -> SlotRow | None:
+    """Return the study's place in the line, whichever attempt it was for."""
+    return next((row for row in rows if row.study == ask.study and row.slot is None), None)
+
+
+def _remove(connection: sa.Connection, rows: Iterable[SlotRow]) -> None:
+    for row in rows:
+        connection.execute(sa.delete(_SLOTS).where(_this(row) & (_SLOTS.c.claim == row.claim)))
+
+
+def _read(connection: sa.Connection) -> list[SlotRow]:
+    ordered = sa.select(_SLOTS).order_by(_SLOTS.c.host, _SLOTS.c.turn)
+    return [_row(dict(found)) for found in connection.execute(ordered).mappings()]
+
+
+def _row(found: dict[str, Any]) -> SlotRow:
+    return SlotRow(**{**found, "slot": None if found["slot"] is None else Slot.read(found["slot"])})
+
+
+def _values(row: SlotRow) -> dict[str, Any]:
+    return {**asdict(row), "slot": None if row.slot is None else str(row.slot)}
+
+
+def _this(row: SlotRow) -> sa.ColumnElement[bool]:
+    return (_SLOTS.c.host == row.host) & (_SLOTS.c.study == row.study) & (_SLOTS.c.attempt == row.attempt)

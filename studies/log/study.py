@@ -1,0 +1,761 @@
+"""Study, Round, Run, Attempt: mutable, rebuilt from events.
+
+The state of a study: frozen values for the study, its runs and their attempts.
+
+They hold what the events said and answer questions about it; `studies.log.fold.fold` is what makes them. They open
+no file: that a file still is what was collected is for the report to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from copy import copy
+from dataclasses import dataclass, field, fields, replace
+from datetime import datetime
+from typing import Any, Final, Literal
+
+from studies.records.alpha import Exploration, Ledgers, RoundOutcome, Stake
+from studies.records.design import Arm, Design, Hypothesis, NoisePlan, RunSpec
+from studies.records.procedure import Amendment, Phase, Selection
+from studies.records.runs import Measurement
+from studies.records.verdict import ORIGINS, ApprovalQuestion, Origin, PlannerWords, Verdict
+
+StudyStatus = Literal["planning", "running", "waiting", "paused", "judged", "concluded", "stopped"]
+"""A study that is `waiting` waits for a person's approval."""
+RunStatus = Literal["planned", "running", "ended", "collected", "invalid"]
+AttemptStatus = Literal["finished", "failed", "timeout", "stopped", "lost"]
+
+
+BUDGET_EXHAUSTED: Final = "budget_exhausted"
+"""Code of a run that the study's budget did not carry to its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stamp:
+    """Where in the log something happened: the event's number and its time (ISO-8601 UTC)."""
+
+    seq: int
+    ts: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptState:
+    """One try at a run; `status` is None while it runs."""
+
+    number: int
+    name: str
+    launched: str
+    status: AttemptStatus | None = None
+    code: str = ""
+    reason: str = ""
+    seconds: float | None = None
+    ended: str = ""
+    """When its end was written down (ISO-8601 UTC, as `launched`); empty while it runs."""
+    sandbox: Mapping[str, Any] = field(default_factory=dict)
+    """Where its client and evaluators ran: `kind`, and for containers the `image`; empty for processes of old logs."""
+    refused: Mapping[str, int] = field(default_factory=dict)
+    """What its containers asked for and were refused, by who asked and why."""
+    resumes: int | None = None
+    """Number of the attempt whose training it went on with; None where it began from nothing."""
+    initial_sha256: str = ""
+    """Of the evaluation before training that it kept of that one."""
+    during_sha256: str = ""
+    """Of the evaluations during training that it kept of that one; empty where there were none."""
+    why: str = ""
+    """Why it went on, or began from nothing; empty for a first attempt and in old logs."""
+    resumed_at: int | None = None
+    """Training steps that were done when it went on; None where it began from nothing, or was not seen to go on."""
+    url: str = ""
+    """Its page at W&B; empty where its log was not sent there."""
+    standing: str = ""
+    """How W&B's copy of its log stands: `sending`, `sent` or `failed`; empty where there is none."""
+    standing_reason: str = ""
+    """What of the copy is not there."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """One run with all its attempts. `collected` is the payload of `run.collected`; `invalid` is (code, reason)."""
+
+    run_id: str
+    spec: RunSpec
+    attempts: tuple[AttemptState, ...] = ()
+    measurements: Mapping[str, Measurement] = field(default_factory=dict)
+    collected: Mapping[str, Any] | None = None
+    invalid: tuple[str, str] | None = None
+    planned: str = ""
+    """When it was planned (ISO-8601 UTC)."""
+    settled: str = ""
+    """When it was collected, or given up; empty before."""
+
+    @property
+    def active(self) -> AttemptState | None:
+        """The attempt that runs now, if one does."""
+        return self.attempts[-1] if self.attempts and self.attempts[-1].status is None else None
+
+    @property
+    def status(self) -> RunStatus:
+        """How far the run is; an invalid run stays invalid whatever was collected."""
+        if self.invalid is not None:
+            return "invalid"
+        if self.collected is not None:
+            return "collected"
+        if self.active is not None:
+            return "running"
+        return "ended" if self.attempts else "planned"
+
+    @property
+    def cut(self) -> bool:
+        """Whether the study itself ended it, with its budget or by a veto: its arm did not choose that."""
+        return self.status in ("ended", "invalid") and bool(self.attempts) and self.attempts[-1].status == "stopped"
+
+    @property
+    def code(self) -> str:
+        """Why a look counts no value of it: the code it was given up with; empty where it was not tried, or runs.
+
+        A look is taken while a run is between two attempts only where the budget ended: the run may still go on.
+        """
+        if self.invalid is not None:
+            return self.invalid[0]
+        return BUDGET_EXHAUSTED if self.status == "ended" else ""
+
+    @property
+    def seconds(self) -> float:
+        """Wall-clock seconds of all its ended attempts."""
+        return sum(attempt.seconds or 0.0 for attempt in self.attempts)
+
+    @property
+    def lineage(self) -> tuple[AttemptState, ...]:
+        """The attempts whose training the last one's is: it, and those that it went on from, the first one first."""
+        by_number = {attempt.number: attempt for attempt in self.attempts}
+        found: list[AttemptState] = []
+        attempt = self.attempts[-1] if self.attempts else None
+        while attempt is not None:
+            found.insert(0, attempt)
+            attempt = None if attempt.resumes is None else by_number.get(attempt.resumes)
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerAct:
+    """One call on the planner: `tokens` counts prompt and completion, `rejected` holds the errors sent back."""
+
+    action: str
+    tries: int
+    tokens: Mapping[str, int]
+    rejected: tuple[str, ...]
+    note: str
+    not_tested: tuple[str, ...] = ()
+    """What of the topic the action leaves out."""
+    turn: str = ""
+    """Which turn it was, by round, stage and number (`2/design/1`); empty in logs that knew one round."""
+    looks: tuple[Mapping[str, Any], ...] = ()
+    """What it looked at before: name, arguments, and hash and size (in characters) of the answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerNote:
+    """What a planner wrote down beside its actions: its own voice, from which nothing follows."""
+
+    kind: Literal["note", "revise", "ask"]
+    text: str
+    """The note, the idea as it was narrowed (empty: withdrawn), or the question to the user."""
+    round: int
+    seq: int
+    ts: str
+    turn: str
+    """Which turn it was said in, as `PlannerAct.turn`."""
+    index: int
+    """Which of the turn's, from 0."""
+    about: str = ""
+    """Of a revision: the id of the idea that it is about."""
+    reason: str = ""
+    """Of a revision: why."""
+
+    @property
+    def id(self) -> str:
+        """What it is called: by the number of its event."""
+        return f"{'question' if self.kind == 'ask' else 'idea'}-{self.seq}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What a rule decided, and why; on one hypothesis after a look, or (None) on the study."""
+
+    rule: str
+    action: str
+    reason: str
+    ts: str
+    hypothesis: str | None = None
+    look: int = 0
+    seq: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Amended:
+    """An amendment with its place in the log, and whether a claim had its first result before it."""
+
+    amendment: Amendment
+    seq: int
+    ts: str
+    actor: str
+    after_data: bool
+    after_conclusion: bool = False
+    """Whether the study was concluded before it: no verdict follows from it any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedExploration:
+    """An exploration with its place in the log."""
+
+    plan: Exploration
+    seconds_per_run: float
+    """What a run was priced at."""
+    turn: str
+    """The planner's turn that asked for it."""
+    seq: int
+
+
+@dataclass(frozen=True, slots=True)
+class Veto:
+    """Why a person gave a hypothesis up, and when: it gets no more runs, and its verdict rests on what is there."""
+
+    reason: str
+    seq: int
+    ts: str
+    actor: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskedApproval:
+    """A question to a person, with its place in the log."""
+
+    question: ApprovalQuestion
+    digest: str
+    seq: int
+    ts: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAnswer:
+    """What a person answered, where, and when."""
+
+    asked: AskedApproval
+    granted: bool
+    by: Origin
+    note: str
+    seq: int
+    ts: str
+
+    def said(self) -> str:
+        """Return the answer as a phrase, without the person's own words."""
+        return f"{'approved' if self.granted else 'denied'} {ORIGINS[self.by]}: {self.asked.question.would}"
+
+
+@dataclass(frozen=True, slots=True)
+class VerdictContext:
+    """What a current verdict was computed with besides the runs; a later veto or amendment does not change it."""
+
+    seq: int
+    """Number of the verdict's event: amendments before it were known."""
+    earlier: Mapping[str, Verdict]
+    """Verdicts on other hypotheses that were settled at an earlier look, by hypothesis."""
+
+
+@dataclass(frozen=True, slots=True)
+class StudyState:
+    """Everything known about a study. Times are ISO-8601 UTC; `elapsed_s` runs from the first to the last event."""
+
+    id: str
+    topic: str
+    planner: Mapping[str, Any]
+    settings: Mapping[str, Any]
+    command: Any
+    versions: Mapping[str, Any]
+    machine: Mapping[str, Any]
+    created: str
+    hypotheses: tuple[Hypothesis, ...]
+    design: Design | None
+    """The effective design: after a screen, with the arms it kept and the claims on them, and without the screen."""
+    design_hash: str | None
+    """The lock's hash, which every run carries."""
+    locked: Stamp | None
+    first_launch: Stamp | None
+    runs: Mapping[str, RunState]
+    verdicts: tuple[Verdict, ...]
+    """The newest verdict on each hypothesis, final or of an early look, while its data are unchanged."""
+    superseded: tuple[Verdict, ...]
+    """Verdicts whose data changed after them."""
+    decisions: tuple[Decision, ...]
+    planner_acts: tuple[PlannerAct, ...]
+    model: Mapping[str, Any] | None
+    """Hash and seconds of the model that the confirmation begins with."""
+    report: Mapping[str, Any] | None
+    """What `report.built` says of the pages, where that was the last event of a study that is over.
+
+    None when the newest report shows an older state, or one of a study that is at work.
+    """
+    stopped_reason: str | None
+    """Why the study is stopped; None while it is not."""
+    concluded_reason: str | None
+    resumed_count: int
+    last_ts: str
+    event_count: int
+    head_hash: str
+    worked_s: float
+    """Seconds that count against the budget, as controllers said what they worked.
+
+    In older logs, which lack them: between events, without the waits before a stop or a resumption.
+    """
+    served: bool = False
+    """Whether it was last taken up by a worker, which takes it up again where its controller ended."""
+    fruitless: int = 0
+    """Times it was taken up since anything else than work happened to it."""
+    paused_reason: str | None = None
+    """Why no run is scheduled while running attempts finish; None while the study is not paused."""
+    noise_plan: NoisePlan | None = None
+    """The A/A runs before the design, if there were any."""
+    noise_hash: str | None = None
+    """Hash of `noise_plan`, which its runs carry in the lock's place."""
+    noise_seconds: float = 0.0
+    """Price of one A/A run, in seconds; 0 where nobody gave one."""
+    locked_design: Design | None = None
+    """The design as it was locked."""
+    lock_file: str | None = None
+    """Name of the lock's file in the study's folder; None before the lock."""
+    candidates: Mapping[str, Arm] = field(default_factory=dict)
+    """What the screen was asked to try, by name, in order."""
+    selection: Selection | None = None
+    amendments: tuple[Amended, ...] = ()
+    vetoed: Mapping[str, Veto] = field(default_factory=dict)
+    """Hypotheses that a person gave up, by id."""
+    interim: tuple[Verdict, ...] = ()
+    """Verdicts of earlier looks, which a later look replaced."""
+    replications: tuple[Verdict, ...] = ()
+    """The newest verdict on each hypothesis that was tried in another setting."""
+    prepared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """Payload of `model.prepared` by the phase whose runs begin with that model: the control's (`sha256`), and where
+    models are compared, those of all arms (`models`)."""
+    stopped_seq: int = 0
+    """Number of the last event that stopped the study; 0 if none did."""
+    decided: Mapping[str, Decision] = field(default_factory=dict)
+    """The decision on each hypothesis' current verdict, by id."""
+    said: PlannerWords | None = None
+    """The planner's last words, a quotation; None where it had none."""
+    declined: bool = False
+    """Whether the study is over because its planner declined the topic: nothing was tested."""
+    judged_short: Mapping[tuple[str, Phase], int] = field(default_factory=dict)
+    """The look of a verdict whose test was made when the budget ended, on fewer runs than were made later."""
+    asked_next: Mapping[str, str] | None = None
+    """What is worth doing next (`why`, `command`), as it was compiled when the study ended; None in older logs."""
+    contexts: Mapping[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
+    """What the newest verdict on a hypothesis in a phase was computed with."""
+    newest_report: Mapping[str, Any] | None = None
+    """Payload of the last `report.built`, whatever happened after it: what the report's files were written as."""
+    questions: tuple[AskedApproval, ...] = ()
+    """What people were asked to approve, in order."""
+    open_question: AskedApproval | None = None
+    """The last of them, while nobody has answered it."""
+    approvals: tuple[ApprovalAnswer, ...] = ()
+    """What they answered, in order."""
+    round: int = 1
+    """Which round of the inquiry this is: hypotheses, design, runs, verdicts and decisions are this round's."""
+    rounds_before: tuple[StudyState, ...] = ()
+    """The rounds that are over, each as it stood at its end, the first one first."""
+    explorations: tuple[PlannedExploration, ...] = ()
+    """What was tried without a claim since this round began, in order."""
+    why_asked: str = ""
+    """Why this round's question was asked, in the words of whoever asked; empty in the first round."""
+    notebook: tuple[PlannerNote, ...] = ()
+    """What the planner noted, revised and asked the user, in order, over all rounds."""
+    question_try: int = 0
+    """Which try at this round's question was taken; 0 in the first round, and where the log does not tell."""
+    given_up: tuple[StudyState, ...] = ()
+    """Rounds that were begun and came to no lock, with the A/A runs that were made for them."""
+
+    @property
+    def elapsed_s(self) -> float:
+        """Wall-clock seconds from the first to the last event, pauses included."""
+        span = datetime.fromisoformat(self.last_ts) - datetime.fromisoformat(self.created)
+        return max(0.0, span.total_seconds())
+
+    @property
+    def status(self) -> StudyStatus:
+        """The study's status, as commands show it."""
+        if self.concluded_reason is not None:
+            return "concluded"
+        if self.stopped_reason is not None:
+            return "stopped"
+        if self.paused_reason is not None:
+            return "paused"
+        if self.open_question is not None:
+            return "waiting"
+        if self.design is None:
+            return "planning"
+        if self.locked_design is not None and self.locked_design.screen is not None and self.selection is None:
+            return "running"
+        return "judged" if all(self.is_settled(h.id) for h in self.design.hypotheses) else "running"
+
+    @property
+    def denial(self) -> ApprovalAnswer | None:
+        """The denial that stopped the study; None where none did, or it goes on."""
+        last = self.approvals[-1] if self.approvals and self.stopped_reason is not None else None
+        return last if last is not None and last.seq == self.stopped_seq else None
+
+    @property
+    def budget_s(self) -> float:
+        """The wall clock it may spend, in seconds, as amended last."""
+        amended = [a.amendment.value for a in self.amendments if a.amendment.value is not None]
+        return float(amended[-1] if amended else self.settings["budget_s"])
+
+    @property
+    def rounds(self) -> tuple[StudyState, ...]:
+        """All rounds, this one last."""
+        return (*self.rounds_before, self)
+
+    @property
+    def every_round(self) -> tuple[StudyState, ...]:
+        """All rounds by number, those that came to no lock included: each has runs of its own."""
+        return (*self.rounds_before, self, *self.given_up)
+
+    @property
+    def most_rounds(self) -> int:
+        """How many rounds the inquiry may have, as its first lock says; 1 before there is one."""
+        first = self.rounds[0].locked_design
+        return 1 if first is None or first.inquiry is None else first.inquiry.of
+
+    @property
+    def takes_notes(self) -> bool:
+        """Whether a person may write a note down: there is a lock, of any round, or the planner asked something."""
+        return self.design is not None or bool(self.rounds_before) or any(n.kind == "ask" for n in self.notebook)
+
+    @property
+    def every_run(self) -> Mapping[str, RunState]:
+        """The runs of all rounds, those of rounds that came to no lock included."""
+        if not self.rounds_before and not self.given_up:
+            return self.runs
+        states = (*self.rounds_before, *self.given_up, self)
+        return {run_id: run for state in states for run_id, run in state.runs.items()}
+
+    @property
+    def seeds_used(self) -> frozenset[int]:
+        """The seeds that were drawn for this round: for its A/A runs, explorations, screen and claims."""
+        design, noise = self.locked_design, self.noise_plan
+        seeds = [tried.plan.seed for tried in self.explorations]
+        if noise is not None:
+            seeds += [*noise.seeds, *([] if noise.plumbing is None else [noise.plumbing])]
+        if design is not None:
+            again = () if design.replication is None else design.replication.seeds
+            seeds += [*design.seeds, *again, *([] if design.screen is None else [design.screen.seed])]
+        return frozenset(seeds)
+
+    @property
+    def ledgers(self) -> Ledgers:
+        """The error ledgers as they stand before this round."""
+        ledgers = Ledgers.begin(self.most_rounds) if self.most_rounds > 1 else self._one_round()
+        for before in self.rounds_before:
+            ledgers = ledgers.after(before.outcome)
+        return ledgers
+
+    @property
+    def stake(self) -> Stake:
+        """What the tests of this round's design may spend. Raise ValueError without a design."""
+        if self.design is None:
+            raise ValueError(f"study {self.id} has no design to judge by")
+        return self.ledgers.stake(self.design)
+
+    def _one_round(self) -> Ledgers:
+        return Ledgers.begin(1) if self.design is None else Ledgers.begin(1, self.design.alpha)
+
+    @property
+    def outcome(self) -> RoundOutcome:
+        """What the round hands on: the level of a kind where every comparison ended in a claim of it.
+
+        So it is where nothing was tested: no claim was locked, or no run of one was measured.
+        """
+        verdicts = [self.verdict_on(h.id) for h in (self.design.hypotheses if self.design is not None else ())]
+        measured = (run for run in self.runs_in("confirm") if run.spec.metric.key in run.measurements)
+        if not verdicts or next(measured, None) is None:
+            return RoundOutcome.of(())
+        return RoundOutcome.of([
+            v.verdict if v is not None and not v.exploratory else "inconclusive" for v in verdicts
+        ])  # fmt: skip
+
+    def verdict_on(self, hypothesis: str) -> Verdict | None:
+        """Return the current verdict on a hypothesis; None before one is computed."""
+        return next((verdict for verdict in self.verdicts if verdict.hypothesis == hypothesis), None)
+
+    def is_settled(self, hypothesis: str) -> bool:
+        """Return whether a hypothesis gets no more runs for its confirmation, and no later verdict."""
+        verdict, decided = self.verdict_on(hypothesis), self.decided.get(hypothesis)
+        if verdict is None:
+            return False
+        if hypothesis in self.vetoed or (decided is not None and decided.action != "continue"):
+            return True
+        return verdict.final and not self.may_go_on(verdict)
+
+    def may_go_on(self, verdict: Verdict) -> bool:
+        """Return whether a verdict that claims nothing has runs of its look to come: the budget ended before them."""
+        if self.concluded_reason is not None or verdict.verdict not in ("inconclusive", "invalid"):
+            return False
+        return any(run is not None and run.invalid is None for run in self.lacking(verdict.hypothesis, verdict.look))
+
+    def lacking(self, hypothesis: str, look: int) -> list[RunState | None]:
+        """Return the runs of a claim's look that the budget has not carried to their end; None for one not planned."""
+        design = self.design
+        assert design is not None
+        seen = design.seeds[: design.looks[look - 1].seeds] if design.looks else design.seeds
+        runs = {(run.spec.arm, run.spec.seed): run for run in self.runs_in("confirm")}
+        arms = design.contrast_of(design.hypothesis(hypothesis))
+        found = [runs.get((arm, seed)) for arm in arms for seed in design.seeds_of(arm, seen)]
+        return [
+            run for run in found
+            if run is None or (run.collected is None and (run.cut or run.code in ("", BUDGET_EXHAUSTED)))
+        ]  # fmt: skip
+
+    def context_of(self, hypothesis: str, look: int, phase: Phase) -> VerdictContext | None:
+        """Return what the current verdict was computed with; None where it is not of this look, or there is none."""
+        current = self.verdicts if phase == "confirm" else self.replications
+        known = any((v.hypothesis, v.look) == (hypothesis, look) for v in current)
+        return self.contexts.get((hypothesis, phase)) if known else None
+
+    def runs_of(self, arm: str, phase: Phase = "confirm") -> tuple[RunState, ...]:
+        """Return the runs of an arm in a phase, in the order they were planned."""
+        return tuple(run for run in self.runs.values() if run.spec.arm == arm and run.spec.phase == phase)
+
+    def runs_in(self, phase: Phase) -> tuple[RunState, ...]:
+        """Return the runs of a phase, in the order they were planned."""
+        return tuple(run for run in self.runs.values() if run.spec.phase == phase)
+
+    def values(self, arm: str, key: str | None = None, phase: Phase = "confirm") -> dict[str, float]:
+        """Return the measured value of each valid collected run of an arm, by run id: what a verdict rests on.
+
+        `key` defaults to the metric of the run. An invalid run, or one without the measurement, is left out.
+        """
+        return {
+            run.run_id: run.measurements[wanted].value
+            for run in self.runs_of(arm, phase)
+            if run.status == "collected" and (wanted := key or run.spec.metric.key) in run.measurements
+        }
+
+
+Payload = Mapping[str, Any]
+
+
+OF_A_ROUND: Final = (
+    "hypotheses", "noise_plan", "noise_hash", "noise_seconds", "design", "locked_design", "design_hash", "lock_file",
+    "locked", "vetoed", "candidates", "selection", "first_launch", "runs", "has_data", "verdicts", "interim",
+    "replications", "superseded", "decisions", "decided", "contexts", "model", "prepared", "why_asked",
+    "explorations", "arm_seeds", "question_try", "judged_short", "stands",
+)  # fmt: skip
+"""What each round has of its own; all else is the study's."""
+
+
+class ImpossibleEvent(Exception):
+    """The event cannot follow the ones before it."""
+
+
+@dataclass(slots=True)
+class StateBuilder:
+    """Field names are StudyState's."""
+
+    id: str = ""
+    topic: str = ""
+    planner: Payload = field(default_factory=dict)
+    settings: Payload = field(default_factory=dict)
+    command: Any = None
+    versions: Payload = field(default_factory=dict)
+    machine: Payload = field(default_factory=dict)
+    created: str = ""
+    hypotheses: dict[str, Hypothesis] = field(default_factory=dict)
+    noise_plan: NoisePlan | None = None
+    noise_hash: str | None = None
+    noise_seconds: float = 0.0
+    design: Design | None = None
+    locked_design: Design | None = None
+    design_hash: str | None = None
+    lock_file: str | None = None
+    locked: Stamp | None = None
+    amendments: list[Amended] = field(default_factory=list)
+    vetoed: dict[str, Veto] = field(default_factory=dict)
+    candidates: dict[str, Arm] = field(default_factory=dict)
+    selection: Selection | None = None
+    first_launch: Stamp | None = None
+    runs: dict[str, RunState] = field(default_factory=dict)
+    has_data: bool = False
+    """Whether a run of a claim was measured."""
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    interim: list[Verdict] = field(default_factory=list)
+    replications: dict[str, Verdict] = field(default_factory=dict)
+    superseded: list[Verdict] = field(default_factory=list)
+    decisions: list[Decision] = field(default_factory=list)
+    decided: dict[str, Decision] = field(default_factory=dict)
+    judged_short: dict[tuple[str, Phase], int] = field(default_factory=dict)
+    stands: set[str] = field(default_factory=set)
+    """Hypotheses whose verdict stands though a run of its look began later."""
+    contexts: dict[tuple[str, Phase], VerdictContext] = field(default_factory=dict)
+    questions: list[AskedApproval] = field(default_factory=list)
+    open_question: AskedApproval | None = None
+    approvals: list[ApprovalAnswer] = field(default_factory=list)
+    planner_acts: list[PlannerAct] = field(default_factory=list)
+    notebook: list[PlannerNote] = field(default_factory=list)
+    model: Payload | None = None
+    prepared: dict[str, Payload] = field(default_factory=dict)
+    report: Payload | None = None
+    newest_report: Payload | None = None
+    paused_reason: str | None = None
+    stopped_reason: str | None = None
+    stopped_seq: int = 0
+    concluded_reason: str | None = None
+    said: PlannerWords | None = None
+    declined: bool = False
+    asked_next: Payload | None = None
+    resumed_count: int = 0
+    served: bool = False
+    fruitless: int = 0
+    worked_s: float = 0.0
+    measured: bool = False
+    """Whether events hold the seconds worked; before the first that does, timestamps are counted."""
+    last_ts: str = ""
+    event_count: int = 0
+    head_hash: str = ""
+    round: int = 1
+    why_asked: str = ""
+    explorations: list[PlannedExploration] = field(default_factory=list)
+    question_try: int = 0
+    before: tuple[StateBuilder, ...] = ()
+    """The rounds that are over."""
+    rounds_before: tuple[StudyState, ...] = ()
+    """The same, frozen."""
+    given_up: tuple[StudyState, ...] = ()
+    arm_seeds: tuple[Design, dict[str, frozenset[int]]] | None = None
+    """The training seeds of arms under a design, as far as they were asked for."""
+
+    def copy(self) -> StateBuilder:
+        """Return an independent copy: its containers are its own, what they hold is frozen."""
+        return StateBuilder(**{entry.name: copy(getattr(self, entry.name)) for entry in fields(self)})
+
+    def begin_round(self, over: StudyState, why: str, tried: int) -> None:
+        """Close the round, which is `over`, and begin the next with nothing of its own."""
+        self.before = (*self.before, self.copy())
+        self.rounds_before = (*self.rounds_before, over)
+        fresh = StateBuilder()
+        for name in OF_A_ROUND:
+            setattr(self, name, getattr(fresh, name))
+        # What was accepted of one round's runs is accepted of no other's.
+        self.amendments = [entry for entry in self.amendments if entry.amendment.kind != "accept"]
+        self.round, self.why_asked, self.question_try = self.round + 1, why, tried
+
+    def give_round_up(self, unlocked: StudyState) -> None:
+        """Go back to the round before one that came to no lock."""
+        last = self.before[-1]
+        self.given_up = (*self.given_up, unlocked)
+        for name in OF_A_ROUND:
+            setattr(self, name, copy(getattr(last, name)))
+        since = [entry for entry in self.amendments if entry not in last.amendments]
+        self.amendments = [*last.amendments, *since]
+        self.round, self.before, self.rounds_before = last.round, self.before[:-1], self.rounds_before[:-1]
+
+    def seeds_of(self, arm: str, design: Design) -> frozenset[int]:
+        """Return the training seeds of an arm in the confirmation; every run that is planned asks for them."""
+        if self.arm_seeds is None or self.arm_seeds[0] is not design:
+            self.arm_seeds = (design, {})
+        known = self.arm_seeds[1]
+        if arm not in known:
+            known[arm] = frozenset(design.seeds_of(arm, design.seeds))
+        return known[arm]
+
+    def open_claims(self) -> list[str]:
+        """Return the hypotheses of the design that may still get runs or another verdict."""
+        claims = () if self.design is None else self.design.hypotheses
+        return [claim.id for claim in claims if not self._is_settled(claim.id)]
+
+    def _is_settled(self, name: str) -> bool:
+        verdict, decided = self.verdicts.get(name), self.decided.get(name)
+        if verdict is None:
+            return False
+        return verdict.final or name in self.vetoed or (decided is not None and decided.action != "continue")
+
+    def run(self, payload: Payload) -> RunState:
+        """Return the run that a payload names."""
+        run = self.runs.get(str(payload["run_id"]))
+        if run is None:
+            raise ImpossibleEvent(f"no run {payload['run_id']!r} was planned")
+        return run
+
+    def run_of_any_round(self, payload: Payload) -> RunState:
+        """Return the run that a payload names, be its round over."""
+        name = str(payload["run_id"])
+        over = (state.runs[name] for state in (*self.rounds_before, *self.given_up) if name in state.runs)
+        return next(over, None) or self.run(payload)
+
+    def put_in_its_round(self, run: RunState) -> None:
+        """Put a run in the place of what it was, in whichever round it is of."""
+        name = run.run_id
+        if name in self.runs:
+            self.runs[name] = run
+        self.rounds_before = tuple(_with(state, run) for state in self.rounds_before)
+        self.given_up = tuple(_with(state, run) for state in self.given_up)
+        for over in self.before:
+            if name in over.runs:
+                kept = over.copy()
+                kept.runs[name] = run
+                self.before = tuple(kept if each is over else each for each in self.before)
+
+    def supersede_by(self, spec: RunSpec, *, but: Collection[str] = ()) -> None:
+        """The data of a run changed: the verdicts that rest on it are superseded."""
+        if spec.phase == "replicate":
+            self.supersede_replications(self.replications)
+        elif spec.phase == "confirm":
+            rest = [name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec)]
+            self.supersede(name for name in rest if name not in but)
+
+    def reopen_by(self, spec: RunSpec) -> None:
+        """A run begins after its look was judged without it: the claims that it is of are open again.
+
+        Where a test was made, its level is spent. What others came to stands.
+        """
+        if spec.phase == "replicate":
+            found = [name for name, verdict in self.replications.items() if self._is_of(verdict, spec)]
+            self._spend(self.replications[name] for name in found)
+            self.supersede_replications(found)
+        elif spec.phase == "confirm":
+            rest = [name for name, verdict in self.verdicts.items() if self._rests_on(verdict, spec)]
+            found = [name for name in rest if self._is_of(self.verdicts[name], spec)]
+            self._spend(self.verdicts[name] for name in found)
+            self.supersede(found)
+            self.stands = (self.stands | set(rest)) - set(found)
+
+    def settling(self, name: str) -> bool:
+        """Whether a rule ended a claim's confirmation."""
+        return name in self.decided and self.decided[name].action != "continue"
+
+    def _spend(self, verdicts: Iterable[Verdict]) -> None:
+        self.judged_short |= {(one.hypothesis, one.phase): one.look for one in verdicts if one.p is not None}
+
+    def _is_of(self, verdict: Verdict, spec: RunSpec) -> bool:
+        assert self.design is not None
+        return spec.arm in self.design.contrast_of(self.design.hypothesis(verdict.hypothesis))
+
+    def supersede(self, names: Iterable[str]) -> None:
+        """Take back the verdicts on these hypotheses, and what was decided by them."""
+        for name in tuple(names):
+            self.superseded.append(self.verdicts.pop(name))
+            self.decided.pop(name, None)
+
+    def supersede_replications(self, names: Iterable[str]) -> None:
+        """Take back the verdicts on the replications of these hypotheses."""
+        self.superseded.extend([self.replications.pop(name) for name in tuple(names)])
+
+    def _rests_on(self, verdict: Verdict, spec: RunSpec) -> bool:
+        """Whether a run's seed is among those of a verdict's look; without looks, every seed is."""
+        assert self.design is not None
+        if not self.design.looks:
+            return True
+        return spec.seed in self.design.seeds_of(
+            spec.arm, self.design.seeds[: self.design.looks[verdict.look - 1].seeds]
+        )
+
+
+def _with(state: StudyState, run: RunState) -> StudyState:
+    return replace(state, runs={**state.runs, run.run_id: run}) if run.run_id in state.runs else state

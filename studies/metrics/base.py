@@ -1,0 +1,245 @@
+"""MetricKind protocol, checked calls.
+
+What a metric is: one number a run, computed from the files that are stored of it and from nothing else.
+
+Whoever collects a run computes it with these functions, and whoever verifies a study computes it again. A kind of
+metric says all that depends on it: its range, what evaluations it needs, what is told of it. A `Metric` is a kind with
+its parameters, locked in a design.
+
+Does not know: statistics, prices, wording beyond its own name.
+
+The hidden curve of a run: success by training episodes, from its evaluations before, during and after training.
+
+Between two evaluations it is a straight line. What is read off it as a time is read off the centred mean of three
+evaluations, of the two at an end: of the ways tried, this crosses a line with the least bias and spread.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from statistics import fmean
+from typing import ClassVar, Final, NamedTuple
+
+from studies.checks.conditions import INITIAL, Part, Row, success
+from studies.records.design import Metric, Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What is stored of a run: its evaluations before, during and after training, and the steps of the training."""
+
+    initial: Part
+    final: Part
+    during: Sequence[Part] = ()
+    """In the order of their policy's versions."""
+    history: Sequence[Row] = ()
+    other: Part | None = None
+    """Of the last policy on another environment, where the metric is of one."""
+    stopped_by: str | None = None
+    """Code of the watchdog's rule that ended the training; None for one that ran its course."""
+
+
+class Value(NamedTuple):
+    """A measured number, and the evaluation episodes behind it."""
+
+    value: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a metric is asked for: of what, how finely, how far."""
+
+    measures: str
+    """What success in the environment means, as a clause."""
+    episodes: int
+    """Evaluation episodes before training, and as many after it."""
+    horizon: int
+    """Training episodes of the longest arm."""
+    horizon_s: float | None = None
+    """Seconds that no training of it should take; None where nobody priced one."""
+    threshold: float | None = None
+    rewards: tuple[float, float] = (0.0, 1.0)
+    """The range of the environment's rewards."""
+    tokens: int | None = None
+    """Tokens that a play may take at most (a job's `max_context`); None where nobody says."""
+    facts: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """The facts that the environment declares, each from its worst to its best value."""
+    of: str = ""
+    """The fact, or the other environment, where the kind needs one."""
+    schedule: Schedule | None = None
+    """Another than the kind's own."""
+
+
+class Refused(ValueError):
+    """A metric that cannot be: the message is one line of what was expected, what was found and what to do."""
+
+
+class MetricKind(ABC):
+    """One way to read a number off a run. Subclasses are stateless; one instance is registered under `name`."""
+
+    name: ClassVar[str]
+    """What `--metric` calls it."""
+    title: ClassVar[str]
+    """What it measures, in a clause for `ajet metric list`."""
+    words: ClassVar[tuple[str, ...]] = ()
+    """By what words a topic asks for it."""
+    unit: ClassVar[str] = ""
+    """Of values and differences; empty for a share."""
+    takes: ClassVar[frozenset[str]] = frozenset()
+    """Which of `threshold` and `of` it has."""
+    effect: ClassVar[float] = 0.1
+    """The smallest difference that matters unless somebody says another one: as a share of its range."""
+    of_environment: ClassVar[bool] = False
+    """Whether it is of another environment, `of`, whose hidden tasks are played after training."""
+    reads_collapses: ClassVar[bool] = False
+    """Whether a training that collapsed counts with its value, as what is asked is told by it."""
+    rates: ClassVar[bool] = False
+    """Whether every run has 1 or 0, so that two arms are two rates: a design then locks the test `boschloo`."""
+
+    @abstractmethod
+    def define(self, asked: Asked) -> Metric:
+        """Return the metric with its parameters; raise Refused for parameters that it cannot have."""
+
+    @abstractmethod
+    def measure(self, metric: Metric, run: Results) -> Mapping[str, Value]:
+        """Return all that is measured of a run, by key: the metric's own under `metric.key`.
+
+        Raises Refused where the files do not hold what it is computed from.
+        """
+
+    def of_run(self, metric: Metric, run: Results) -> float:
+        """Return the number by which a run is judged."""
+        return self.measure(metric, run)[metric.key].value
+
+
+def success_key(metric: Metric) -> str:
+    """Return the key of success on the tasks that a metric is of: `hidden/success`."""
+    return f"{metric.split}/success"
+
+
+def before_and_after(metric: Metric, run: Results) -> dict[str, Value]:
+    """Return success before and after training, by key."""
+    key = success_key(metric)
+    return {
+        key + INITIAL: Value(success(run.initial), len(run.initial["episodes"])),
+        key: Value(success(run.final), len(run.final["episodes"])),
+    }
+
+
+def mean_of(part: Part, name: str) -> float:
+    """Return the mean of what every episode of an evaluation says by a name; ValueError where it has none."""
+    return fmean(float(episode[name]) for episode in part["episodes"])
+
+
+LEAST_POINTS = 4
+"""Evaluations of a training that is to have a curve: with fewer a mean of three is the whole of it. One that a rule
+ended early may have fewer, and has its curve all the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Success `ys` at `xs`, which grow from 0; `xs` are training episodes, or seconds of training."""
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+
+    def area(self, horizon: float, most: float = 1.0) -> float:
+        """Return the mean height from 0 to the horizon, by trapezes of min(y, `most`) at each evaluation.
+
+        What lies above `most` is cut at the evaluations, not between them. The last value holds beyond the end.
+        """
+        points = [(x, min(y, most)) for x, y in zip(self.xs, self.ys, strict=True) if x <= horizon]
+        if self.xs[-1] > horizon:
+            points.append((horizon, min(self._at(horizon), most)))
+        elif self.xs[-1] < horizon:
+            points.append((horizon, min(self.ys[-1], most)))
+        return sum((b[0] - a[0]) * (a[1] + b[1]) / 2 for a, b in pairwise(points)) / horizon
+
+    def crossing(self, threshold: float) -> float | None:
+        """Return where the smoothed curve first reaches the threshold; None where it never does."""
+        ys = self._smoothed()
+        if ys[0] >= threshold:
+            return self.xs[0]
+        for (x0, y0), (x1, y1) in pairwise(zip(self.xs, ys, strict=True)):
+            if y1 >= threshold:
+                return x0 + (x1 - x0) * (threshold - y0) / (y1 - y0)
+        return None
+
+    def _smoothed(self) -> tuple[float, ...]:
+        """Return the centred means of three, of the last two at the end; before training nothing after it counts."""
+        return (self.ys[0], *(fmean(self.ys[at - 1 : at + 2]) for at in range(1, len(self.ys))))
+
+    def _at(self, x: float) -> float:
+        for (x0, y0), (x1, y1) in pairwise(zip(self.xs, self.ys, strict=True)):
+            if x0 <= x <= x1:
+                return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+        raise ValueError(f"{x} lies outside the curve")
+
+
+def by_episodes(run: Results) -> Curve:
+    """Return success by training episodes; Refused where evaluations or counts are missing."""
+    return _curve(run, _summed(run.history, "batch/episodes"))
+
+
+def by_seconds(run: Results) -> Curve:
+    """Return success by seconds of training, the time of evaluations left out; Refused where any is missing."""
+    return _curve(run, _summed(run.history, "timing_s/step"))
+
+
+def _summed(history: Sequence[Row], name: str) -> list[float]:
+    """Return the sum of a metric up to each step, 0 before the first."""
+    values = [row["metrics"].get(name) for row in history]
+    if any(value is None for value in values):
+        raise Refused(f"expected {name} of every training step; found {values.count(None)} steps without it")
+    return [0.0, *accumulate(float(value) for value in values if value is not None)]
+
+
+def _curve(run: Results, at: Sequence[float]) -> Curve:
+    parts = [run.initial, *run.during, run.final]
+    versions = [int(part["policy_version"]) for part in parts]
+    if versions != sorted(set(versions)) or versions[-1] >= len(at):
+        raise Refused(
+            "expected evaluations of policies, each later than the one before and of a step of this training; found "
+            f"those of {', '.join(map(str, versions))}"
+        )
+    return Curve(tuple(at[version] for version in versions), tuple(success(part) for part in parts))
+
+
+LOOKS: Final = 10
+"""Parts that a training is cut into by its evaluations."""
+SHARE: Final = 0.125
+"""Size of one evaluation during training, of the one after it: ten cost as much as one before and one after.
+
+Beside 512 episodes these are 64, with a standard error of 0.06 at a half: read off nine such, a time to a threshold has
+one of 5 to 10 % of the horizon, and the area below it one of 0.01. `benchmarks/evaluation_cost.py` says what they cost.
+"""
+LEAST_EPISODES: Final = 32
+
+
+def schedule_of(asked: Asked) -> Schedule:
+    """Return the schedule that is asked for, or the usual one."""
+    if asked.schedule is None:
+        return Schedule(
+            every=max(1, asked.horizon // LOOKS), episodes=max(LEAST_EPISODES, round(SHARE * asked.episodes))
+        )
+    if asked.schedule.every * (LEAST_POINTS - 1) > asked.horizon:
+        raise Refused(
+            f"expected at least {LEAST_POINTS - 2} evaluations between the first and the last step; found one every "
+            f"{asked.schedule.every} of {asked.horizon} training episodes; evaluate more often"
+        )
+    return asked.schedule
+
+
+def required_threshold(asked: Asked) -> float:
+    """Return the threshold; Refused for none, and for one that is no share that can be reached and missed."""
+    if asked.threshold is None:
+        raise Refused("expected a threshold, such as 0.7 hidden success; found none; give one (--metric episodes:0.7)")
+    if not 0 < float(f"{asked.threshold:g}") < 1:  # as names and keys say it
+        raise Refused(
+            f"expected a threshold between 0 and 1, a share of hidden tasks; found {asked.threshold:g}; give one inside"
+        )
+    return asked.threshold

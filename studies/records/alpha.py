@@ -1,0 +1,263 @@
+"""AlphaWealth, AlphaAllocation, exploration.
+
+An exploration: short runs on one seed that draw on no ledger and feed no claim.
+
+It is planned between rounds, or before the first, and locked as all runs are: its plan's hash stands in each of them.
+What comes out is shown as what it is, single runs on search tasks; the question that follows from it is asked on fresh
+seeds and hidden tasks.
+
+The error budget of an inquiry: how much each round may spend of it, and what a round hands on.
+
+Promises. Online fallback (Tian & Ramdas 2021, Stat Methods Med Res 30:976; by closed testing Wiens & Dmitrienko 2005,
+J Biopharm Stat 15): round j of at most R has the level
+
+    alpha_j = alpha gamma_j + C_(j-1) alpha_(j-1),    gamma_j = j^-1.6 / sum_(i <= R) i^-1.6,
+
+where C_j is 1 if every comparison of round j ended in a claim of the ledger's kind, or if nothing could be tested in
+it, else 0. What is handed on was not used by a comparison without an effect, so that the probability of any false claim
+in the whole inquiry is at most alpha, whatever the past made somebody ask next, as long as each round's own tests keep
+its level. R is locked with the first round.
+
+There are two ledgers, one of differences and one of equivalences, and neither pays for the other: a comparison that can
+be falsely equivalent must not earn the next round's level by being rightly told apart. So the promise is per kind: any
+false difference with probability at most alpha, any false equivalence with probability at most alpha. A study of one
+round has all of its level.
+
+A `Stake` is what the tests of a design may spend. `studies.verdicts.rules.judge` runs none without one, and only
+ledgers make them, for designs whose levels are those that the ledgers give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from pydantic import Field
+
+from studies.records.base import JsonValue, Record, digest
+from studies.records.design import Arm, Design, Metric, RunSpec
+from studies.records.procedure import Phase, RoundPlace
+from studies.records.runs import evaluated
+
+MOST_ARMS: Final = 6
+
+
+class Exploration(Record):
+    """What is tried, once each."""
+
+    why: str = Field(min_length=1, max_length=500)
+    """What its planner wants to see, quoted."""
+    environment: str
+    base_job: Mapping[str, JsonValue]
+    """The job of all of its runs, seed excluded."""
+    arms: tuple[Arm, ...] = Field(min_length=1, max_length=MOST_ARMS)
+    seed: int
+    """The one training seed, of which no claim may be made."""
+    metric: Metric
+    """What runs are scored by: always on search tasks."""
+
+    def hash(self) -> str:
+        """Return the sha256 of its canonical JSON, which its runs carry in the lock's place."""
+        return digest(self.model_dump(mode="json"))
+
+
+def exploration_spec(study: str, plan: Exploration, arm: Arm) -> RunSpec:
+    """Return the run of an arm of an exploration."""
+    job = {**plan.base_job, **arm.job_overrides, "seed": plan.seed}
+    return RunSpec(
+        study=study, design_hash=plan.hash(), arm=arm.name, seed=plan.seed, environment=plan.environment,
+        job=evaluated(job, plan.metric), metric=plan.metric, phase="explore",
+    )  # fmt: skip
+
+
+ALPHA: Final = 0.05
+MOST_ROUNDS: Final = 12
+_DECAY: Final = 1.6
+"""Exponent of the weights: of those compared it leaves most to later rounds at little cost to the first."""
+_ALIKE: Final = 1e-12
+"""Most relative difference of two levels that are the same: their last digits are another processor's."""
+
+
+class OverdrawnLedger(ValueError):
+    """A design has other levels than the ledgers give it."""
+
+
+def weights(rounds: int) -> tuple[float, ...]:
+    """Return each round's share of alpha before anything is handed on; they sum to 1."""
+    if not 1 <= rounds <= MOST_ROUNDS:
+        raise ValueError(f"expected 1 to {MOST_ROUNDS} rounds; found {rounds}")
+    raw = [j**-_DECAY for j in range(1, rounds + 1)]
+    return tuple(share / sum(raw) for share in raw)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One round in a ledger."""
+
+    round: int
+    own: float
+    """Its own part of alpha."""
+    received: float
+    """What the round before handed on."""
+    handed_on: bool | None
+    """Whether it hands its level on; None while it is not over."""
+
+    @property
+    def level(self) -> float:
+        """What its tests may spend."""
+        return self.own + self.received
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorLedger:
+    """The levels of one kind of claim, round by round."""
+
+    rounds: int
+    """Most rounds of the inquiry."""
+    alpha: float = ALPHA
+    handed_on: tuple[bool, ...] = ()
+    """Of each round that is over, whether it handed its level on."""
+
+    def entries(self) -> tuple[LedgerEntry, ...]:
+        """Return the rounds that are over, and the next one where there is one."""
+        found: list[LedgerEntry] = []
+        passed = 0.0
+        outcomes: list[bool | None] = [*self.handed_on, None]
+        for number, (share, outcome) in enumerate(zip(weights(self.rounds), outcomes, strict=False), start=1):
+            found.append(LedgerEntry(number, self.alpha * share, passed, outcome))
+            passed = found[-1].level if outcome else 0.0
+        return tuple(found)
+
+    @property
+    def left(self) -> int:
+        """How many rounds may still be begun."""
+        return self.rounds - len(self.handed_on)
+
+    @property
+    def level(self) -> float:
+        """The level of the next round; OverdrawnLedger where all rounds are over."""
+        if not self.left:
+            raise OverdrawnLedger(f"expected one of {self.rounds} rounds; found all of them over")
+        return self.entries()[-1].level
+
+    def after(self, *, handed_on: bool) -> ErrorLedger:
+        """Return the ledger after its next round."""
+        if not self.left:
+            raise OverdrawnLedger(f"expected at most {self.rounds} rounds; found one more")
+        return ErrorLedger(self.rounds, self.alpha, (*self.handed_on, handed_on))
+
+    def could_have(self) -> tuple[float, ...]:
+        """Return the level of each round to come as it is where no round from now on hands anything on."""
+        begun = len(self.handed_on)
+        ahead = [self.alpha * share for share in weights(self.rounds)[begun:]]
+        return (self.level, *ahead[1:]) if ahead else ()
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOutcome:
+    """What became of a round, as far as ledgers ask."""
+
+    differences: bool
+    """Whether each of its comparisons ended in a claim of a difference, or none was tested."""
+    equivalences: bool
+    """Whether each ended in a claim of equivalence, or none was tested."""
+
+    @classmethod
+    def of(cls, verdicts: Sequence[str]) -> RoundOutcome:
+        """Return what the verdicts on a round's claims hand on, by their names; of no claim all is handed on."""
+        return cls(
+            differences=all(name in ("supported", "refuted") for name in verdicts),
+            equivalences=all(name == "equivalent" for name in verdicts),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Ledgers:
+    """Both ledgers of an inquiry, as they stand before its next round."""
+
+    differences: ErrorLedger
+    equivalences: ErrorLedger
+
+    @classmethod
+    def begin(cls, rounds: int, alpha: float = ALPHA) -> Ledgers:
+        """Return the ledgers of an inquiry of at most so many rounds, before the first."""
+        return cls(ErrorLedger(rounds, alpha), ErrorLedger(rounds, alpha))
+
+    @property
+    def round(self) -> int:
+        """The number of the next round."""
+        return len(self.differences.handed_on) + 1
+
+    @property
+    def left(self) -> int:
+        """How many rounds may still be begun."""
+        return self.differences.left
+
+    def after(self, outcome: RoundOutcome) -> Ledgers:
+        """Return the ledgers after a round."""
+        return Ledgers(
+            self.differences.after(handed_on=outcome.differences),
+            self.equivalences.after(handed_on=outcome.equivalences),
+        )
+
+    def place(self, previous: str = "") -> RoundPlace | None:
+        """Return the next round's place, which its lock holds; None for a study of one round.
+
+        `previous` is the hash of the lock of the round before, empty before the first.
+        """
+        if self.differences.rounds == 1:
+            return None
+        return RoundPlace(
+            number=self.round, of=self.differences.rounds, previous=previous,
+            difference=self.differences.level, equivalence=self.equivalences.level,
+        )  # fmt: skip
+
+    def stake(self, design: Design) -> Stake:
+        """Return what the tests of a design of the next round may spend; raise OverdrawnLedger for another's levels."""
+        place = design.inquiry
+        if place is None:
+            if self.differences.rounds > 1:
+                raise OverdrawnLedger(f"expected a lock of round {self.round}; found one without a place in an inquiry")
+            return Stake(_KEY, design)
+        if (place.number, place.of) != (self.round, self.differences.rounds):
+            raise OverdrawnLedger(
+                f"expected round {self.round} of {self.differences.rounds}; found {place.number} of {place.of}"
+            )
+        for kind, drawn, due in (
+            ("differences", place.difference, self.differences.level),
+            ("equivalences", place.equivalence, self.equivalences.level),
+        ):
+            if abs(drawn - due) > _ALIKE * due:
+                raise OverdrawnLedger(f"expected the level {due:.6g} of the ledger of {kind}; found {drawn:.6g}")
+        return Stake(_KEY, design)
+
+
+_KEY: Final = object()
+
+
+class Stake:
+    """What the tests of one design may spend: made by `Ledgers.stake` alone."""
+
+    __slots__ = ("design",)
+
+    def __init__(self, key: object, design: Design) -> None:
+        if key is not _KEY:
+            raise TypeError("a stake is drawn from an inquiry's ledgers (`Ledgers.stake`), never made by hand")
+        self.design = design
+
+    def difference(self, look: int, phase: Phase) -> float:
+        """Return the two-sided level at which a look tells two arms apart."""
+        looks = self.design.looks if phase == "confirm" else ()
+        return looks[look - 1].alpha if looks else self.design.alpha
+
+    def equivalence(self, look: int, phase: Phase) -> float:
+        """Return the level of each of the two one-sided tests by which a look finds no difference."""
+        looks = self.design.looks if phase == "confirm" else ()
+        own = looks[look - 1].equivalence if looks else None
+        return self.difference(look, phase) if own is None else own
+
+
+def stake_of_one_round(design: Design) -> Stake:
+    """Return what the tests of a study of one round may spend: all of its lock's level."""
+    return Ledgers.begin(1, design.alpha).stake(design)

@@ -1,0 +1,279 @@
+"""The parts of a design that say how data will be gathered, looked at and acted on; all fixed before the data.
+
+They are records: values in a lock. What they do is done elsewhere: looks and noise by `studies.statistics`, the screen
+and the decision table by `research`, the watchdog's limits by `studies.checks.alarms`.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import ClassVar, Literal, Self
+
+from pydantic import Field, model_validator
+
+from studies.records.base import EvolvingRecord, JsonValue, Record
+
+Phase = Literal["noise", "explore", "screen", "confirm", "replicate"]
+"""What a run is for. Only runs of `confirm` and `replicate` feed a claim."""
+Act = Literal["continue", "settle", "replicate"]
+"""What a decision does with a hypothesis: more seeds, no more runs, or the same comparison in another setting."""
+
+
+class Prediction(Record):
+    """What the planner expects of treatment minus control, written before any run that counts."""
+
+    low: float
+    """Lower end of the predicted interval, in the metric's own unit."""
+    high: float
+    """Upper end of the predicted interval."""
+    level: float = Field(default=0.8, gt=0, lt=1)
+    """Probability the planner gives the interval. Default 0.8."""
+    probability: float = Field(ge=0, le=1)
+    """Probability the planner gives to the hypothesis being supported."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.low > self.high:
+            raise ValueError(f"a prediction's low must not exceed its high; found {self.low} and {self.high}")
+        return self
+
+
+class Noise(EvolvingRecord):
+    """What earlier runs say about the spread of a metric between seeds: the bank's word at the time of the lock."""
+
+    added_fields: ClassVar = frozenset({"collapsed", "runs", "drop"})
+
+    sd: float = Field(gt=0)
+    """Standard deviation between runs of one arm that differ in their seed, evaluation noise included."""
+    df: int = Field(ge=1)
+    """Degrees of freedom behind `sd`: runs less arms."""
+    evaluation_sd: float | None = Field(default=None, ge=0)
+    """The part of it that evaluating one policy again gives, at `episodes` episodes; None when it was not measured."""
+    episodes: int = Field(ge=1)
+    """Evaluation episodes behind each value of the bank."""
+    correlation: float | None = Field(default=None, ge=-1, le=1)
+    """Correlation of two arms' runs that share a seed; None when it was not measured."""
+    pairs: int = Field(default=0, ge=0)
+    """Pairs of runs behind `correlation`."""
+    basis: str
+    """Where it comes from, in words: which studies, which runs, which version."""
+    collapsed: int = Field(default=0, ge=0)
+    """Runs that collapsed, of those the bank knows; they are no part of `sd`."""
+    runs: int = Field(default=0, ge=0)
+    """Runs that the bank knows, those included; 0 where they were not counted."""
+    drop: float | None = Field(default=None, gt=0)
+    """What they lacked, on average, of the mean of their groups' other runs; None where none collapsed."""
+
+    @property
+    def collapse_rate(self) -> float:
+        """The share of the runs that collapsed."""
+        return self.collapsed / self.runs if self.runs else 0.0
+
+
+class CollapseRule(Record):
+    """When a training counts as collapsed: by its own curve (`studies.checks.training`), blind to its arm."""
+
+    lost: float = Field(default=0.5, gt=0, lt=1)
+    """Share of its own gain that a collapsed training lost again."""
+    errors: float = Field(default=3.0, gt=0)
+    """Standard errors that the loss has to exceed."""
+    drop: float | None = Field(default=None, gt=0)
+    """What a collapsed run lacks in the metric, as the bank knows it; None where it saw none: then down to the worst
+    value."""
+
+
+class Promise(Record):
+    """What the design can see: it was refused unless it could."""
+
+    power: float = Field(gt=0, lt=1)
+    """Probability of a claim in the right direction, if the true difference is `effect`."""
+    effect: float = Field(gt=0)
+    """The smallest effect of interest, in the metric's own unit."""
+
+
+class Look(EvolvingRecord):
+    """One analysis of the data: after `seeds` seeds of every arm, at the two-sided level `alpha`."""
+
+    added_fields: ClassVar = frozenset({"equivalence"})
+
+    seeds: int = Field(ge=2)
+    """Of designs of today from 3 on."""
+    alpha: float = Field(gt=0, lt=1)
+    equivalence: float | None = Field(default=None, gt=0, lt=1)
+    """The level of each of the two one-sided tests; None for `alpha`, as in a study of one round."""
+
+
+class RoundPlace(Record):
+    """Which round of an inquiry a design is, and what its tests may spend, as the ledgers stood when it was locked."""
+
+    number: int = Field(ge=1)
+    of: int = Field(ge=2)
+    """Most rounds of the inquiry."""
+    previous: str
+    """Hash of the lock of the round before; empty in the first."""
+    difference: float = Field(gt=0, lt=1)
+    """The whole level of its claims of a difference, looks and arms included."""
+    equivalence: float = Field(gt=0, lt=1)
+    """The whole level of its claims of no difference."""
+
+    @model_validator(mode="after")
+    def _chained(self) -> Self:
+        if self.number > self.of:
+            raise ValueError(f"expected at most round {self.of}; found {self.number}")
+        if (self.number == 1) != (not self.previous):
+            raise ValueError("a first round follows no lock, and every other one follows one")
+        return self
+
+
+class Knob(Record):
+    """A job field that a screen varies, with the values it may take, in the order of its ladder."""
+
+    field: str
+    values: tuple[JsonValue, ...] = Field(min_length=2)
+
+
+class Rung(Record):
+    """One round of a screen: every candidate still in it trains `steps` steps; the best `keep` go on."""
+
+    steps: int = Field(ge=1)
+    keep: int = Field(ge=1)
+
+
+class Screen(EvolvingRecord):
+    """Which arms are confirmed is found by a screen: one seed, short runs, no claims.
+
+    `initial` candidates are spread over the knobs by the seed, the rest are asked of the `sampler` one after the other,
+    each with the results so far. The last rung's `keep` candidates become arms of the confirmation.
+    """
+
+    added_fields: ClassVar = frozenset({"bound"})
+
+    knobs: tuple[Knob, ...] = Field(min_length=1)
+    sampler: Literal["grid", "random", "tpe", "surface"]
+    """How candidates are chosen: all, at random, by Optuna's TPE, or by a response surface over all results."""
+    bound: float | None = Field(default=None, gt=0)
+    """Under `surface`, the standard deviations above its mean by which candidates are chosen: the upper bound of what
+    is believed. None: by expected improvement instead, as all screens were before this field."""
+    candidates: int = Field(ge=1)
+    initial: int = Field(ge=1)
+    rungs: tuple[Rung, ...] = Field(min_length=1)
+    seed: int
+    """The one training seed of all screening runs."""
+    split: Literal["search"] = "search"
+    """Tasks a screen is scored on: never the hidden ones, which are for claims."""
+    prediction: Prediction | None = None
+    """What the planner expects of the best candidate minus the control, on hidden tasks; None where nobody said."""
+
+    @model_validator(mode="after")
+    def _narrowing(self) -> Self:
+        keeps = [self.candidates, *(rung.keep for rung in self.rungs)]
+        if any(later > earlier for earlier, later in pairwise(keeps)):
+            raise ValueError(f"a screen's rungs must keep ever fewer candidates; found {keeps}")
+        return self
+
+    @property
+    def confirmed(self) -> int:
+        """How many candidates are confirmed."""
+        return self.rungs[-1].keep
+
+
+class Replication(Record):
+    """The same comparison once more in another setting, on fresh seeds."""
+
+    environment: str
+    overrides: dict[str, JsonValue] = Field(default_factory=dict)
+    """Job fields that differ from the base job in every arm, such as another model."""
+    seeds: tuple[int, ...] = Field(min_length=2)
+
+
+class Watchdog(Record):
+    """Limits of the training metrics; None switches a rule off. `studies.checks.alarms` says what each one looks
+    at."""
+
+    kl: float | None = Field(default=None, gt=0)
+    """Most `actor/ppo_kl` of a step: beyond it the policy has jumped."""
+    grad_norm: float | None = Field(default=None, gt=0)
+    """Most gradient norm, in multiples of the run's median so far."""
+    entropy_share: float | None = Field(default=None, gt=0, lt=1)
+    """Least entropy, as a share of the first steps' mean."""
+    length_factor: float | None = Field(default=None, gt=1)
+    """Most mean response length, in multiples of the first steps' mean."""
+    constant_groups: float | None = Field(default=None, gt=0, le=1)
+    """Most share of groups with equal rewards, over `patience` steps."""
+    reward_gap: float | None = Field(default=None, gt=0)
+    """Least rise of the training reward beside a fall of the hidden success that is told apart from noise."""
+    throughput_share: float | None = Field(default=None, gt=0, lt=1)
+    """Least tokens a second, as a share of the run's median: below it something else used the machine."""
+    judge_errors: float | None = Field(default=None, gt=0, le=1)
+    """Most share of episodes in a step whose reward could not be had."""
+    heartbeat_s: float | None = Field(default=None, gt=0)
+    """Longest silence of the swarm server."""
+    patience: int = Field(default=3, ge=1)
+    """Steps in a row that a limit must be broken."""
+
+
+class Rule(Record):
+    """One line of the decision table: the first one whose `when` holds decides."""
+
+    name: str = Field(pattern=r"^[a-z0-9][a-z0-9-]{0,63}$")
+    when: str = Field(min_length=1, max_length=300)
+    """A condition on the verdict at a look, one of those in `research.proposals.decisions`."""
+    then: Act
+
+
+class EnvironmentRecord(Record):
+    """What an environment that was brought consists of, as it stood when a design was locked."""
+
+    name: str
+    """Its name with the hash of all below, as runs have it."""
+    title: str
+    reference: str
+    """What it was brought from, as it was typed."""
+    code: str
+    """sha256 over the files of its code; empty for an adapter, whose code is ours."""
+    data: str
+    """sha256 over its tasks and demonstrations."""
+    requirements: str
+    """sha256 of the packages it names; empty where it names none."""
+    drawn_by: str
+    """How its tasks were given: by `splits`, as one list of `records`, or by `seeds`."""
+    tasks: dict[str, int]
+    """How many tasks each split has."""
+    hidden_apart: bool
+    """Whether its code neither makes the hidden tasks by itself nor holds them: clients hold that code."""
+
+
+class Selection(Record):
+    """What a screen led to, by its locked rule: the arms that are confirmed, and the claim on each."""
+
+    kept: tuple[str, ...] = Field(min_length=1)
+    """Names of the candidates, the best first."""
+    scores: dict[str, float]
+    """Score of each candidate of the last rung, as the rule ranked them."""
+    reason: str
+
+
+class Amendment(EvolvingRecord):
+    """A change after the lock, in the open: an event of its own, and it stands in the report.
+
+    `accept` lets a named violation of the confound linter or exclusion pass; `budget` replaces the wall-clock seconds,
+    before the lock too, so that A/A runs can be finished; `note` changes nothing. A verdict that an amendment made
+    after the first result touches is exploratory: by what it accepts, or by a lower budget that cuts its look short.
+    """
+
+    added_fields: ClassVar = frozenset({"lowers"})
+
+    kind: Literal["accept", "budget", "note"]
+    target: str = ""
+    """The violation accepted: its code. Empty for the other kinds."""
+    value: float | None = None
+    """The new budget in seconds; None for the other kinds."""
+    reason: str = Field(min_length=1, max_length=1000)
+    lowers: bool = False
+    """Whether it takes from the budget as it was, as logs say since the first that refuses less than is used."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Self:
+        if (self.kind == "accept") != bool(self.target) or (self.kind == "budget") != (self.value is not None):
+            raise ValueError("an amendment that accepts names its target, one of the budget has a value; no other does")
+        return self

@@ -1,0 +1,304 @@
+"""Run data; which run specs a lock allows.
+
+Why a run can end INVALID: every code, fixed before data, in classes that say what becomes of the run.
+
+Excluded codes are ends that have nothing to do with what was trained: the lock names them as the design's exclusions,
+and such a run is left out and counted. Worst codes are trainings that broke down by themselves: the arm did that, so
+the run counts, with the metric's worst value. A code in neither class makes a verdict invalid: there is no honest value
+for the run, and leaving it out would not be neutral either. A new way to fail needs a new code here, else it would be
+an end nobody had announced.
+
+Which runs a lock allows, and what each of them is exactly: pure functions from a lock to run specs.
+
+The loop plans with them and the fold of a log checks with them, so that a run which its lock does not lead to is
+found. A run of the confirmation is `phase="confirm"`; A/A runs and screening runs feed no claim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from pydantic import Field
+
+from studies.records.base import JsonValue, Record, digest
+from studies.records.design import SUCCESS, Arm, Design, Metric, NoisePlan, RunSpec
+
+EXCLUDED_CODES: tuple[str, ...] = (
+    # the attempt's processes
+    "boot_failed", "server_died", "server_failed", "server_silent", "server_refused",
+    "client_died", "client_stopped", "evaluator_died", "evaluator_failed",
+    "attempt_died", "outcome_unreadable", "launch_failed", "lost", "timeout",
+    # its containers
+    "client_out_of_memory", "client_timeout", "client_killed",
+    "evaluator_out_of_memory", "evaluator_timeout", "evaluator_killed", "container_refused",
+    # its results
+    "tracking_unreadable", "foreign_results", "foreign_training", "steps_missing",
+    "evaluation_unreadable", "evaluation_incomplete",
+    # the study's budget, and what a person gave up
+    "budget_exhausted", "vetoed",
+)  # fmt: skip
+"""Ends that say nothing about what was trained."""
+
+TRAINING_NAN = "training_nan"
+"""Loss or gradient was no finite number: the training broke down, and there is no policy to measure."""
+WORST_CODES: tuple[str, ...] = (TRAINING_NAN,)
+"""Trainings that broke down by themselves. One that the watchdog stops, as its KL or gradient blew up, is not among
+them: the policy it reached is measured."""
+
+GENERATED_CODE_FAILED = "generated_code_failed"
+"""A run with generated code that came to an end which such code can bring about (`WITHIN_REACH_OF_CODE`).
+
+It is in no class, so its verdict is invalid. Left out, code could give up the runs that go badly and be judged by the
+rest. Counted as worst, a server that died by itself would refute the code, a claim that something gets worse could be
+had by ending it, and so could a claim of something better against a control with code; and the value would be one that
+nobody measured. Whoever has looked at what happened may accept the code by an amendment.
+"""
+
+EVIDENCE_MISSING = "evidence_missing"
+"""A file that was collected is not there any more."""
+EVIDENCE_CHANGED = "evidence_changed"
+"""A file that was collected does not have the hash it was collected with."""
+EVIDENCE_CODES: tuple[str, ...] = (EVIDENCE_MISSING, EVIDENCE_CHANGED)
+"""What became of evidence after it was collected; in no class, for who spoils evidence must not choose the runs."""
+
+MODEL_CHANGED = "model_changed"
+"""The folder of the run's model held something else than when the study named it. In no class, as for evidence: who
+changes what is trained must not choose the runs."""
+
+NOT_MEASURABLE = "not_measurable"
+"""The files of a whole run do not hold what its metric is read off, such as a fact that some plays do not say. In no
+class: which plays lack it may well be the arm's doing."""
+
+INVALID_CODES: tuple[str, ...] = (
+    *EXCLUDED_CODES, *WORST_CODES, GENERATED_CODE_FAILED, *EVIDENCE_CODES, MODEL_CHANGED, NOT_MEASURABLE,
+)  # fmt: skip
+"""Every code of an INVALID run."""
+
+ENGINE_GONE = "engine_gone"
+"""An attempt that lost the container engine."""
+DISK_FULL = "disk_full"
+"""An attempt that had no room on its disk."""
+BLAMELESS_CODES: tuple[str, ...] = (ENGINE_GONE, DISK_FULL)
+"""Ends of attempts that are no fault of the run: they cost it no try and make it no less valid, and the next launch
+waits until there is what was missing."""
+
+WITHIN_REACH_OF_CODE = frozenset({
+    "client_died", "client_stopped", "client_out_of_memory", "client_timeout", "timeout",
+    "server_died", "server_failed", "server_silent", "server_refused", "foreign_training",
+})  # fmt: skip
+"""Ends that code in a client may bring about. A run with generated code gets no other try after one of them: else the
+code could give up tries that go badly, and keep the best of several."""
+
+
+class AttemptFailed(Exception):
+    """An attempt cannot go on; `code` says what failed, in one word of the protocol."""
+
+    def __init__(self, code: str, reason: str) -> None:
+        super().__init__(reason)
+        self.code = code
+        self.reason = reason
+
+
+class Measurement(Record):
+    """One number about one run, collected and hashed by the harness."""
+
+    run_id: str
+    key: str
+    value: float = Field(allow_inf_nan=False)
+    n: int = Field(ge=1)
+    """Episodes (or steps) behind the value."""
+    sha256: str
+    """Hash of the file it was computed from."""
+
+
+class TrainingCurve(Record):
+    """How one training rose and fell, by its own curves alone: shares of episodes solved."""
+
+    start: float
+    """Of the evaluation before training."""
+    end: float
+    """Of the evaluation after training."""
+    plays: int = Field(ge=1)
+    """Episodes of each of the two."""
+    first: float | None = None
+    """Of the training episodes of the first steps; None, like the next three, for a training too short to say."""
+    peak: float | None = None
+    """Highest of the means over as many steps in a row."""
+    last: float | None = None
+    """Of the last steps."""
+    error: float | None = None
+    """Standard error of each of the three."""
+
+
+class WeightChange(Record):
+    """What a training with a learning rate of 0 did to the weights, which must be nothing."""
+
+    before: str | None = None
+    """sha256 of all weights before the first step; None where the backend could not say."""
+    after: str | None = None
+    """The same after the last step."""
+    probs_tolerance: float | None = None
+    """Most by which the backend's engine and learner may differ on a sampled token's probability; None where it does
+    not compare them."""
+
+
+class Conditions(Record):
+    """Under which conditions a run was trained and measured, as the harness saw them; None where it could not see.
+
+    Two arms may be compared only when these are alike, or differ by what the design declares.
+    """
+
+    steps: int | None = None
+    """Training steps done."""
+    episodes: int | None = None
+    """Training episodes."""
+    tokens: int | None = None
+    """Tokens trained on."""
+    optimiser_steps: int | None = None
+    wall_s: float | None = None
+    """Seconds of training."""
+    initial_policy: str | None = None
+    """Hash of the weights that training began with."""
+    initial_success: float | None = None
+    """What the evaluation before training came to."""
+    evaluation_tasks: str | None = None
+    """Hash of the evaluated tasks' ids."""
+    drawn_tasks: str | None = None
+    """The same hash of the tasks that the run's seed draws; None where it was not recorded."""
+    evaluation_episodes: int | None = None
+    decoding: str | None = None
+    """Sampling of the evaluation: temperature, top_p, token limit."""
+    template: str | None = None
+    """Hash of the chat template."""
+    checkpoint: str | None = None
+    """Which policy was measured: `last`, or another rule."""
+    overlap: int | None = None
+    """Tasks that were both trained on and evaluated."""
+    image: str | None = None
+    hardware: str | None = None
+    neighbours: int | None = None
+    """Most runs that shared the machine with this one."""
+    judge_errors: int | None = None
+    """Episodes whose reward could not be had."""
+    stopped_by: str | None = None
+    """Code of the watchdog's rule that ended training before its last step; None for a run that ran its course."""
+    course: TrainingCurve | None = None
+    """How training rose and fell; None where it was not recorded."""
+    signal_steps: int | None = None
+    """Training steps in which rewards differed within a group, or advantages between episodes: the others taught
+    nothing."""
+    probs_diff: float | None = None
+    """Most by which engine and learner differed on a trained token's probability."""
+    stillness: WeightChange | None = None
+    """What a training with a learning rate of 0 did to the weights; None for any other."""
+
+
+NOISE_ARM: Final = "aa"
+"""The one arm of A/A runs."""
+PLUMBING_ARM: Final = "zero-lr"
+"""The arm of the run that must not learn."""
+PLUMBING_STEPS: Final = 3
+"""Its training steps: what a first one may spare, such as an optimiser without moments, a second does not."""
+PLUMBING_EPISODES: Final = 32
+"""Most hidden episodes of its evaluations, which nothing is read off."""
+EVALUATED: Final = ("evaluate_after", "evaluation_episodes")
+"""Job fields that follow from a run's metric: what is evaluated during training, which changes no step of it."""
+AREA: Final = "area"
+"""The kind of metric that is read up to where a run's training ends, so that a short run has a shorter horizon."""
+PLUMBING_JOB: Final = {"learning_rate": 0.0, "steps": PLUMBING_STEPS, "lr_warmup_steps": 0, "mismatch_limit": 1000.0}
+"""Its job where it is not the A/A runs': the server's own guard is out of the way, so that the check tells."""
+
+
+def noise_hash(plan: NoisePlan) -> str:
+    """Return the sha256 of a noise plan's canonical JSON, which its runs carry."""
+    return digest(plan.model_dump(mode="json"))
+
+
+def noise_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
+    """Return the A/A run of a noise plan with this seed; `lock` is the plan's hash."""
+    return RunSpec(
+        study=study, design_hash=lock, arm=NOISE_ARM, seed=seed, environment=plan.environment,
+        job=evaluated({**plan.job, "seed": seed}, plan.judged), phase="noise", metric=plan.judged,
+    )  # fmt: skip
+
+
+def plumbing_spec(study: str, plan: NoisePlan, lock: str, seed: int) -> RunSpec:
+    """Return the run with a learning rate of 0; `lock` is the plan's hash.
+
+    Whatever a study is judged by, of this run success is measured: it is too short for anything else.
+    """
+    episodes = min(plan.episodes, PLUMBING_EPISODES)
+    key = plan.metric_key if plan.metric is None else SUCCESS
+    return RunSpec(
+        study=study, design_hash=lock, arm=PLUMBING_ARM, seed=seed, environment=plan.environment,
+        job=plumbing_job({**plan.job, "seed": seed}), phase="noise",
+        metric=Metric(key=key, meaning=f"share of {episodes} hidden episodes solved", episodes=episodes),
+    )  # fmt: skip
+
+
+def plumbing_job(job: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return a job with which nothing may be learned."""
+    return {**job, **PLUMBING_JOB}
+
+
+def screen_metric(metric: Metric) -> Metric:
+    """Return what screening runs are scored by: the design's metric on the tasks of the search.
+
+    A short run seldom gets to a threshold, so that where the metric is the time to one, the area below it is the score.
+    """
+    if metric.threshold is not None and metric.schedule is not None and metric.cut_at is not None:
+        return Metric(
+            key=f"search/area_below_{metric.threshold:g}", kind=AREA, split="search", episodes=metric.episodes,
+            name=f"area under the search curve below {metric.threshold:g}",
+            meaning=f"mean success on search tasks below {metric.threshold:g} over training",
+            best=metric.threshold, threshold=metric.threshold, horizon=metric.horizon, schedule=metric.schedule,
+        )  # fmt: skip
+    key, meaning = (text.replace("hidden", "search") for text in (metric.key, metric.meaning))
+    return metric.model_copy(update={"key": key, "meaning": meaning, "split": "search"})
+
+
+def screen_spec(study: str, design: Design, lock: str, arm: Arm, steps: int) -> RunSpec:
+    """Return the run of a candidate in the rung of `steps` steps."""
+    assert design.screen is not None
+    metric = screen_metric(design.metric)
+    job = {**_job(design, arm), "steps": steps, "seed": design.screen.seed}
+    if metric.kind == AREA:  # as far as all candidates of a rung train, whatever their batches
+        metric = metric.model_copy(update={"horizon": float(steps * int(design.base_job["episodes_per_step"]))})
+    return RunSpec(
+        study=study, design_hash=lock, arm=arm.name, seed=design.screen.seed, environment=design.environment,
+        job=evaluated(job, metric), metric=metric, code=design.code.get(arm.reward), phase="screen",
+    )  # fmt: skip
+
+
+def confirm_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
+    """Return the run of an arm of the confirmation with one of its seeds."""
+    return RunSpec(
+        study=study, design_hash=lock, arm=arm.name, seed=seed, environment=design.environment,
+        job=evaluated({**_job(design, arm), "seed": seed}, design.metric), metric=design.metric,
+        code=design.code.get(arm.reward),
+    )  # fmt: skip
+
+
+def replicate_spec(study: str, design: Design, lock: str, arm: Arm, seed: int) -> RunSpec:
+    """Return the run of an arm in the replication's setting with one of its seeds."""
+    setting = design.replication
+    assert setting is not None
+    job = {**design.base_job, **setting.overrides, **arm.job_overrides, "environment": setting.environment}
+    return RunSpec(
+        study=study, design_hash=lock, arm=arm.name, seed=seed, environment=setting.environment,
+        job=evaluated({**job, "seed": seed}, design.metric), metric=design.metric, code=design.code.get(arm.reward),
+        phase="replicate",
+    )  # fmt: skip
+
+
+def evaluated(job: Mapping[str, JsonValue], metric: Metric) -> dict[str, JsonValue]:
+    """Return a run's job with the steps after which the schedule of its metric has it evaluated; none adds nothing."""
+    steps = metric.schedule.steps(job) if metric.schedule is not None else ()
+    if metric.schedule is None or not steps:
+        return dict(job)
+    return {**job, **dict(zip(EVALUATED, (list(steps), metric.schedule.episodes), strict=True))}
+
+
+def _job(design: Design, arm: Arm) -> dict[str, JsonValue]:
+    return {**design.base_job, **arm.job_overrides}

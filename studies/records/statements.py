@@ -1,0 +1,252 @@
+"""Claims as sentences code writes.
+
+What follows from a screen: the arms that are confirmed, and the claim on each, written by code.
+
+A claim says that a kept candidate beats the control. The planner said beforehand what it expects of the best one
+(`Screen.prediction`); every kept candidate may turn out to be that, so all claims carry it. A candidate whose job is
+the control's is no claim and is left out.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from studies.records.base import JsonValue
+from studies.records.design import CONFIGURATION, GAIN, MODEL, SUCCESS, Arm, Design, Direction, Hypothesis, Metric
+from studies.records.procedure import Prediction, Selection
+
+_VERBS: Final = {"increase": "raises", "decrease": "lowers"}
+_AMOUNTS: Final = {"increase": "more", "decrease": "fewer"}
+_SIZES: Final = {"increase": "larger", "decrease": "smaller"}
+_MOVES: Final = {"increase": "rises", "decrease": "falls"}
+_WHOLE: Final = 100
+"""Sizes from which on no fractions are told."""
+
+
+def tested(design: Design | None, hypotheses: tuple[Hypothesis, ...]) -> tuple[str, ...]:
+    """Return what is put to the test, a sentence for each hypothesis; of a screen, that it comes first."""
+    if design is None:
+        return tuple(map(_before_lock, hypotheses))
+    if design.screen is not None:
+        return (screen_sentence([knob.field for knob in design.screen.knobs], design.environment),)
+    least = design.promise.effect if design.promise else None
+    return sentences(design.hypotheses, design.environment, least, design.metric)
+
+
+def sentences(
+    claims: Iterable[Hypothesis],
+    environment: str | None = None,
+    least: float | None = None,
+    metric: Metric | None = None,
+) -> tuple[str, ...]:
+    """Return what is put to the test by each claim; `least` is the smallest difference of interest."""
+    where = f", in {environment}" if environment is not None else ""
+    return tuple(_tested(claim, where, least, metric) + _not_alone(claim) for claim in claims)
+
+
+def screen_sentence(fields: Iterable[str], environment: str) -> str:
+    """Return what a screen and its confirmation put to the test."""
+    return f"Which values of {', '.join(fields)} are best: the best of a screen against the defaults, in {environment}."
+
+
+def statement(
+    variable: str, control: JsonValue, treatment: JsonValue, direction: str, metric: Metric | None = None
+) -> str:
+    """Return the claim of a hypothesis as a sentence, from its typed fields."""
+    with_control, judged = setting(variable, control), judged_by(variable, metric)
+    if _timed(metric):
+        return f"{setting(variable, treatment)} needs {_AMOUNTS[direction]} {judged} than {with_control}."
+    return f"{setting(variable, treatment)} {_VERBS[direction]} the {judged}, compared with {with_control}."
+
+
+def statement_of(claim: Hypothesis, metric: Metric | None = None) -> str:
+    """Return a claim as a sentence from its typed fields, with what it leaves open where fields differ together."""
+    if claim.kind == "interaction":
+        return f"{_effect(claim, metric)} is {_SIZES[claim.direction]} {_with(claim)}."
+    if claim.kind == "trend":
+        return f"The {judged_by(claim.variable, metric)} {_MOVES[claim.direction]} over {_rungs(claim)}."
+    said = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
+    return said + _not_alone(claim)
+
+
+def _not_alone(claim: Hypothesis) -> str:
+    if claim.variable != CONFIGURATION or len(claim.varied) < 2 or claim.kind != "difference":
+        return ""
+    *others, last = claim.varied
+    return f" They differ together: the difference cannot be laid to {', '.join(others)} or {last} alone."
+
+
+def effect_of(claim: Hypothesis) -> str:
+    """Return which effect an interaction is about: `effect of group_size (4 to 16)`."""
+    name = claim.moderated
+    low, high = claim.varied[name]
+    return f"effect of {name} ({named_value(name, low)} to {named_value(name, high)})"
+
+
+def _effect(claim: Hypothesis, metric: Metric | None) -> str:
+    return f"The {effect_of(claim)} on the {judged_by(claim.variable, metric)}"
+
+
+def _with(claim: Hypothesis) -> str:
+    low, high = (setting(claim.moderator, value) for value in claim.varied[claim.moderator])
+    return f"with {high} than with {low}"
+
+
+def _rungs(claim: Hypothesis) -> str:
+    return f"{claim.variable} = {', '.join(named_value(claim.variable, value) for value in claim.ladder)}"
+
+
+def judged_by(variable: str, metric: Metric | None = None) -> str:
+    """Return what a claim is a claim about: without another metric, of models what they gain, as they begin unlike."""
+    if metric is not None:
+        return metric_name(metric)
+    return "gain in hidden success" if variable == MODEL else "hidden success"
+
+
+def metric_name(metric: Metric) -> str:
+    """Return what sentences, axes and headings call a metric."""
+    return metric.name or {SUCCESS: "hidden success", GAIN: "gain in hidden success"}.get(metric.key, metric.key)
+
+
+def amount(value: float, metric: Metric | None) -> str:
+    """Return a size in a metric's unit, as it was given: `512 episodes`, or `0.1` of a share."""
+    said = f"{value:,.0f}" if abs(value) >= _WHOLE else f"{value:g}"
+    return f"{said} {metric.unit}" if metric is not None and metric.cut_at is not None else said
+
+
+def model_name(value: Mapping[str, Any]) -> str:
+    """Return what a model is called: the name of its folder, or what kind it is of."""
+    path = str(value.get("path", "")).rstrip("/")
+    return path.rpartition("/")[2] or str(value.get("kind", MODEL))
+
+
+def setting(variable: str, value: Any) -> str:
+    """Return what an arm sets: `group_size = 16`, or each field of a configuration."""
+    if variable == CONFIGURATION and isinstance(value, Mapping):
+        return ", ".join(setting(name, entry) for name, entry in sorted(value.items()))
+    return f"{variable} = {named_value(variable, value)}"
+
+
+def named_value(variable: str, value: Any) -> str:
+    """Return the value of a field as sentences have it: a model by its name, anything else as a job has it."""
+    return model_name(value) if variable == MODEL and isinstance(value, Mapping) else _text(value)
+
+
+def _timed(metric: Metric | None) -> bool:
+    return metric is not None and metric.cut_at is not None
+
+
+def _tested_contrast(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
+    """Return what an interaction or a trend puts to the test."""
+    by = "" if least is None else f" by {amount(least, metric)} or more"
+    margin = "anything that matters" if least is None else amount(least, metric)
+    alike = claim.sought == "equivalence"
+    if claim.kind == "interaction":
+        effect, both = f"Whether the {effect_of(claim)} on the {judged_by(claim.variable, metric)}", _with(claim)
+        if alike:
+            return f"{effect} is the same {both.replace(' than ', ' as ')}{where}, to less than {margin}."
+        return f"{effect} is {_SIZES[claim.direction]}{by} {both}{where}."
+    judged = judged_by(claim.variable, metric)
+    if alike:
+        return (
+            f"Whether the {judged} changes over {_rungs(claim)}, along a straight line{where}, by less than {margin}."
+        )
+    return f"Whether the {judged} {_MOVES[claim.direction]}{by} over {_rungs(claim)}, along a straight line{where}."
+
+
+def _tested(claim: Hypothesis, where: str, least: float | None, metric: Metric | None) -> str:
+    if claim.kind != "difference":
+        return _tested_contrast(claim, where, least, metric)
+    treatment, control = (setting(claim.variable, value) for value in (claim.treatment, claim.control))
+    at = " after as many training episodes" if claim.matched == "episodes" else ""
+    judged = judged_by(claim.variable, metric)
+    if claim.sought == "equivalence":
+        near = f"by less than {amount(least, metric)}" if least is not None else "by nothing that matters"
+        return (
+            f"Whether the {judged} with {treatment} and with {control} differs {near}{at}{where}: the verdict "
+            "Equivalent is what is asked for."
+        )
+    by = f" by {amount(least, metric)} or more" if least is not None else ""
+    if _timed(metric):
+        needs = "more or fewer" if claim.open else _AMOUNTS[claim.direction]
+        return f"Whether {treatment} needs {needs} {judged} than {control}{by and f',{by}'}{where}."
+    moves = "changes" if claim.open else _VERBS[claim.direction]
+    return f"Whether {treatment} {moves} the {judged}{by}{at}, compared with {control}{where}."
+
+
+def _before_lock(claim: Hypothesis) -> str:
+    """Return what a claim puts to the test, where what it is judged by stands in its own sentence alone."""
+    usual = statement_of(claim)
+    if claim.kind != "difference":
+        return _tested(claim, "", None, None) if claim.statement == usual else f"Whether {claim.statement}"
+    ours = claim.statement.startswith(setting(claim.variable, claim.treatment))  # in older logs it is the planner's
+    if ours and claim.statement != usual:
+        return f"Whether {claim.statement}"
+    return _tested(claim, "", None, None) + _not_alone(claim)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, sort_keys=True)
+
+
+def confirmed_arms(design: Design, candidates: Sequence[Arm], selection: Selection) -> tuple[Arm, ...]:
+    """Return the kept candidates that differ from the control, the best first."""
+    by_name = {arm.name: arm for arm in candidates}
+    control = control_values(design)
+    kept = (by_name[name] for name in selection.kept)
+    return tuple(arm for arm in kept if any(control.get(field) != value for field, value in arm.overrides.items()))
+
+
+def control_values(design: Design) -> dict[str, JsonValue]:
+    """Return every job field of the control arm."""
+    control = design.arm(design.control_arm)
+    return {**design.base_job, **control.overrides}
+
+
+def claims(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis, ...]:
+    """Return the claim on each arm, in order; `design` is the locked one, with its screen."""
+    return tuple(_claim(design, arm, f"s{number}") for number, arm in enumerate(arms, start=1))
+
+
+def claims_in_old_words(design: Design, arms: Sequence[Arm]) -> tuple[Hypothesis, ...]:
+    """Return the same claims as older logs word them (`tests/recorded/`)."""
+    worded = (f"{arm.name} is better than {design.control_arm}." for arm in arms)
+    pairs = zip(claims(design, arms), worded, strict=True)
+    return tuple(claim.model_copy(update={"statement": words}) for claim, words in pairs)
+
+
+def effective(design: Design, arms: Sequence[Arm], hypotheses: Sequence[Hypothesis]) -> Design:
+    """Return the design that is confirmed: the control and the kept arms, without the screen that found them."""
+    found = {"arms": (*design.arms, *arms), "hypotheses": tuple(hypotheses), "screen": None}
+    # With no arm left to confirm there are no claims, which only a design without data may be.
+    return design.model_copy(update=found)
+
+
+def _claim(design: Design, arm: Arm, name: str) -> Hypothesis:
+    assert design.screen is not None
+    control = control_values(design)
+    fields = [knob.field for knob in design.screen.knobs]
+    variable = fields[0] if len(fields) == 1 else CONFIGURATION
+    before = control[variable] if len(fields) == 1 else {field: control[field] for field in arm.overrides}
+    after = arm.overrides[variable] if len(fields) == 1 else dict(arm.overrides)
+    direction: Direction = "increase" if design.metric.higher_is_better else "decrease"
+    return Hypothesis(
+        id=name,
+        statement=statement(variable, before, after, direction, design.metric),
+        mechanism="Found by the screen, whose scores are no evidence for it.",
+        variable=variable,
+        control=before,
+        treatment=after,
+        direction=direction,
+        prediction=design.screen.prediction or _no_opinion(design),
+        smallest_effect=design.promise.effect if design.promise else None,
+    )
+
+
+def _no_opinion(design: Design) -> Prediction:
+    """Return what is taken where nobody predicted: either outcome, an effect up to twice the smallest of interest."""
+    most = 2 * design.promise.effect if design.promise else 1.0
+    low, high = (0.0, most) if design.metric.higher_is_better else (-most, 0.0)
+    return Prediction(low=low, high=high, probability=0.5)

@@ -1,0 +1,370 @@
+"""Predictions against observations, deviations, transcripts, rewards.
+
+What a report says about hypotheses: the planner's words, predictions against what was observed, the numbers behind.
+
+A verdict is only repeated here, never formed.
+
+What a report says about generated rewards: the code, who wrote it, and how training reward and hidden success went.
+
+The source is shown as it was locked and is nowhere run. Each reward has a scale of its own: training rewards are
+never put beside one another, only beside the hidden success of the same runs.
+
+Two plays of one run before and after training, quoted: what the policy said, not what anybody says of it.
+
+Words in them are a model's. They are text to be escaped, and nothing is computed from them.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from studies.log.study import BUDGET_EXHAUSTED, Amended, RunState, StudyState, Veto
+from studies.records.design import BUILT_IN, Arm, Hypothesis, Metric
+from studies.records.statements import statement, statement_of
+from studies.records.verdict import Verdict, checked, contradicted, quotation, who
+from studies.report.elements import Cell, Code, Quote, Remark, Table, cell, hash_cell, table
+from studies.report.evidence import BEFORE, REWARDS, Evidence
+from studies.report.wording import (
+    NONE,
+    compared,
+    counts_said,
+    duration,
+    label,
+    moment,
+    number,
+    one_line,
+    p_value,
+    percent,
+    signed,
+    span,
+    true_minus,
+)
+from studies.verdicts.wording import deciding_interval
+
+_SIDE = re.compile(", (the predicted side|against the prediction)")
+"""What a rule says of a prediction's side, which an open question has none of."""
+FROM_SCREEN = "written by code from the screen"
+
+
+def last_words(state: StudyState) -> str:
+    """Return the planner's last words as a quotation, held to every round's verdicts; empty where it had none."""
+    if state.said is None:
+        return ""
+    reached = [verdict for each in state.rounds for verdict in each.verdicts]
+    wrong = dict.fromkeys((*state.said.contradicted, *contradicted(state.said.text, reached)))
+    return quotation(state.said.model_copy(update={"contradicted": tuple(wrong)}))
+
+
+def why_asked(state: StudyState) -> str:
+    """Return why a round was asked, in the words of whoever asked, held to the verdicts that were there by then."""
+    return checked(state.why_asked, [verdict for each in state.rounds_before for verdict in each.verdicts])
+
+
+def quotes(state: StudyState) -> tuple[Quote, ...]:
+    """Return the words of each hypothesis: the planner's, or code's where a screen led to it."""
+    if state.selection is not None:
+        return tuple(Quote(h.id, one_line(h.statement), one_line(h.mechanism), FROM_SCREEN) for h in claims(state))
+    by = f"in the words of the planner {who(str(state.planner['name']), state.planner.get('model'))}"
+    metric = None if state.design is None else state.design.metric
+    worded = ((h.id, *_in_words(h, metric)) for h in claims(state))
+    return tuple(Quote(name, words, mechanism, by) for name, words, mechanism in worded if words)
+
+
+def _in_words(claim: Hypothesis, metric: Metric | None) -> tuple[str, str]:
+    """Return a planner's wording of a claim and its mechanism; the mechanism alone where it left the rest to code."""
+    code = statement(claim.variable, claim.control, claim.treatment, claim.direction, metric)
+    words = claim.said or ("" if claim.statement in (code, statement_of(claim, metric)) else claim.statement)
+    return (one_line(words), one_line(claim.mechanism)) if words else (one_line(claim.mechanism), "")
+
+
+def claims(state: StudyState) -> tuple[Hypothesis, ...]:
+    """Return the hypotheses under test, or those proposed while there is no design."""
+    return state.design.hypotheses if state.design else state.hypotheses
+
+
+def planner_said(state: StudyState) -> str:
+    """Return who planned, in one clause."""
+    name, model = str(state.planner.get("name", "unknown")), state.planner.get("model")
+    if name == "rules":
+        return "Planned by the built-in rules; no language model took part."
+    return f"Planned by a language model ({model})." if model else f"Planned by the planner `{name}`."
+
+
+def verdict_table(state: StudyState) -> Table | None:
+    """Return what was predicted of each hypothesis and what was observed; None before anything was predicted."""
+    rows = [_verdict_row(state, claim, state.verdict_on(claim.id)) for claim in claims(state)]
+    columns = ("Hypothesis", "Difference", "Interval", "Runs", "Predicted", "Inside", "Verdict")
+    return table(columns, rows, numeric=(1, 2, 3, 4), cards=True) if rows else None
+
+
+def numbers_table(state: StudyState) -> Table | None:
+    """Return every number behind each verdict, those of replications too; None before anything was predicted."""
+    judged = [_numbers_row(state, claim, state.verdict_on(claim.id)) for claim in claims(state)]
+    again = [_numbers_row(state, None, verdict) for verdict in state.replications]
+    rows = [*judged, *again]
+    columns = (
+        "Hypothesis", "Locked test", "Interval", "Level", "p", "Equivalence interval", "Probability given", "Brier",
+        "Inputs, sha256",
+    )  # fmt: skip
+    return table(columns, rows, numeric=(2, 3, 4, 5, 6, 7), cards=True) if rows else None
+
+
+def rules(state: StudyState) -> tuple[str, ...]:
+    """Return, for each verdict, the rule that decided it."""
+    opened = {claim.id for claim in claims(state) if claim.open}
+    return tuple(
+        f"{v.hypothesis}: {true_minus(_SIDE.sub('', v.reason) if v.hypothesis in opened else v.reason)}"
+        for v in state.verdicts
+    )
+
+
+def _verdict_row(state: StudyState, claim: Hypothesis, verdict: Verdict | None) -> list[Cell]:
+    interval = deciding_interval(state.design, verdict) if state.design is not None and verdict is not None else None
+    unit = _unit(state)
+    ends = NONE if interval is None else f"{span(interval.low, interval.high, unit=unit)} ({percent(interval.level)})"
+    inside = {True: "yes", False: "no", None: NONE}[verdict.within_prediction if verdict else None]
+    prediction = claim.prediction
+    return [
+        cell(f"{claim.id}: {compared(claim)}"), cell(signed(verdict.estimate, unit=unit) if verdict else NONE),
+        cell(ends), cell(counts_said(verdict) if verdict else NONE),
+        cell(f"{span(prediction.low, prediction.high, unit=unit)} ({percent(prediction.level)})"), cell(inside),
+        verdict_cell(state, verdict),
+    ]  # fmt: skip
+
+
+def verdict_cell(state: StudyState, verdict: Verdict | None) -> Cell:
+    """Return a verdict's word as a cell; a dash for none."""
+    if verdict is None or state.design is None:
+        return cell(NONE)
+    return cell(label(state.design.hypothesis(verdict.hypothesis), verdict), verdict.verdict)
+
+
+def _numbers_row(state: StudyState, claim: Hypothesis | None, verdict: Verdict | None) -> list[Cell]:
+    """Return the row of a claim, or (without it) of a verdict of the replication."""
+    name = claim.id if claim is not None else f"{verdict.hypothesis if verdict else NONE} again"
+    given = cell(percent(claim.prediction.probability) if claim is not None else NONE)
+    if verdict is None:
+        return [cell(name), *(cell(NONE) for _ in range(5)), given, cell(NONE), cell(NONE)]
+    same = verdict.equivalence
+    return [
+        cell(name), cell(_test(state, verdict)), cell(span(verdict.low, verdict.high, unit=_unit(state))),
+        cell(percent(round(verdict.level, 4))), cell(_p(verdict)),
+        cell(NONE if same is None else f"{span(same.low, same.high, unit=_unit(state))}, p {p_value(same.p)}"),
+        given, cell(number(verdict.brier)), hash_cell(verdict.inputs_sha256),
+    ]  # fmt: skip
+
+
+def _unit(state: StudyState) -> str:
+    return state.design.metric.unit if state.design is not None else ""
+
+
+def _p(verdict: Verdict) -> str:
+    plain = p_value(verdict.p)
+    return plain if verdict.p_adjusted is None else f"{plain} ({p_value(verdict.p_adjusted)} adjusted)"
+
+
+def _test(state: StudyState, verdict: Verdict) -> str:
+    looks = len(state.design.looks) if state.design else 0
+    return f"{verdict.test}, look {verdict.look} of {looks}" if looks > 1 else verdict.test
+
+
+def deviation_table(state: StudyState) -> Table | None:
+    """Return every change after the lock in the order it was made; None where there was none."""
+    rows = [(a.seq, _amended(a)) for a in state.amendments]
+    rows += [(veto.seq, _vetoed(name, veto)) for name, veto in state.vetoed.items()]
+    columns = ("When", "By", "Change", "Why", "")
+    return table(columns, [row for _, row in sorted(rows, key=lambda row: row[0])], cards=True) if rows else None
+
+
+def touched(state: StudyState) -> Iterator[str]:
+    """Yield a sentence for each verdict that an amendment after the first result touched."""
+    for verdict in (*state.verdicts, *state.replications):
+        if verdict.exploratory and state.judged_short.get((verdict.hypothesis, verdict.phase)) == verdict.look:
+            yield (
+                f"The verdict on {verdict.hypothesis} is exploratory: its look was judged before, on what a budget had "
+                "carried, and its level was spent then."
+            )
+        elif verdict.exploratory:
+            yield (
+                f"The verdict on {verdict.hypothesis} is exploratory: an amendment made after the first result let "
+                "pass what the locked rules would have stopped, or cut the budget so that its look came early."
+            )
+
+
+def _amended(amended: Amended) -> list[Cell]:
+    change = amended.amendment
+    said = {
+        "accept": f"accepts the violation {change.target}",
+        "budget": f"budget of {duration(change.value)}",
+        "note": "note",
+    }[change.kind]
+    after = "after the first result" if amended.after_data else "before any result"
+    return [cell(moment(amended.ts)), cell(amended.actor), cell(said), cell(one_line(change.reason)), cell(after)]
+
+
+def _vetoed(hypothesis: str, veto: Veto) -> list[Cell]:
+    said = f"veto of {hypothesis}: no more runs for it"
+    return [cell(moment(veto.ts)), cell(veto.actor), cell(said), cell(one_line(veto.reason)), cell("")]
+
+
+def codes(state: StudyState) -> tuple[Code, ...]:
+    """Return every reward function of the locked design, with the arms that trained on it."""
+    if state.design is None:
+        return ()
+    arms = state.design.arms
+    return tuple(
+        Code(
+            name=name,
+            arms=", ".join(arm.name for arm in arms if arm.reward == name),
+            sha256=hashlib.sha256(source.encode()).hexdigest(),
+            source=source,
+        )
+        for name, source in sorted(state.design.code.items())
+    )
+
+
+def written(state: StudyState) -> str:
+    """Return who wrote the code and where it ran, in sentences."""
+    model = state.planner.get("model")
+    author = f"the planner's language model ({model})" if model else "the planner"
+    return (
+        f"Written by {author} before the data, and locked with the design. {_ran(state)} The verdicts rest on the "
+        "environment's own evaluator, which was never given it. Hidden tasks follow from public code, which it could "
+        "read: so a sample of the training episodes of each of its runs was played again from what the server had "
+        "recorded. A run is invalid (foreign_training) where more than a few of them were no plays of its training "
+        "tasks; what is rare may have been missed. A run that it may have ended itself was not tried again."
+    )
+
+
+def _ran(state: StudyState) -> str:
+    """Return where the code ran, by the log of the attempts that had it."""
+    attempts = [attempt for run in state.runs.values() if run.spec.code for attempt in run.attempts]
+    if not attempts:
+        return "It has not run."
+    if all(attempt.sandbox.get("kind") == "docker" for attempt in attempts):
+        return "It ran in containers only, on training episodes."
+    return "Where it ran is not recorded."
+
+
+def generated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield what a generated reward means for a conclusion, and how each of them and hidden success went."""
+    arms = [arm for arm in state.design.arms if arm.reward != BUILT_IN] if state.design else []
+    if arms:
+        yield Remark(
+            "threat",
+            f"The training reward of {', '.join(arm.name for arm in arms)} was written by a language model. Training "
+            "can raise such a reward while hidden success stands still or falls (reward hacking); each reward has a "
+            "scale of its own, so that training rewards of different arms say nothing beside one another.",
+        )
+    for arm in arms:
+        yield from _reaches(state, arm)
+        yield from _lost(state, arm)
+        yield from _went(state, evidence, arm)
+
+
+def reach(source: str) -> tuple[str, ...]:
+    """Return what a source names by which code reaches beyond its arguments, as far as reading it can tell."""
+    try:
+        nodes = list(ast.walk(ast.parse(source)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ("what cannot be read",)
+    imported = {alias.name.split(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {
+        (node.module or "a relative import").split(".")[0] for node in nodes if isinstance(node, ast.ImportFrom)
+    }
+    named = {node.id for node in nodes if isinstance(node, ast.Name) and (node.id in _REACHING or _is_dunder(node.id))}
+    named |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_dunder(node.attr)}
+    return tuple(sorted((imported - _PLAIN) | named))
+
+
+_PLAIN = frozenset({
+    "__future__", "collections", "dataclasses", "difflib", "enum", "fractions", "functools", "itertools", "json",
+    "math", "operator", "re", "statistics", "string", "textwrap", "typing", "unicodedata",
+})  # fmt: skip
+"""Modules that compute on what they are given."""
+_REACHING = frozenset({
+    "breakpoint", "compile", "delattr", "eval", "exec", "getattr", "globals", "input", "locals", "open", "setattr",
+    "vars",
+})  # fmt: skip
+
+
+def _is_dunder(name: str) -> bool:
+    return name.startswith("__") and name.endswith("__") and name != "__name__"
+
+
+def _reaches(state: StudyState, arm: Arm) -> Iterator[Remark]:
+    assert state.design is not None
+    found = reach(state.design.code[arm.reward])
+    if found:
+        yield Remark(
+            "threat",
+            f"The reward {arm.reward} names {', '.join(found)}, by which it may do more than judge a play. It ran in "
+            "the training client, on whose word alone training success rests. Read its source before relying on its "
+            "arm.",
+        )
+
+
+def _lost(state: StudyState, arm: Arm) -> Iterator[Remark]:
+    codes = [run.invalid[0] for run in state.runs_of(arm.name) if run.invalid is not None]
+    lost = sorted({code for code in codes if code != BUDGET_EXHAUSTED})
+    if lost and state.values(arm.name):
+        yield Remark(
+            "threat",
+            f"Runs of {arm.name} were lost ({', '.join(lost)}) and others count. Its code could see how a training "
+            "went and end it: which of its runs count may be its own choice. Do not rely on what is said of this arm.",
+        )
+
+
+def _went(state: StudyState, evidence: Evidence, arm: Arm) -> Iterator[Remark]:
+    curves = [
+        curve
+        for run_id, found in evidence.runs.items()
+        if state.runs[run_id].spec.arm == arm.name and (curve := found.curves.get(REWARDS))
+    ]
+    before, after = state.values(arm.name, BEFORE), state.values(arm.name)
+    if not curves or not before or not after:
+        return
+    first, last = fmean(curve[0][1] for curve in curves), fmean(curve[-1][1] for curve in curves)
+    start, end = fmean(before.values()), fmean(after.values())
+    parted = last > first and end <= start
+    lead = "Training reward and hidden success parted" if parted else "Training reward beside hidden success"
+    yield Remark(
+        "threat" if parted else "note",
+        f"{lead} with {arm.name}: from the first step to the last, the mean reward went from {number(first)} to "
+        f"{number(last)}; before and after training, hidden success was {number(start)} and {number(end)}.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Play:
+    """One play of a hidden task: which run played it, when, and its messages as (role, words)."""
+
+    title: str
+    messages: tuple[tuple[str, str], ...]
+
+    @property
+    def text(self) -> str:
+        """All of it as plain text, a paragraph for each message."""
+        return "\n\n".join(f"{role}: {words}" for role, words in self.messages)
+
+
+def transcripts(state: StudyState, evidence: Evidence) -> tuple[Play, ...]:
+    """Return the plays kept of the first run that kept any, treatment arms first; empty where none did."""
+    control = state.design.control_arm if state.design is not None else ""
+    runs = [run for run in state.runs.values() if run.run_id in evidence.runs]
+    for run in sorted(runs, key=lambda run: (run.spec.phase != "confirm", run.spec.arm == control)):
+        if kept := evidence.runs[run.run_id].transcripts:
+            return tuple(_play(run, when, entry) for when, entry in kept)
+    return ()
+
+
+def _play(run: RunState, when: str, entry: Mapping[str, Any]) -> Play:
+    messages = tuple((str(message["role"]), str(message["content"])) for message in entry["messages"])
+    said = {"initial": "before training", "final": "after training"}[when]
+    return Play(f"{entry['task_id']}, {said} (run {run.run_id}, {run.spec.arm})", messages)

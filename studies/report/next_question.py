@@ -1,0 +1,483 @@
+"""What to ask next, as a command.
+
+What to ask next, by rules, as one command that can be typed: it follows from the verdict, never from a planner.
+
+Whether a command can be had is for the design compiler to say, which this room does not know: `leads` are what may be
+asked, and `study.concluded` holds the first of them that was compiled.
+"""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import Any, Final
+
+from studies.log.study import StudyState
+from studies.records.base import JsonValue
+from studies.records.design import BUILT_IN, CONFIGURATION, MODEL, REWARD, SUCCESS, Design, Hypothesis, Metric
+from studies.records.statements import effect_of, metric_name
+from studies.records.verdict import Verdict
+from studies.report.wording import duration, number, one_line, percent, plural, setting, signed, sized, span, value_of
+from studies.verdicts.judge import gather
+from studies.verdicts.rules import LEAST_KEPT
+from studies.verdicts.wording import deciding_interval, unequal
+
+POWER: Final = 0.8
+"""Probability with which a difference counts as seen, where the design promised none."""
+
+
+LESS: Final = "expect less, as differences that are large enough to be claimed are on average measured too large"
+"""Of every estimate that a reader may want to rely on because it was claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReachedPower:
+    """What a comparison of this spread can see, by the test's power."""
+
+    detectable: float
+    """The smallest true difference that is seen with probability `power`."""
+    power: float
+    wanted: float | None
+    """The smallest difference that matters, where somebody said."""
+    seeds: int | None
+    """Seeds of each arm that would see `wanted`; None where nobody said, or where 200 are too few."""
+
+
+def in_practice(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    """Return what to do with a verdict; where trainings collapsed, with what they do to it."""
+    if not any(rate.count for rate in verdict.collapses) or verdict.verdict == "invalid" or verdict.low is None:
+        return _of_those_that_held(state, design, claim, verdict)
+    whole = _with_collapsed(state, design, claim, verdict)
+    counted = f"with the trainings that collapsed counted, the difference is {signed(whole, unit=design.metric.unit)}"
+    broken = [rate.count / max(1, rate.of) for rate in verdict.collapses]
+    if verdict.verdict == "equivalent" and min(broken) < max(broken):
+        return f"do not choose by cost: this is of trainings that do not collapse, and {counted}."
+    if verdict.verdict in ("supported", "refuted") and whole * (verdict.estimate or 0.0) <= 0:
+        return f"prefer neither by this: it is of trainings that do not collapse, and {counted}."
+    held = _of_those_that_held(state, design, claim, verdict)
+    return f"{held} That is of trainings that do not collapse; {counted}."
+
+
+def _with_collapsed(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> float:
+    """Return the difference with every training counted by its value, and one that broke down by the worst."""
+    arms = gather(state, look=verdict.look)
+    runs = {name: arms[name].runs(design.metric.worst).values for name in design.contrast_of(claim)}
+    return sum(weight * fmean(runs[name].values()) for name, weight in design.contrast_of(claim).items())
+
+
+def _of_those_that_held(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    if verdict.verdict == "invalid":
+        return "conclude nothing: what stands above has to be mended, and the comparison run again."
+    if verdict.exploratory:
+        return "treat it as a lead: a claim needs a study of its own, locked before its data."
+    if verdict.verdict == "equivalent":
+        return _by_cost(state, design, claim, verdict)
+    if verdict.verdict == "inconclusive":
+        return _not_seen(design, claim, verdict)
+    return _prefer(state, design, claim, verdict)
+
+
+def sight(design: Design, claim: Hypothesis, verdict: Verdict) -> ReachedPower | None:
+    """Return what the comparison behind a verdict could see at the spread it met.
+
+    None where there is no spread, or where the locked rule judges no mean of so few runs.
+    """
+    from studies.statistics.power import detectable, seeds_needed, shape_of  # needs scipy, which takes a while
+
+    sd, runs = _spread(verdict), fewest(verdict)
+    if not sd or runs < (2 if design.collapse is None else LEAST_KEPT) or design.test == "boschloo":
+        return None
+    whole = shape_of(design, claim)
+    shape = whole if runs == whole.seeds else whole.with_seeds(runs)
+    promise = design.promise
+    power, wanted = (promise.power, promise.effect) if promise is not None else (POWER, claim.smallest_effect)
+    needed = seeds_needed(shape, wanted, sd, promised=power) if wanted is not None else None
+    return ReachedPower(detectable(shape, sd, promised=power), power, wanted, needed)
+
+
+def fewest(verdict: Verdict) -> int:
+    """Return the runs of the arm that has fewest."""
+    return min([arm.n for arm in verdict.arms] or [verdict.n_control, verdict.n_treatment])
+
+
+def _by_contrast(design: Design, claim: Hypothesis, verdict: Verdict, caution: str) -> str:
+    """Return what to do with an interaction or a trend that was found."""
+    interval = deciding_interval(design, verdict)
+    assert interval is not None
+    ends = span(interval.low, interval.high, unit=design.metric.unit)
+    size = f"{signed(verdict.estimate, unit=design.metric.unit)} (from {ends}) of {metric_name(design.metric)}"
+    if claim.kind == "trend":
+        first, last = (value_of(value) for value in (claim.control, claim.treatment))
+        return (
+            f"in this setting, read it as a direction: from {claim.variable} = {first} to {last}, {size} was measured "
+            f"along a straight line{caution}; {LESS}; which value between is best was not tested."
+        )
+    low, high = (value_of(value) for value in claim.varied[claim.moderator])
+    return (
+        f"in this setting, choose {claim.moderated} anew for each {claim.moderator}: its effect with {high} differs "
+        f"from that with {low} by {size} as measured{caution}; {LESS}; whether either effect is above zero was not "
+        "tested."
+    )
+
+
+def _prefer(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    if claim.kind != "difference":
+        return _by_contrast(design, claim, verdict, _caution(state, claim) + _replication(state, claim))
+    interval = deciding_interval(design, verdict)
+    assert verdict.estimate is not None  # supported and refuted have one
+    assert interval is not None
+    treatment_wins = (verdict.estimate > 0) == design.metric.higher_is_better
+    better, other = (claim.treatment, claim.control) if treatment_wins else (claim.control, claim.treatment)
+    sign = 1 if treatment_wins else -1
+    low, high = sorted((sign * interval.low, sign * interval.high))
+    caution = _caution(state, claim) + _replication(state, claim)
+    return (
+        f"in this setting, prefer {setting(claim, better)} to {setting(claim, other)}: "
+        f"{gain_said(design.metric, sign * verdict.estimate, low, high)} was measured{caution}; {LESS}"
+        f"{', those at an early look most' if verdict.look < len(design.looks) else ''}."
+    )
+
+
+def gain_said(metric: Metric, value: float, low: float, high: float) -> str:
+    """Return what the better arm was measured to have more of, or fewer where a name begins with what is counted."""
+    name, unit = metric_name(metric), metric.unit
+    if metric.cut_at is not None and name.startswith(unit) and high < 0:
+        return f"{number(-value, unit=unit)} fewer ({number(-high, unit=unit)} to {number(-low, unit=unit)}) {name}"
+    return f"{signed(value, unit=unit)} (from {span(low, high, unit=unit)}) of {name}"
+
+
+def _caution(state: StudyState, claim: Hypothesis) -> str:
+    return ", part of which may come from the unequal training" if unequal(state, claim) else ""
+
+
+def _replication(state: StudyState, claim: Hypothesis) -> str:
+    """Return how a replication in another setting went; empty where there was none."""
+    found = next((entry for entry in state.replications if entry.hypothesis == claim.id), None)
+    if found is None or state.design is None or state.design.replication is None:
+        return ""
+    return f"; in {state.design.replication.environment} the same comparison was {found.verdict}"
+
+
+def _by_cost(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    assert verdict.equivalence is not None  # equivalent is what two one-sided tests say
+    margin = sized(verdict.equivalence.margin, design.metric)
+    if claim.kind == "interaction":
+        return (
+            f"take the {effect_of(claim)} to be the same with both values of {claim.moderator}: what they differ by "
+            f"lies within ±{margin}."
+        )
+    lead = f"choose by cost: what difference there is lies within ±{margin}"
+    if verdict.nonzero and verdict.estimate is not None:
+        lead += f", though it is not zero ({signed(verdict.estimate, unit=design.metric.unit)})"
+    costs = [
+        (setting(claim, value), _mean_seconds(state, design.arm_with(claim.variable, value).name))
+        for value in (claim.treatment, claim.control)
+    ]
+    told = [f"{duration(seconds)} with {name}" for name, seconds in costs if seconds is not None]
+    return f"{lead}; a run took {' and '.join(told)}." if len(told) == len(costs) else f"{lead}."
+
+
+def _mean_seconds(state: StudyState, arm: str) -> float | None:
+    """Return how long the trainings that were collected took on average; None where none was timed."""
+    seconds = [
+        sum(attempt.seconds or 0.0 for attempt in run.lineage)
+        for run in state.runs_of(arm)
+        if run.status == "collected" and run.attempts and run.attempts[-1].seconds is not None
+    ]
+    return fmean(seconds) if seconds else None
+
+
+def _not_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    lead = "do not read it as no difference"
+    if verdict.collapses and verdict.low is None and any(rate.count for rate in verdict.collapses):
+        said = one_line(verdict.reason)
+        return f"{lead}: {said[0].lower()}{said[1:]}"
+    if verdict.reached and verdict.estimate is None and design.metric.threshold is not None:
+        return f"{lead}: too few trainings got there; ask for a threshold that most reach, or train longer."
+    if design.test == "boschloo":
+        return f"{lead}: {_rates_seen(design, claim, verdict)}"
+    found = sight(design, claim, verdict)
+    if found is None:
+        return f"{lead}: of so few runs, or without any spread, nothing is known of what could have been seen."
+    least, wanted = sized(found.detectable, design.metric), sized(found.wanted, design.metric)
+    could = f"differences of about {least} or more are seen here with {percent(found.power)}"
+    if found.wanted is None:
+        return f"{lead}: {could} probability."
+    if found.seeds is None:
+        return f"{lead}: {could} probability; one of {wanted} takes more than 200 seeds of each arm."
+    if found.seeds <= fewest(verdict):
+        return f"{lead}: {could} probability, so that one of {wanted} or more is unlikely, not excluded."
+    return f"{lead}: {could} probability; one of {wanted} takes {plural(found.seeds, 'seed')} of each arm."
+
+
+def _rates_seen(design: Design, claim: Hypothesis, verdict: Verdict) -> str:
+    """Return which rates so few runs tell apart, and how many runs a difference that matters would take."""
+    from studies.statistics.proportions import rate_seen, seeds_for_rates  # needs scipy, which takes a while
+
+    power = design.promise.power if design.promise is not None else POWER
+    least = rate_seen(min(verdict.n_control, verdict.n_treatment), promised=power, alpha=design.alpha)
+    could = "no rates are told apart here" if least is None else f"0 against {percent(round(least, 2))} is seen here"
+    wanted = design.promise.effect if design.promise is not None else claim.smallest_effect
+    if wanted is None:
+        return f"{could} with {percent(power)} probability."
+    needed = seeds_for_rates(0.0, min(1.0, wanted), promised=power, alpha=design.alpha)
+    takes = "more than 200 seeds" if needed is None else plural(needed, "seed")
+    return f"{could} with {percent(power)} probability; 0 against {percent(wanted)} takes {takes} of each arm."
+
+
+def _spread(verdict: Verdict) -> float | None:
+    if verdict.sd_pooled is not None:
+        return verdict.sd_pooled
+    known = [arm.sd for arm in verdict.arms] or [verdict.sd_control, verdict.sd_treatment]
+    sds = [sd for sd in known if sd is not None]
+    return math.sqrt(fmean(sd * sd for sd in sds)) if sds else None
+
+
+_MOST_LONGER: Final = 8.0
+"""A study that would take more than so many times its budget is not proposed."""
+_SAFELY: Final = 0.9
+"""Part of what trainings ended at that a threshold they reach may have."""
+_GRAIN: Final = 0.05
+"""What thresholds are rounded down to."""
+_MOST_TIMES: Final = 4
+"""A value further on is at most so many times the last one that was tried."""
+_SMALL: Final = 0.1
+"""A number below it is taken to be a rate or a coefficient that may be scaled up once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class AskedStudy:
+    """What a proposed command asks: as much as it takes to compile it."""
+
+    budget_s: float
+    topic: str | None = None
+    """None for the study's own question, with all that its flags say."""
+    environment: str | None = None
+    """What a flag names; None for what the topic names."""
+    metric: str = ""
+    effect: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NextQuestion:
+    """What is worth doing next, in a clause, and the command that does it; empty where there is none."""
+
+    why: str
+    command: str
+    asks: AskedStudy | None = None
+    """None for a command that begins no study."""
+
+
+def ask_next(state: StudyState) -> NextQuestion:
+    """Return what to ask next: what was compiled when the study ended; of older studies a plan, which runs nothing."""
+    if (going_on := _go_on(state)) is not None:
+        return going_on
+    if state.asked_next is not None:
+        return NextQuestion(state.asked_next["why"], state.asked_next["command"])
+    first = leads(state)[0]
+    return replace(first, command=first.command.replace("ajet research", "ajet study plan", 1))
+
+
+def leads(state: StudyState) -> tuple[NextQuestion, ...]:
+    """Return what may be asked next, the best first. Only the compiler knows whether it can be had."""
+    if state.declined:
+        return (NextQuestion("the question in other words, as the planner declined it", "ajet study plan '...'"),)
+    design = state.design
+    judged = [(design.hypothesis(verdict.hypothesis), verdict) for verdict in state.verdicts] if design else []
+    if design is None or not judged:
+        return (_same_question(state, "the same question with more time", 2.0),)
+    judged.sort(key=lambda entry: _URGENCY.index(entry[1].verdict))
+    return tuple(lead for claim, verdict in judged for lead in _after(state, design, claim, verdict))
+
+
+def _go_on(state: StudyState) -> NextQuestion | None:
+    """Return how an unfinished study goes on; None for one that is concluded."""
+    resume = f"ajet study resume {state.id}"
+    if state.stopped_reason is not None and state.concluded_reason is None:
+        if state.denial is not None or "budget" not in state.stopped_reason:
+            return NextQuestion("the rest of this study", resume)
+        more = f'ajet study amend {state.id} --budget {_minutes(2 * state.budget_s)}m --reason "more time"'
+        return NextQuestion("the rest of this study, with more time", f"{more} && {resume}")
+    if state.status == "paused":
+        return NextQuestion("the rest of this study", resume)
+    if state.status == "waiting":
+        return NextQuestion("what this study waits for, once it is approved", f"ajet study approve {state.id}")
+    if state.status in ("planning", "running"):
+        return NextQuestion("nothing before this study ends", f"ajet study watch {state.id}")
+    return None
+
+
+def _after(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Iterator[NextQuestion]:
+    if claim.open and verdict.verdict == "refuted":  # no side was named: what is better is what goes on
+        turned = claim.model_copy(update={"control": claim.treatment, "treatment": claim.control})
+        better = verdict.model_copy(update={"verdict": "supported", "collapses": verdict.collapses[::-1]})
+        yield from _after(state, design, turned, better)
+        return
+    further = _untried(state, design, claim, verdict)
+    if verdict.verdict == "inconclusive":
+        yield from _with_more(state, design, claim, verdict, further)
+    elif verdict.verdict == "supported":
+        if further is not None:
+            why = f"whether {value_of(further)} goes further"
+            yield _compare(state, design, claim, why, (claim.treatment, further))
+        yield _compare(state, design, claim, "whether it holds again, on fresh seeds")
+    elif verdict.verdict == "refuted":
+        why = "whether the opposite holds, as a claim of its own on fresh seeds"
+        yield _compare(state, design, claim, why, (claim.treatment, claim.control))
+    elif verdict.verdict == "equivalent" and further is not None:
+        yield _compare(state, design, claim, "a larger contrast", (claim.control, further))
+    elif verdict.verdict == "invalid":
+        yield _same_question(state, "the same again, once what made it invalid is mended", 1.0)
+    if any(rate.count for rate in verdict.collapses):
+        yield _compare(state, design, claim, "which of them collapses more often", metric="collapse")
+    elif verdict.verdict == "equivalent" and further is None:
+        yield NextQuestion("something else: here nothing that matters was left to find", "ajet study plan '...'")
+
+
+def _with_more(
+    state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict, further: Any
+) -> Iterator[NextQuestion]:
+    if verdict.reached and verdict.estimate is None and (nearer := _nearer(state, design, claim)) is not None:
+        why = f"which is faster to {nearer:g}, which most trainings reach"
+        yield _compare(state, design, claim, why, metric=f"{design.metric.kind}:{nearer:g}")
+    found = sight(design, claim, verdict)
+    runs = fewest(verdict)
+    longer = max(2.0, found.seeds / runs) if found is not None and found.seeds is not None else 2.0
+    if longer > _MOST_LONGER and further is not None:
+        why = "a larger contrast: this one needs too many seeds"
+        yield _compare(state, design, claim, why, (claim.control, further))
+    longer = min(longer, _MOST_LONGER)
+    yield _compare(state, design, claim, "the same comparison with more seeds", longer=longer)
+
+
+def _compare(
+    state: StudyState,
+    design: Design,
+    claim: Hypothesis,
+    why: str,
+    values: tuple[JsonValue, JsonValue] | None = None,
+    *,
+    longer: float = 1.0,
+    metric: str = "",
+) -> NextQuestion:
+    """Return a comparison of two values of the claim's variable; of the claim itself where none are given.
+
+    `metric` is another one than the design's.
+    """
+    whole = claim.sought == "equivalence" or claim.kind != "difference"
+    if not _is_plain(claim) or (values is None and whole and not metric):
+        return _same_question(state, why, longer)
+    left, right = (value_of(value) for value in values or (claim.control, claim.treatment))
+    steps = design.base_job.get("steps")
+    trained = f" with {steps} training steps" if isinstance(steps, int) and claim.variable != "steps" else ""
+    matched = " at the same number of episodes" if claim.matched == "episodes" else ""
+    brought = design.environment in {known.name for known in design.environments}
+    asked = AskedStudy(
+        budget_s=60.0 * _minutes(longer * state.budget_s),
+        topic=f"{claim.variable} {left} vs {right}{'' if brought else f' on {design.environment}'}{trained}{matched}",
+        environment=design.environment if brought else None,
+        metric=metric or _metric(design),
+        effect=design.promise.effect if design.promise is not None and metric != "collapse" else None,
+    )
+    return NextQuestion(why, _typed(state, asked), asked)
+
+
+def _typed(state: StudyState, asked: AskedStudy) -> str:
+    """Return the command that asks it."""
+    where = f" --env {shlex.quote(asked.environment)}" if asked.environment else ""
+    metric = f" --metric {shlex.quote(asked.metric)}" if asked.metric else ""
+    effect = "" if asked.effect is None else f" --effect {asked.effect:g}"
+    budget = f" --budget {_minutes(asked.budget_s)}m"
+    return f"ajet research {shlex.quote(asked.topic or '')}{where}{_base(state)}{metric}{effect}{budget}"
+
+
+def _metric(design: Design) -> str:
+    """Return the metric as a flag names it; nothing for what is compared anyhow."""
+    metric = design.metric
+    of = metric.of or ("" if metric.threshold is None else f"{metric.threshold:g}")
+    return metric.kind + (f":{of}" if metric.kind and of else "")
+
+
+def _nearer(state: StudyState, design: Design, claim: Hypothesis) -> float | None:
+    """Return a threshold that most trainings of both arms ended above; None where there is none below the design's."""
+    names = (design.control_arm, design.arm_with(claim.variable, claim.treatment).name)
+    ended = [sorted(state.values(name, SUCCESS).values()) for name in names]
+    if not all(ended):
+        return None
+    most = min(values[len(values) // 4] for values in ended)
+    nearer = math.floor(_SAFELY * most / _GRAIN) * _GRAIN
+    return round(nearer, 2) if _GRAIN <= nearer < (design.metric.threshold or 0.0) else None
+
+
+def _base(state: StudyState) -> str:
+    """Return the flags of the study's command that say which job lies under all arms."""
+    words = [str(word) for word in state.command] if isinstance(state.command, list | tuple) else []
+    found = []
+    for flag in ("--job", "--model-path"):
+        found += [f"{flag}={word.removeprefix(f'{flag}=')}" for word in words if word.startswith(f"{flag}=")]
+        found += [f"{flag}={words[at + 1]}" for at, word in enumerate(words[:-1]) if word == flag]
+    return "".join(f" {shlex.quote(flag)}" for flag in found)
+
+
+def _same_question(state: StudyState, why: str, longer: float) -> NextQuestion:
+    """Return the study's own command with `longer` times its budget."""
+    command, budget = state.command, f"{_minutes(longer * state.budget_s)}m"
+    if isinstance(command, str) or not isinstance(command, list | tuple):
+        return NextQuestion(why, str(command), AskedStudy(state.budget_s))
+    words = [str(word) for word in command]
+    kept = [word for word in words if not word.startswith("--budget=")]
+    if "--budget" in words[:-1]:
+        kept = words
+        kept[words.index("--budget") + 1] = budget
+    elif longer != 1.0 or kept != words:
+        kept += ["--budget", budget]
+    return NextQuestion(why, shlex.join(kept), AskedStudy(longer * state.budget_s))
+
+
+def _is_plain(claim: Hypothesis) -> bool:
+    """Whether a topic in words can name both values."""
+    values = (claim.control, claim.treatment)
+    return claim.variable not in (REWARD, CONFIGURATION, MODEL) and not any(
+        value == BUILT_IN or isinstance(value, bool | Mapping | list) or value is None for value in values
+    )
+
+
+def _untried(state: StudyState, design: Design, claim: Hypothesis, verdict: Verdict) -> Any:
+    """Return a value further on; None where there is none, one as far was tried, or the way there collapses."""
+    further = _further(claim)
+    if further is None or any(rate.count for rate in verdict.collapses[1:]):
+        return None
+    designs = (each.design for each in state.rounds if each.design is not None)
+    here = [each for each in designs if each.environment == design.environment]
+    tried = (arm.overrides.get(claim.variable) for each in here for arm in each.arms)
+    beyond = (value for value in tried if isinstance(value, int | float))
+    return None if any((v - claim.treatment) * (further - claim.treatment) > 0 for v in beyond) else further
+
+
+def _further(claim: Hypothesis) -> Any:
+    """Return the next value in the direction from control to treatment; None where that is no safe guess."""
+    control, treatment = claim.control, claim.treatment
+    if isinstance(control, bool) or isinstance(treatment, bool):
+        return None
+    if isinstance(control, int) and isinstance(treatment, int) and min(control, treatment) > 0:
+        ratio, rest = divmod(max(control, treatment), min(control, treatment))
+        ratio, up = min(ratio, _MOST_TIMES), treatment > control
+        if rest or (not up and treatment % ratio):
+            return None
+        return treatment * ratio if up else treatment // ratio
+    if isinstance(control, float) and isinstance(treatment, float) and min(control, treatment) > 0:
+        value = treatment * min(max(treatment / control, 1 / _MOST_TIMES), _MOST_TIMES)
+        return float(f"{value:.3g}") if max(value, treatment) < _SMALL else None
+    return None
+
+
+def _minutes(seconds: float) -> int:
+    """Return seconds in whole minutes, as `--budget` takes them, rounded up."""
+    return math.ceil(seconds / 60)
+
+
+_URGENCY: Final = ("invalid", "inconclusive", "supported", "refuted", "equivalent")
+"""Which of several verdicts the next question is about: what is open first."""

@@ -1,0 +1,465 @@
+"""Checks and threats to validity, observed noise.
+
+What a careful reader would ask, answered by code: checks that were made, and threats to validity.
+
+Each rule looks at the state and the evidence and says nothing when it does not apply. `passed` is a check that
+held, `failed` one that did not, `threat` something that weakens the conclusion, `note` something to know.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from studies.checks.conditions import confounded, off_design
+from studies.checks.training import (
+    plumbing_fault,
+    plumbing_run,
+    plumbing_said,
+    plumbing_unchecked,
+    unequal_drops,
+    untaught_by_arm,
+)
+from studies.log.study import RunState, StudyState
+from studies.records.design import Design
+from studies.records.runs import Conditions
+from studies.records.statements import metric_name
+from studies.report.claims import generated, touched
+from studies.report.design_tables import what_differs
+from studies.report.elements import Level, Remark
+from studies.report.evidence import BEFORE, Evidence
+from studies.report.measures import measure_remarks
+from studies.report.run_tables import brought, sandboxes
+from studies.report.wording import number, one_line, percent, plural, signed, span
+from studies.statistics.comparison import constant, spread_interval
+from studies.verdicts.judge import gather, violations
+from studies.verdicts.rules import LEAST_KEPT
+
+
+@dataclass(frozen=True, slots=True)
+class NoiseMet:
+    """The spread between seeds within arms, pooled over all of them."""
+
+    planned: float
+    """Standard deviation that the bank promised."""
+    seen: float
+    low: float
+    high: float
+    """Ends of the 95 % interval of what is behind `seen`, for normal noise."""
+    power: float | None
+    """Probability of seeing the promised effect at `seen` with the runs that there are; None where nothing was
+    promised, or nothing can be judged."""
+
+    @property
+    def ratio(self) -> float:
+        """How many times the planned noise was met."""
+        return self.seen / self.planned
+
+
+def noise_met(state: StudyState) -> NoiseMet | None:
+    """Return the noise that the runs of all arms showed; None where the bank said nothing, or no run can tell."""
+    design = state.design
+    if design is None or design.noise is None:
+        return None
+    arms = [
+        list((data.kept() if design.collapse is not None else data.runs(design.metric.worst)).numbers)
+        for data in gather(state, look=max(1, len(design.looks))).values()
+    ]
+    told = [values for values in arms if len(values) > 1]
+    if not told or all(constant(values) for values in told):
+        return None
+    df = sum(len(values) - 1 for values in told)
+    squares = sum(_squares(values) for values in told)
+    low, high = spread_interval(squares, df)
+    seen = math.sqrt(squares / df)
+    fewest = min([min(v.n_control, v.n_treatment) for v in state.verdicts] or [len(design.seeds)])
+    return NoiseMet(design.noise.sd, seen, low, high, _power(design, seen, fewest))
+
+
+def _squares(values: list[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values)
+
+
+def _power(design: Design, sd: float, runs: int) -> float | None:
+    from studies.statistics.power import power, shape_of  # needs scipy, which takes a while
+
+    least = 2 if design.collapse is None else LEAST_KEPT
+    if design.promise is None or not design.hypotheses or design.test == "boschloo" or runs < least:
+        return None
+    shapes = (shape_of(design, claim) for claim in design.hypotheses)
+    made = (shape if runs == shape.seeds else shape.with_seeds(runs) for shape in shapes)
+    return min(power(shape, design.promise.effect, sd) for shape in made)
+
+
+SMALL_ARM: Final = 10
+"""Runs per arm below which a report says that the sample is small."""
+_CEILING: Final = 0.95
+_NOT_COMPARED: Final = frozenset({"stopped_by", "drawn_tasks", "course", "signal_steps", "probs_diff", "stillness"})
+"""Conditions that say how a run went, and are no terms of a comparison."""
+
+
+def checks(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
+    """Return what the report's code verified, held or not."""
+    return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _CHECKS))
+
+
+def threats(state: StudyState, evidence: Evidence) -> tuple[Remark, ...]:
+    """Return what weakens the study's conclusions."""
+    return tuple(itertools.chain.from_iterable(rule(state, evidence) for rule in _THREATS))
+
+
+def _files_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if evidence.files:
+        numbers = sum(len(run.recomputed) for run in evidence.runs.values())
+        yield Remark(
+            "passed",
+            f"{plural(evidence.files, 'file')} matched the sha256 written when it was collected; "
+            f"{plural(numbers, 'measurement')} computed again from the episodes gave the same values.",
+        )
+
+
+def _verdicts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    judged = len(state.verdicts) + len(state.replications)
+    if judged:
+        yield Remark(
+            "passed",
+            f"{plural(judged, 'verdict')} computed again from the runs listed here came out the same.",
+        )
+
+
+def _lock_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if evidence.lock_error is not None:
+        yield Remark("failed", f"{evidence.lock_error[0].upper()}{evidence.lock_error[1:]}.")
+    if state.locked and state.first_launch and state.locked.seq < state.first_launch.seq:
+        yield Remark(
+            "passed",
+            f"The design was locked (event {state.locked.seq}) before the first launch "
+            f"(event {state.first_launch.seq}), and every run carries its hash.",
+        )
+
+
+def _arms_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None or not state.runs:
+        return
+    between = confounded(state)
+    for name, fields in between.items():
+        yield Remark("failed", f"The arms of {name} differ in more than its variable: {', '.join(fields)}.")
+    outside = off_design(state)
+    for arm, fields in outside.items():
+        yield Remark("failed", f"Runs of {arm} differ from the locked design in {', '.join(fields)}.")
+    if not between and not outside:
+        variables = what_differs(state.design)
+        what = "resolved jobs and rewards" if state.design.code else "resolved jobs"
+        yield Remark("passed", f"The {what} of compared arms differ in {variables} and in nothing else.")
+
+
+def _conditions_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Tell what the confound linter found in the runs of each claim, and what no run could say."""
+    design = state.design
+    if design is None or not any((run.collected or {}).get("conditions") for run in state.runs_in("confirm")):
+        return
+    clean = True
+    for verdict in state.verdicts:
+        data = gather(state, look=verdict.look)
+        for violation in violations(state, verdict.hypothesis, data):
+            clean = False
+            level: Level = "failed" if violation.blocks else "threat"
+            yield Remark(level, f"{verdict.hypothesis}: {violation.sentence} ({violation.code}).")
+    if clean and state.verdicts:
+        yield Remark("passed", f"The runs of compared arms were alike in {', '.join(_seen(state, known=True))}.")
+    if unknown := _seen(state, known=False):
+        yield Remark("note", f"No run says anything about {', '.join(unknown)}; the arms were not compared in it.")
+
+
+def _seen(state: StudyState, *, known: bool) -> list[str]:
+    """Return the conditions that some run recorded, or those that none did, in words."""
+    recorded = [(run.collected or {}).get("conditions") or {} for run in state.runs_in("confirm")]
+    return [
+        name.replace("_", " ")
+        for name in Conditions.model_fields
+        if name not in _NOT_COMPARED and any(found.get(name) is not None for found in recorded) == known
+    ]
+
+
+def _alarmed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    for run in state.runs.values():
+        for alarm in (run.collected or {}).get("alarms", ()):
+            yield Remark(
+                "threat", f"The watchdog in run {run.run_id} of {run.spec.arm}, step {alarm['step']}: "
+                f"{alarm['sentence']} ({alarm['code']}).",
+            )  # fmt: skip
+
+
+def _copied(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """W&B's copies: nothing rests on them, but whoever looks there may not see everything."""
+    for run in state.runs.values():
+        for attempt in run.attempts:
+            if attempt.standing == "failed":
+                yield Remark(
+                    "note", f"W&B's copy of run {run.run_id}, attempt {attempt.number} was not whole when last looked "
+                    f"at: {one_line(attempt.standing_reason)}.",
+                )  # fmt: skip
+
+
+def _touched(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    yield from (Remark("threat", sentence) for sentence in touched(state))
+
+
+def _feared(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    for hypothesis in state.design.hypotheses:
+        if hypothesis.confounds:
+            said = "; ".join(one_line(confound) for confound in hypothesis.confounds)
+            yield Remark(
+                "threat",
+                f"Feared for {hypothesis.id} before the data, quoted from its lock, and not ruled out by the "
+                f'design: "{said}".',
+            )
+
+
+def _starts_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    before = {arm.name: list(state.values(arm.name, BEFORE).values()) for arm in state.design.arms}
+    if all(before.values()):
+        said = "; ".join(f"{arm} {number(min(vs))} to {number(max(vs))}" for arm, vs in before.items())
+        yield Remark("note", f"Before training, hidden success of the arms' runs stood at: {said}.")
+
+
+def _small(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    counts = {arm.name: len(state.values(arm.name)) for arm in state.design.arms}
+    if min(counts.values()) < SMALL_ARM:
+        said = ", ".join(f"{n} with {arm}" for arm, n in counts.items())
+        yield Remark("threat", f"Few runs per arm ({said}): one unusual seed can move a mean.")
+
+
+def _one_setting(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    model = state.design.base_job.get("model")
+    tiny = isinstance(model, dict) and model.get("kind", "tiny") == "tiny"
+    said = "a tiny language model made on the spot" if tiny else "one model"
+    yield Remark(
+        "threat",
+        f"One environment ({state.design.environment}) and {said}: the verdict holds for this setting; "
+        "whether it carries over to others was not tested.",
+    )
+
+
+def _constants_not_tuned(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is not None:
+        yield Remark(
+            "threat",
+            "Every other field was held at one value and not tuned for each arm: an arm may be better at its own best "
+            "settings than it looks here.",
+        )
+
+
+def _many_claims(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None or len(state.design.hypotheses) < 2 or state.design.multiplicity != "none":
+        return
+    k = len(state.design.hypotheses)
+    risk = 1 - (1 - state.design.alpha) ** k
+    yield Remark(
+        "threat",
+        f"{k} hypotheses were tested without correction: if none were true, the chance that at least one interval "
+        f"still excludes zero would be up to about {percent(round(risk, 2))}.",
+    )
+
+
+def _partial(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    runs = state.runs_in("confirm")
+    looks = len(state.design.looks)
+    planned = len(runs) if looks > 1 and runs else len(state.design.arms) * len(state.design.seeds)
+    finished = sum(run.status == "collected" for run in runs)
+    if finished < planned:
+        why = f" ({state.stopped_reason})" if state.stopped_reason else ""
+        yield Remark("threat", f"The study is partial: {finished} of {planned} designed runs were collected{why}.")
+
+
+def _invalid(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    given_up = [run for run in state.runs_in("confirm") if run.invalid is not None]
+    if unbegun := sum(not run.attempts for run in given_up):
+        yield Remark("note", f"{plural(unbegun, 'planned run')} never began: no result of theirs is left out.")
+    codes = Counter((run.spec.arm, run.invalid[0]) for run in given_up if run.invalid is not None and run.attempts)
+    counted = state.design.counted_as_worst if state.design else ()
+    if worst := {key: n for key, n in codes.items() if key[1] in counted}:
+        said = ", ".join(f"{plural(n, 'run')} of {arm} by {code}" for (arm, code), n in worst.items())
+        yield Remark("note", f"Runs that broke down by their own training count with the worst value ({said}).")
+    if codes := Counter({key: n for key, n in codes.items() if key not in worst}):
+        said = ", ".join(f"{plural(n, 'run')} of {arm} by {code}" for (arm, code), n in codes.items())
+        yield Remark(
+            "threat",
+            f"Invalid runs are left out of the analysis ({said}). If they were lost because of their arm, what is left "
+            "of it looks better than it is.",
+        )
+
+
+def _retries(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    retried = [run for run in state.runs.values() if len(run.attempts) > 1]
+    if anew := [run for run in retried if len(run.lineage) == 1]:
+        tries = ", ".join(f"{run.run_id}: {len(run.attempts)}" for run in anew)
+        yield Remark(
+            "threat",
+            f"{plural(len(anew), 'run')} needed more than one attempt ({tries}); "
+            "a retry starts from nothing with the same seed, and only the attempt that finished counts.",
+        )
+    if resumed := [run for run in retried if len(run.lineage) > 1]:
+        said = ", ".join(f"{run.run_id}: {_resumptions(run)}" for run in resumed)
+        who = plural(len(resumed), "run")
+        yield Remark("note", f"{who} went on where an earlier attempt had ended ({said}). {_SAME}")
+
+
+def _resumptions(run: RunState) -> str:
+    """Return in how many attempts a run was made, and after which training steps one went on from another."""
+    steps = [attempt.resumed_at for attempt in run.lineage if attempt.resumes is not None]
+    known = " and ".join(str(step) for step in steps if step is not None)
+    return f"{plural(len(run.attempts), 'attempt')}{f', after step {known}' if known else ''}"
+
+
+_SAME = (
+    "Each batch is learned once: what was trained after the last checkpoint is learned again from the same recorded "
+    "tokens. On a CPU the weights are then bit-equal to those of the same batches learned without interruption; on an "
+    "accelerator they may differ by rounding."
+)
+
+
+def _unequal_training(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None:
+        return
+    trained: dict[str, set[int]] = {}
+    for run_id, found in evidence.runs.items():
+        if state.runs[run_id].spec.phase == "confirm":
+            trained.setdefault(state.runs[run_id].spec.arm, set()).add(found.steps)
+    if len(set().union(*trained.values())) > 1:
+        said = "; ".join(f"{arm}: {', '.join(str(s) for s in sorted(steps))}" for arm, steps in trained.items())
+        yield Remark("threat", f"Runs logged different numbers of training steps ({said}).")
+
+
+def _peeked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.superseded:
+        yield Remark(
+            "threat",
+            f"{plural(len(state.superseded), 'earlier verdict')} came before the data were complete. Looking before "
+            "the end raises the chance of a false finding if the study could have ended there.",
+        )
+
+
+def _saturated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.design is None or state.design.metric.key != "hidden/success":
+        return
+    for arm in state.design.arms:
+        values = list(state.values(arm.name).values())
+        level = sum(values) / len(values) if values else 0.5
+        if level > _CEILING:
+            yield Remark(
+                "threat", f"{arm.name} solves nearly all hidden tasks: near the ceiling, differences look smaller."
+            )
+        elif level < 1 - _CEILING:
+            yield Remark(
+                "threat", f"{arm.name} solves hardly any hidden task: near the floor, differences look smaller."
+            )
+
+
+def _untaught(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if counts := untaught_by_arm(state):
+        said = ", ".join(f"{none} of {runs} with {arm}" for arm, (none, runs) in counts.items())
+        yield Remark(
+            "threat",
+            f"Runs that had nothing to learn from: {said}. In none of their steps did rewards differ within a group, "
+            "so that they show what the model was and not what training does.",
+        )
+
+
+def _drops(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    for claim in state.design.hypotheses if state.design is not None else ():
+        for clause in unequal_drops(state, claim):
+            yield Remark(
+                "threat",
+                f"{claim.id}: the arms differ in {clause}. What was lost because of its arm makes the rest look other "
+                "than it is.",
+            )
+
+
+def _plumbing_checked(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    run = plumbing_run(state)
+    if run is None or run.status != "collected":
+        return
+    level: Level = "failed" if plumbing_fault(run) else "note" if plumbing_unchecked(run) else "passed"
+    said = plumbing_said(run)
+    yield Remark(level, f"{said[0].upper()}{said[1:]}.")
+
+
+def collapsed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield how many trainings of each arm collapsed."""
+    if state.design is None or state.design.collapse is None:
+        return
+    for arm, data in gather(state, look=max(1, len(state.design.looks))).items():
+        if data.broken:
+            of = len(data.values) + len(data.worst)
+            said = f"{data.broken} of {plural(of, 'training')} with {arm} collapsed, no part of its mean"
+            yield Remark("threat", f"{said}: what is claimed is about those that did not.")
+
+
+def other_noise(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield that seeds alone did more, or less, than was planned on."""
+    found = noise_met(state)
+    if found is None or found.low <= found.planned <= found.high or state.design is None:
+        return
+    promise, unit = state.design.promise, state.design.metric.unit
+    had = ""
+    if promise is not None and found.power is not None:
+        less = f", not the planned {percent(promise.power)}" if round(found.power, 2) < promise.power else ""
+        had = f"; at the spread and the runs that were met, {number(promise.effect, unit=unit)} is seen with "
+        had += f"{percent(round(found.power, 2))}{less}"
+    times = f"{found.ratio:.1f} times as large" if found.ratio > 1 else f"{1 / found.ratio:.1f} times smaller"
+    yield Remark(
+        "threat" if found.ratio > 1 else "note",
+        f"Planned on a noise between seeds of {number(found.planned, unit=unit)}; the runs show "
+        f"{number(found.seen, unit=unit)} (95 % interval {number(found.low, unit=unit)} to "
+        f"{number(found.high, unit=unit)}), {times}{had}.",
+    )
+
+
+def miscalibrated(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    """Yield each claim whose observed difference lay outside what was predicted."""
+    if state.design is None:
+        return
+    unit = state.design.metric.unit
+    missed = [v for v in state.verdicts if v.within_prediction is False]
+    for verdict in missed:
+        hypothesis = state.design.hypothesis(verdict.hypothesis)
+        low, high = hypothesis.prediction.low, hypothesis.prediction.high
+        yield Remark(
+            "note",
+            f"The observed difference in {metric_name(state.design.metric)} ({signed(verdict.estimate, unit=unit)}) "
+            f"fell outside the interval predicted for {verdict.hypothesis} ({span(low, high, unit=unit)}): the "
+            "planner's picture of the effect was off, whatever the verdict.",
+        )
+
+
+def _resumed(state: StudyState, evidence: Evidence) -> Iterator[Remark]:
+    if state.resumed_count:
+        yield Remark("note", f"The study was resumed {plural(state.resumed_count, 'time')}.")
+
+
+_Rule = Callable[[StudyState, Evidence], Iterator[Remark]]
+_CHECKS: Final[tuple[_Rule, ...]] = (
+    _lock_checked, _arms_checked, _conditions_checked, _files_checked, _verdicts_checked, _starts_checked,
+    _plumbing_checked,
+)  # fmt: skip
+_THREATS: Final[tuple[_Rule, ...]] = (
+    _partial, _touched, _alarmed, _copied, generated, _feared, _small, _invalid, _retries, _unequal_training,
+    _many_claims, _peeked, _saturated, _untaught, _drops, collapsed, other_noise, _one_setting, _constants_not_tuned,
+    miscalibrated, _resumed, sandboxes, brought, measure_remarks,
+)  # fmt: skip

@@ -1,0 +1,232 @@
+"""Alpha spending at interim analyses, Dunnett's distribution.
+
+Dunnett's distribution: the largest of several |t| that share one control and one variance.
+
+Promises. Any degrees of freedom (a noise bank adds to them) and any numbers of runs, by a fixed quadrature: the same
+inputs give the same digits on any machine. With one arm it is Student's t.
+
+Does not know. Arms with variances of their own: with Welch's or the paired test the verdict uses each comparison's own
+degrees of freedom, which is an approximation (`benchmarks/verdicts.py` shows what it does to the error rate).
+
+Dunnett 1955, JASA 50; Dunnett 1964, Biometrics 20: with T_i = (Z_i - a_i Z_0) / S the probability that all |T_i| <= c
+is the integral over Z_0 and S of a product of normal probabilities, where corr(T_i, T_j) = r_i r_j and
+r_i = sqrt(n_i / (n_i + n_0)).
+
+Looking at the data before the end: how much of alpha each look may use.
+
+Promises. `spend` gives each look the two-sided level at which it may decide, so that the chance of a false claim at
+any of them is alpha, by Lan and DeMets (1983, Biometrika 70): alpha is spent along a function of the share of seeds
+that are in. `obrien_fleming` spends almost nothing early, `pocock` spends evenly. The bounds come from the recursion of
+Armitage, McPherson & Rowe (1969, JRSS A 132) by a fixed quadrature, for normal means.
+
+Does not know. Small samples: the levels are used on the scale of p-values of a t-test (the significance level
+approach, Jennison & Turnbull 2000, section 3.8), which is near but not exact; `benchmarks/verdicts.py` measures it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from itertools import groupby
+from typing import Any, Final, Literal, NamedTuple
+
+from studies.records.procedure import Look
+
+_NORMAL_NODES: Final = 80
+"""Points of each quadrature: 1e-8 of the probability at 2 degrees of freedom and more."""
+_FARTHEST_Z: Final = 8.5
+"""Standard deviations beyond which a normal density counts as nothing."""
+_RARE: Final = 1e-13
+"""Share of the distribution of S left out at each end."""
+
+
+def adjusted_p(t: float, df: float, n_control: int, n_treatments: Sequence[int]) -> float:
+    """Return the two-sided p of `t` corrected for all comparisons with the control."""
+    from scipy import special  # takes a while to import, which a command that judges nothing should not wait for
+
+    if len(n_treatments) == 1:
+        return float(2 * special.stdtr(df, -abs(t)))
+    return min(1.0, max(0.0, 1 - _all_within(abs(t), df, _shares(n_control, n_treatments))))
+
+
+def critical(level: float, df: float, n_control: int, n_treatments: Sequence[int]) -> float:
+    """Return the number of standard errors within which all comparisons lie with probability `level`."""
+    return _critical(level, df, _shares(n_control, n_treatments))
+
+
+@lru_cache(maxsize=4096)
+def _critical(level: float, df: float, shares: tuple[float, ...]) -> float:
+    from scipy import optimize, special  # see adjusted_p
+
+    alone = float(special.stdtrit(df, (1 + level) / 2))
+    if len(shares) == 1:
+        return alone
+    bonferroni = float(special.stdtrit(df, 1 - (1 - level) / (2 * len(shares))))
+    ends = alone * (1 - 1e-6), bonferroni * (1 + 1e-6)
+    if not _all_within(ends[0], df, shares) < level < _all_within(ends[1], df, shares):
+        return bonferroni  # with hardly any freedom and a tiny level the quadrature is too coarse
+    return float(optimize.brentq(lambda c: _all_within(c, df, shares) - level, *ends, xtol=1e-10))
+
+
+def _shares(n_control: int, n_treatments: Sequence[int]) -> tuple[float, ...]:
+    """Return r_i, sorted, so that the order of arms is of no account."""
+    return tuple(sorted(math.sqrt(n / (n + n_control)) for n in n_treatments))
+
+
+@lru_cache(maxsize=16_384)
+def _all_within(c: float, df: float, shares: tuple[float, ...]) -> float:
+    import numpy as np  # see adjusted_p
+    from scipy import special
+
+    z, weight_z = _normal_rule()
+    s, weight_s = _scale_rule(df)
+    inside = np.ones((len(s), len(z)))
+    for r, alike in groupby(shares):
+        rest = math.sqrt(1 - r * r)
+        within = special.ndtr((r * z + c * s[:, None]) / rest) - special.ndtr((r * z - c * s[:, None]) / rest)
+        for _ in alike:
+            inside *= within
+    return float(weight_s @ inside @ weight_z)
+
+
+@lru_cache(maxsize=1)
+def _normal_rule() -> tuple[Any, Any]:
+    """Return points and weights of the standard normal density."""
+    import numpy as np  # see adjusted_p
+
+    x, w = _legendre_rule()
+    z = _FARTHEST_Z * x
+    return z, _FARTHEST_Z * w * np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
+
+
+@lru_cache(maxsize=1)
+def _legendre_rule() -> tuple[Any, Any]:
+    """Return points and weights on -1 to 1, which take as long as all else of a quadrature."""
+    import numpy as np  # see adjusted_p
+
+    points, weights = np.polynomial.legendre.leggauss(_NORMAL_NODES)
+    return points, weights
+
+
+@lru_cache(maxsize=512)
+def _scale_rule(df: float) -> tuple[Any, Any]:
+    """Return points and weights of S, where S^2 df is chi-squared with df degrees of freedom."""
+    from scipy import stats  # see adjusted_p
+
+    x, w = _legendre_rule()
+    low, high = (math.sqrt(end / df) for end in (stats.chi2.ppf(_RARE, df), stats.chi2.isf(_RARE, df)))
+    s = low + (high - low) * (x + 1) / 2
+    density = stats.chi2.pdf(s * s * df, df) * 2 * s * df
+    weights = w * (high - low) / 2 * density
+    return s, weights / weights.sum()
+
+
+Spending = Literal["obrien_fleming", "pocock"]
+
+_NODES: Final = 120
+"""Points of the quadrature over the values at which a look does not stop: six digits of a bound."""
+_HIGHEST_BOUND: Final = 38.0
+"""Largest bound in standard errors: beyond it a normal tail is zero."""
+
+
+class Crossing(NamedTuple):
+    """Probability that a look is the first to leave its bounds, by side."""
+
+    below: float
+    above: float
+
+
+def spend(seeds: Sequence[int], alpha: float = 0.05, *, by: Spending = "obrien_fleming") -> tuple[Look, ...]:
+    """Return the looks after these numbers of seeds per arm, the last of which is the end.
+
+    Raise ValueError for numbers that do not grow, or an alpha outside (0, 1).
+    """
+    if not 0 < alpha < 1:
+        raise ValueError(f"alpha must lie between 0 and 1; found {alpha}")
+    if not seeds or list(seeds) != sorted(set(seeds)) or seeds[0] < 2:
+        raise ValueError(f"looks must grow, from 2 seeds or more; found {list(seeds)}")
+    levels = _levels(tuple(seeds), alpha, by)
+    return tuple(Look(seeds=n, alpha=level) for n, level in zip(seeds, levels, strict=True))
+
+
+def spent(share: float, alpha: float, by: Spending) -> float:
+    """Return how much of a two-sided alpha is spent when this share of the seeds is in."""
+    if by == "pocock":
+        return alpha * math.log(1 + (math.e - 1) * share)
+    from scipy import special  # takes a while to import, which a command that judges nothing should not wait for
+
+    return float(4 * special.ndtr(special.ndtri(alpha / 4) / math.sqrt(share)))
+
+
+def crossings(bounds: Sequence[float], shares: Sequence[float], drift: float = 0.0) -> tuple[Crossing, ...]:
+    """Return for each look how probable it is that it is the first outside its bounds (in standard errors).
+
+    `drift` is the expected statistic at the end, in standard errors: 0 without an effect.
+    """
+    walk = _Walk(drift)
+    return tuple(walk.step(bound, share) for bound, share in zip(bounds, shares, strict=True))
+
+
+@lru_cache(maxsize=512)
+def _levels(seeds: tuple[int, ...], alpha: float, by: Spending) -> tuple[float, ...]:
+    from scipy import optimize, special  # see spent
+
+    walk, levels, before = _Walk(0.0), [], 0.0
+    for share in (n / seeds[-1] for n in seeds):
+        now = spent(share, alpha, by)
+        bound = optimize.brentq(_excess(walk, share, now - before), 0.0, _HIGHEST_BOUND, xtol=1e-12)
+        walk.step(bound, share)
+        levels.append(max(2 * float(special.ndtr(-bound)), 1e-300))
+        before = now
+    return tuple(levels)
+
+
+def _excess(walk: _Walk, share: float, wanted: float) -> Callable[[float], float]:
+    return lambda bound: sum(walk.leaving(bound, share)) - wanted
+
+
+class _Walk:
+    """A sum of independent normal steps, watched at shares of its variance, as far as it has stayed inside."""
+
+    def __init__(self, drift: float) -> None:
+        self._drift = drift
+        self._share = 0.0
+        self._at: Any = None
+        """Points where the walk may be, and the density times the weight of each."""
+
+    def leaving(self, bound: float, share: float) -> Crossing:
+        """Return the probability of being outside `bound` at `share` for the first time."""
+        import numpy as np  # see spent
+        from scipy import special
+
+        points, mass = self._at or (np.zeros(1), np.ones(1))
+        step = share - self._share
+        mean, edge = points + self._drift * step, bound * math.sqrt(share)
+        above = special.ndtr((mean - edge) / math.sqrt(step))
+        below = special.ndtr((-edge - mean) / math.sqrt(step))
+        return Crossing(float(below @ mass), float(above @ mass))
+
+    def step(self, bound: float, share: float) -> Crossing:
+        """Go on to `share` and stay inside `bound`; return the probability of having left there."""
+        import numpy as np  # see spent
+
+        left = self.leaving(bound, share)
+        points, mass = self._at or (np.zeros(1), np.ones(1))
+        step = share - self._share
+        edge = min(bound * math.sqrt(share), abs(self._drift) * share + 9 * math.sqrt(share))
+        x, w = _rule()
+        here = edge * x
+        away = (here[:, None] - points - self._drift * step) / math.sqrt(step)
+        density = np.exp(-away * away / 2) / math.sqrt(2 * math.pi * step) @ mass
+        self._at, self._share = (here, edge * w * density), share
+        return left
+
+
+@lru_cache(maxsize=1)
+def _rule() -> tuple[Any, Any]:
+    """Return points and weights on -1 to 1, which take longer than all else of a step."""
+    import numpy as np  # see spent
+
+    points, weights = np.polynomial.legendre.leggauss(_NODES)
+    return points, weights

@@ -1,0 +1,218 @@
+"""JudgeInput: the runs of a claim, intention to treat, Finding.
+
+Intention to treat: every launched run of an arm is accounted for, whatever became of it.
+
+Promises. A run counts with what was measured; or, where its own training broke down (a code in `counted_as_worst`),
+with the metric's worst value; or it is left out by a code that the lock excludes. A run in none of these, or an arm
+that lost too large a share of its runs, makes the comparison invalid: what is left may look better than the arm is.
+
+Does not know. Why a run has its code: the harness gave it, and the lock says what follows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from studies.records.alpha import Stake
+from studies.records.design import Design, Hypothesis
+from studies.records.procedure import Noise, Phase
+from studies.records.verdict import Equivalence, Scope, Verdict, VerdictName
+from studies.statistics.comparison import Comparison, Runs
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A verdict's name and reason, with the numbers that the rule looked at."""
+
+    verdict: VerdictName
+    reason: str
+    comparison: Comparison | None = None
+    level: float | None = None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    p_adjusted: float | None = None
+    equivalence: Equivalence | None = None
+    scope: Scope = "all"
+    measured: bool = True
+    """Whether means and their difference are numbers of what is asked: times that are mostly cut are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unseen:
+    """An arm of which every run got there, and the trainings that may not."""
+
+    arm: str
+    upper: float
+    """The largest share that never gets there and is not ruled out (one-sided 95 % limit)."""
+    undoes: float | None
+    """The least share that would undo what is claimed; None where none would, or nothing is claimed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArmData:
+    """The runs of one arm up to a look, by run id; each has one place: `values`, `excluded`, `worst` or `cut`."""
+
+    values: Mapping[str, float]
+    seeds: Mapping[str, int]
+    excluded: Mapping[str, str] = field(default_factory=dict)
+    """Code of each run that has no value."""
+    worst: Mapping[str, str] = field(default_factory=dict)
+    """Code of each run that counts with the metric's worst value."""
+    cut: Mapping[str, str] = field(default_factory=dict)
+    """Code of each run that the study itself ended, with its budget or by a veto: whatever ran then, in any arm."""
+    collapsed: Mapping[str, str] = field(default_factory=dict)
+    """How each run of `values` collapsed by the locked rule; one that broke down (`worst`) did so anyhow."""
+
+    @property
+    def launched(self) -> int:
+        """How many runs there are, with or without a value."""
+        return len(self.values) + len(self.excluded) + len(self.worst) + len(self.cut)
+
+    def runs(self, worst: float) -> Runs:
+        """Return the values that are analysed: those measured, and `worst` for runs that broke down."""
+        return Runs({**self.values, **dict.fromkeys(self.worst, worst)}, self.seeds)
+
+    def kept(self) -> Runs:
+        """Return the values of the runs that did not collapse."""
+        return Runs({run: value for run, value in self.values.items() if run not in self.collapsed}, self.seeds)
+
+    @property
+    def broken(self) -> int:
+        """How many runs collapsed, or broke down."""
+        return len(self.collapsed) + len(self.worst)
+
+    def as_json(self) -> dict[str, object]:
+        """Return it as what a hash is made of."""
+        found: dict[str, object] = {
+            "values": dict(self.values), "seeds": dict(self.seeds), "excluded": dict(self.excluded),
+            "worst": dict(self.worst), "cut": dict(self.cut),
+        }  # fmt: skip
+        return {**found, "collapsed": sorted(self.collapsed)} if self.collapsed else found
+
+
+def unaccounted(design: Design, arms: Mapping[str, ArmData], accepted: Collection[str]) -> str | None:
+    """Return a sentence when a run of these arms has no place in the analysis; None when all have."""
+    for name, arm in arms.items():
+        left_out = [*arm.excluded.values(), *arm.cut.values()]
+        if stray := sorted(set(left_out) - {*design.exclusions, *accepted}):
+            count = sum(code in stray for code in left_out)
+            return (
+                f"{count} of {arm.launched} runs of {name} ended as {', '.join(stray)}, for which the lock names no "
+                "exclusion: leaving them out would be a choice made after the data."
+            )
+    return None
+
+
+def too_many_excluded(design: Design, arms: Mapping[str, ArmData]) -> str | None:
+    """Return a sentence when an arm lost a larger share of its runs than the lock allows; None otherwise.
+
+    Runs that the study cut short are no part of it: their arm did not choose them.
+    """
+    for name, arm in arms.items():
+        ended = arm.launched - len(arm.cut)
+        if ended and len(arm.excluded) / ended > design.most_excluded:
+            codes = ", ".join(sorted(set(arm.excluded.values())))
+            return (
+                f"{len(arm.excluded)} of {ended} runs of {name} were excluded, a larger share than the "
+                f"{design.most_excluded:.0%} that the lock allows ({codes})."
+            )
+    return None
+
+
+def counted(arms: Mapping[str, ArmData], codes: str) -> dict[str, int]:
+    """Return how many runs of each arm carry each code in the field `codes`, by `ARM: CODE`."""
+    found = Counter(f"{name}: {code}" for name, arm in arms.items() for code in getattr(arm, codes).values())
+    return dict(sorted(found.items()))
+
+
+def overlapping(arms: Mapping[str, ArmData]) -> Sequence[str]:
+    """Return the runs that are in more than one place."""
+    places = Counter(
+        run for arm in arms.values() for runs in (arm.values, arm.excluded, arm.worst, arm.cut) for run in runs
+    )
+    return sorted(run for run, n in places.items() if n > 1)
+
+
+_EMPTY = ArmData({}, {})
+
+
+@dataclass(frozen=True, slots=True)
+class JudgeInput:
+    """One claim at one look, with the runs and everything else that its verdict follows from."""
+
+    stake: Stake
+    """What its tests may spend, and with it the design."""
+    claim: Hypothesis
+    data: Mapping[str, ArmData]
+    look: int
+    violations: tuple[str, ...] = ()
+    threats: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
+    earlier: Mapping[str, Verdict] = field(default_factory=dict)
+    barred: frozenset[str] = frozenset()
+    """Other claims that the linter forbids: none of them can be made."""
+    phase: Phase = "confirm"
+    exploratory: bool = False
+
+    @property
+    def design(self) -> Design:
+        """The locked design."""
+        return self.stake.design
+
+    @property
+    def alpha(self) -> float:
+        """The two-sided level of the look."""
+        return self.stake.difference(self.look, self.phase)
+
+    @property
+    def alpha_alike(self) -> float:
+        """The level of each of the two one-sided tests of the look."""
+        return self.stake.equivalence(self.look, self.phase)
+
+    @property
+    def looks(self) -> int:
+        """How many looks there are; a replication is looked at once."""
+        return len(self.design.looks) if self.phase == "confirm" else 1
+
+    @property
+    def noise(self) -> Noise | None:
+        """The bank's word, which holds in the design's own setting only."""
+        return self.design.noise if self.phase == "confirm" else None
+
+    @property
+    def shares_level(self) -> bool:
+        """Whether other claims of the study matter: a replication is one test of one claim."""
+        return self.design.multiplicity != "none" and self.phase == "confirm"
+
+    @property
+    def arms(self) -> dict[str, ArmData]:
+        """The claim's arms, the control first: two, or all of a contrast's."""
+        return {name: self.data.get(name, _EMPTY) for name in self.design.contrast_of(self.claim)}
+
+    @property
+    def weights(self) -> tuple[float, ...]:
+        """What the mean of each of the claim's arms counts in its effect."""
+        return tuple(self.design.contrast_of(self.claim).values())
+
+    def runs(self) -> list[Runs]:
+        """Return what is analysed of the claim's arms, the control first."""
+        return [self.analysed(arm) for arm in self.arms.values()]
+
+    def others(self) -> list[list[float]]:
+        """Return what is analysed of the design's other arms, by their names' order."""
+        own = self.arms
+        return [self.analysed(arm).numbers for name, arm in sorted(self.data.items()) if name not in own]
+
+    def analysed(self, arm: ArmData) -> Runs:
+        """Return what enters a mean: with a rule of collapse the runs that did not, else all of them."""
+        return arm.runs(self.design.metric.worst) if self.design.collapse is None else arm.kept()
+
+    def of(self, claim: Hypothesis) -> JudgeInput:
+        """Return the case of another claim at the same look.
+
+        What was accepted was accepted for this one: another verdict stands, whatever is accepted later.
+        """
+        return self if claim.id == self.claim.id else replace(self, claim=claim, accepted=())

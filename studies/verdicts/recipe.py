@@ -1,0 +1,179 @@
+"""The best recipe that an inquiry confirmed: of each job field the value that was shown to be better, and by how much.
+
+A value enters where the interval of its comparison leaves zero out, on the fresh seeds of a round; of several values of
+one field in a round the one with the largest difference. A later round replaces it where it found another value better
+than that very one. Two rounds that contradict each other leave neither, and what a later one tried again and did not
+show again is taken back. Each setting (environment, model, metric) has a recipe of its own. Whether several better
+values are better together is known only where all arms of a later round had the earlier ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from studies.log.study import StudyState
+from studies.records.base import JsonValue, canonical
+from studies.records.design import BUILT_IN, REWARD, Design, Hypothesis, Metric
+from studies.records.statements import setting
+from studies.records.verdict import Verdict
+from studies.verdicts.wording import deciding_interval
+
+_SHOWS = ("supported", "refuted")
+Follows = Callable[[StudyState, Verdict], bool]
+"""Whether a verdict of a round still follows from its files."""
+
+
+@dataclass(frozen=True, slots=True)
+class BetterValue:
+    """A comparison of which the last confirmation showed a better value, on fresh seeds."""
+
+    round: int
+    design: Design
+    claim: Hypothesis
+    verdict: Verdict
+    fields: Mapping[str, JsonValue]
+    """What the better arm sets (`reward` for one), as far as no later round set it otherwise."""
+    over: Mapping[str, JsonValue]
+    """The values that it was found better than."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeftOut:
+    """What a round showed, and why it is no part of the recipe, or what is not known of it: a clause."""
+
+    round: int
+    claim: Hypothesis
+    why: str
+
+
+@dataclass(slots=True)
+class SettingRecipe:
+    """What was confirmed in one setting."""
+
+    environment: str
+    metric: Metric
+    base: Mapping[str, JsonValue]
+    """The job under all arms of the first design here, with its environment."""
+    rounds: list[int] = field(default_factory=list)
+    left: list[LeftOut] = field(default_factory=list)
+    _chosen: dict[str, BetterValue] = field(default_factory=dict)
+    _past: list[BetterValue] = field(default_factory=list)
+
+    @property
+    def values(self) -> tuple[BetterValue, ...]:
+        """What was confirmed, in the order of the rounds, each with the fields that are still its own."""
+        kept = []
+        for value in {id(value): value for value in self._chosen.values()}.values():
+            own = {name: held for name, held in value.fields.items() if self._chosen.get(name) is value}
+            kept.append(replace(value, fields=own, over={name: value.over[name] for name in own}))
+        return tuple(sorted(kept, key=lambda value: value.round))
+
+    def take(self, state: StudyState, design: Design, follows: Follows) -> None:
+        """Take a round's settled verdicts into account."""
+        self.rounds.append(state.round)
+        better, taken = [], set[str]()
+        for claim in design.hypotheses:
+            verdict = state.verdict_on(claim.id)
+            if verdict is None or not state.is_settled(claim.id):
+                continue
+            if verdict.verdict not in _SHOWS or not follows(state, verdict):
+                if claim.kind == "difference":
+                    self._take_back(state.round, claim)
+            elif claim.kind != "difference":
+                self._leave(state.round, claim, "is an interaction or a trend, and no value of a job")
+            elif not verdict.exploratory and _leaves_zero_out(design, verdict):
+                better.append(_better(state.round, design, claim, verdict))
+        for value in sorted(better, key=lambda value: -abs(value.verdict.estimate or 0.0)):
+            if not taken & value.fields.keys():
+                taken |= value.fields.keys()
+                self._take(value)
+
+    def _take(self, value: BetterValue) -> None:
+        now = {name: self._chosen[name].fields[name] if name in self._chosen else self.base.get(name, BUILT_IN)
+               for name in value.fields}  # fmt: skip
+        before = [name for name in value.fields if name in self._chosen]
+        compared = _same(now, value.over) or _same(now, value.fields)
+        if before and any(_same(past.fields, value.over) and _same(past.over, value.fields) for past in self._past):
+            self._leave(value.round, value.claim, "contradicts an earlier round; neither value is taken for it")
+            self._forget(value.fields)
+        elif before and not compared:
+            self._leave(value.round, value.claim, f"is left out, as {in_words(now)} was not compared with it")
+        else:
+            self._chosen |= dict.fromkeys(value.fields, value)
+        if not before and not compared:
+            why = f"is taken though {in_words(now)}, as the job under all arms has it, was not compared with it"
+            self._leave(value.round, value.claim, why)
+        self._past.append(value)
+
+    def _take_back(self, number: int, claim: Hypothesis) -> None:
+        """Take back what the same comparison, asked again on fresh seeds, did not show again."""
+        for value in {id(value): value for value in self._chosen.values()}.values():
+            if value.claim.variable == claim.variable and _pair(value.claim) == _pair(claim):
+                why = f"was not shown again in round {number}, on fresh seeds: it is no part of a recipe"
+                self._leave(value.round, value.claim, why)
+                self._chosen = {name: known for name, known in self._chosen.items() if known is not value}
+
+    def _forget(self, names: Mapping[str, JsonValue]) -> None:
+        self._chosen = {name: known for name, known in self._chosen.items() if name not in names}
+
+    def _leave(self, number: int, claim: Hypothesis, why: str) -> None:
+        self.left.append(LeftOut(number, claim, why))
+
+
+def recipes(rounds: Sequence[StudyState], follows: Follows = lambda state, verdict: True) -> tuple[SettingRecipe, ...]:
+    """Return what was confirmed, setting by setting, in the order in which settings were first tried."""
+    found: dict[str, SettingRecipe] = {}
+    for state in rounds:
+        if (design := state.design) is None:
+            continue
+        metric = design.metric
+        key = canonical(
+            [design.environment, design.base_job.get("model"), metric.key, metric.kind, metric.threshold, metric.of]
+        )
+        base = {**design.base_job, "environment": design.environment}
+        found.setdefault(key, SettingRecipe(design.environment, metric, base)).take(state, design, follows)
+    return tuple(found.values())
+
+
+def apart(values: Sequence[BetterValue], designs: Mapping[int, Design]) -> Iterator[tuple[BetterValue, BetterValue]]:
+    """Yield each pair of values that were never confirmed together: not all arms of the later one had the earlier."""
+    for at, earlier in enumerate(values):
+        for later in values[at + 1 :]:
+            if later.round == earlier.round or not holds(designs[later.round], earlier):
+                yield earlier, later
+
+
+def holds(design: Design, value: BetterValue) -> bool | None:
+    """Return whether all arms of a design had a value; None where it compares the field itself."""
+    if {name for arm in design.arms for name in arm.overrides} & value.fields.keys():
+        return None
+    return all(canonical(design.base_job.get(name)) == canonical(held) for name, held in value.fields.items())
+
+
+def in_words(fields: Mapping[str, JsonValue]) -> str:
+    """Return values as arms have them: `group_size = 16, epochs = 2`."""
+    return ", ".join(setting(name, value) for name, value in fields.items())
+
+
+def _leaves_zero_out(design: Design, verdict: Verdict) -> bool:
+    interval = deciding_interval(design, verdict)
+    return interval is not None and not interval.low <= 0 <= interval.high
+
+
+def _better(number: int, design: Design, claim: Hypothesis, verdict: Verdict) -> BetterValue:
+    arms = design.arm(design.control_arm), design.arm_with(claim.variable, claim.treatment)
+    sides = [
+        {name: {REWARD: BUILT_IN, **design.base_job, **arm.overrides}.get(name) for name in sorted(claim.declared)}
+        for arm in arms
+    ]
+    treatment_wins = ((verdict.estimate or 0.0) > 0) == design.metric.higher_is_better
+    return BetterValue(number, design, claim, verdict, sides[treatment_wins], sides[not treatment_wins])
+
+
+def _pair(claim: Hypothesis) -> set[str]:
+    return {canonical(claim.control), canonical(claim.treatment)}
+
+
+def _same(left: Mapping[str, JsonValue], right: Mapping[str, JsonValue]) -> bool:
+    return canonical(dict(left)) == canonical(dict(right))

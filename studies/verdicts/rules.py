@@ -1,0 +1,369 @@
+"""The verdict on one hypothesis at one look, by the rules its design locked. Pure functions of values.
+
+Promises. The first of these that holds: *invalid* (a run without a place in the analysis, too many exclusions, a
+violation found by the confound linter, or no test for want of runs or variance), *equivalent* (two one-sided tests
+inside the margin, at the look's level), *supported* or *refuted* (the whole interval at the look's effective level lies
+beyond zero), else *inconclusive*. The sentence names the rule that decided. `inputs_sha256` names everything that the
+verdict follows from.
+
+With a rule of collapse there are two estimands. The test is of the mean of trainings that did not collapse, from
+`LEAST_KEPT` of them in each arm; the rate of collapse stands beside it with exact limits, and no test of few seeds can
+say more of it. `scope` tells which trainings a verdict speaks of (`studies.verdicts.scope`).
+
+Of a time to a threshold the test is of the mean restricted to the horizon, the share of runs that got there beside it;
+where more than half of an arm did not, nothing is claimed of time. Rates of runs have an exact test
+(`studies.verdicts.scope`).
+
+An interaction or a trend is judged as a weighted sum of the means of all its arms (`studies.statistics.comparison`), by
+the same rules: what is said of two arms holds of each of its arms.
+
+The effective level is that of the look, shared among the families of claims (`multiplicity`); the interval is the
+repeated one of Jennison & Turnbull 1989 (JRSS B 51) at that level. A claim decided at an earlier look keeps its p
+among the families.
+
+Does not know. Where runs come from: `studies.verdicts.judge` gathers them from a study's state.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+from studies.records.alpha import Stake
+from studies.records.base import digest
+from studies.records.design import Design, Hypothesis
+from studies.records.procedure import Phase
+from studies.records.verdict import ArmMean, Equivalence, Verdict, VerdictName
+from studies.statistics import sequential
+from studies.statistics.comparison import (
+    Comparison,
+    compare,
+    constant,
+    contrast,
+    differences,
+    effective_level,
+    equivalent,
+    spread,
+    two_one_sided,
+)
+from studies.verdicts import scope, wording
+from studies.verdicts.forecasts import brier
+from studies.verdicts.inputs import ArmData, Finding, JudgeInput, counted, overlapping, too_many_excluded, unaccounted
+from studies.verdicts.scope import collapse_rates, scoped
+
+LEAST_KEPT = 3
+"""Fewest trainings of an arm that did not collapse: with two, collapses alike in all arms bring nearly all of the false
+claims of a study."""
+_DECISIVE = frozenset({"supported", "refuted", "equivalent"})
+
+
+def judge(
+    stake: Stake,
+    hypothesis: str,
+    data: Mapping[str, ArmData],
+    *,
+    look: int,
+    violations: Sequence[str] = (),
+    threats: Sequence[str] = (),
+    accepted: Sequence[str] = (),
+    earlier: Mapping[str, Verdict] | None = None,
+    barred: Collection[str] = (),
+    phase: Phase = "confirm",
+    exploratory: bool = False,
+) -> Verdict:
+    """Return the verdict on `hypothesis` from the runs of each arm of a design up to `look`.
+
+    `stake` holds the design and what its tests may spend: no test is run without a draw on the inquiry's ledgers.
+    `violations` (`CODE: SENTENCE`) forbid a claim, `threats` are told beside it; `accepted` are the codes of runs that
+    an amendment leaves out. `earlier` holds the verdicts on hypotheses that were settled at an earlier look; `barred`
+    are other hypotheses that the linter forbids a claim on. Raise ValueError for a look or a hypothesis that the design
+    does not have, a value that is not finite, or a run in two places.
+    """
+    case = JudgeInput(
+        stake, _claim(stake.design, hypothesis), data, look, tuple(violations), tuple(threats), tuple(accepted),
+        earlier or {}, frozenset(barred), phase, exploratory,
+    )  # fmt: skip
+    _check(case)
+    return _verdict(case, _find(case))
+
+
+def invalid(
+    stake: Stake,
+    hypothesis: str,
+    reason: str,
+    *,
+    data: Mapping[str, ArmData] | None = None,
+    look: int = 1,
+    phase: Phase = "confirm",
+    exploratory: bool = False,
+) -> Verdict:
+    """Return the verdict `invalid` for a `reason` from outside the numbers, such as a lock that was edited.
+
+    It is final: no later look can heal what is not in the numbers.
+    """
+    case = JudgeInput(stake, _claim(stake.design, hypothesis), data or {}, look, phase=phase, exploratory=exploratory)
+    return _verdict(case, Finding("invalid", reason), outside=reason)
+
+
+def _find(case: JudgeInput) -> Finding:
+    if (reason := _broken(case)) is not None:
+        return Finding("invalid", reason)
+    if _few_left(case):
+        return Finding("inconclusive", wording.too_few_left(collapse_rates(case), LEAST_KEPT), scope="not_collapsed")
+    if scope.mostly_cut(got_there := scope.reached(case)):
+        return scope.not_reached(case, got_there)
+    if case.design.test == "boschloo":
+        level, family = _level(case)
+        return scope.judged_exactly(case, level, len(family))
+    found = _compared(case)
+    if found is None:
+        return scoped(case, _without_variance(case))
+    return _decide(case, found)
+
+
+def _broken(case: JudgeInput) -> str | None:
+    """Return why nothing can be concluded whatever the numbers say; None when there is no such reason."""
+    if (reason := unaccounted(case.design, case.arms, case.accepted)) is not None:
+        return reason
+    if (reason := too_many_excluded(case.design, case.arms)) is not None:
+        return reason
+    if case.violations:
+        return wording.violated(case.violations)
+    counts = [len(arm.values) + len(arm.worst) for arm in case.arms.values()]
+    return wording.too_few(counts) if min(counts) < 2 else None
+
+
+def _few_left(case: JudgeInput) -> bool:
+    """Return whether too few trainings that did not collapse are left for a statement about their mean."""
+    if case.design.collapse is None:
+        return False
+    runs = case.runs()
+    left = [len(arm.values) for arm in runs]
+    if case.design.test == "paired":  # a collapse takes its pair with it
+        left.append(len(differences(*runs)))
+    return min(left) < LEAST_KEPT
+
+
+def _compared(case: JudgeInput) -> Comparison | None:
+    """Return the comparison of the claim's arms by the locked test; None when it does not exist."""
+    if case.design.test == "contrast":
+        return contrast([arm.numbers for arm in case.runs()], case.weights)
+    control, treatment = case.runs()
+    if case.design.test == "boschloo" or (constant(control.numbers) and constant(treatment.numbers)):
+        return None
+    return compare(case.design.test, control, treatment, others=case.others(), noise=case.noise)
+
+
+def _decide(case: JudgeInput, found: Comparison) -> Finding:
+    alike = case.alpha_alike
+    level, family = _level(case)
+    adjusted = _adjusted(case, found) if len(family) > 1 else None
+    low, high = found.within(sequential.critical(1 - level, found.df, found.n_control, family))
+    margin = case.design.equivalence_margin
+    same = None if margin is None else two_one_sided(found, margin, alike)
+    how = wording.TestUsed(
+        found.test, found.instead, len(family), _claims(case), case.look, case.looks, _unit(case), case.claim.kind
+    )
+    verdict, reason = _by_intervals(case.claim, (low, high), 1 - level, same, alike, how)
+    if verdict in ("supported", "refuted"):
+        reason = wording.effect_told(case.claim, found.estimate, case.design.metric) + reason
+    return scoped(case, Finding(verdict, reason, found, 1 - level, low, high, p_adjusted=adjusted, equivalence=same))
+
+
+def _level(case: JudgeInput) -> tuple[float, list[int]]:
+    """Return the effective level of the look, and the runs of each arm that it is corrected for."""
+    if not case.shares_level:
+        return case.alpha, [len(case.runs()[1].values)]
+    if case.design.multiplicity == "dunnett_bonferroni":
+        return case.alpha / _claims(case), _family_sizes(case)
+    return effective_level(_families(case), case.alpha), _family_sizes(case)
+
+
+def _unit(case: JudgeInput) -> str:
+    return case.design.metric.unit
+
+
+def _by_intervals(
+    claim: Hypothesis, ends: tuple[float, float], level: float, same: Equivalence | None, alike: float,
+    how: wording.TestUsed,
+) -> tuple[VerdictName, str]:  # fmt: skip
+    low, high = ends
+    if same is not None and equivalent(same):
+        told = wording.inside(same, 1 - 2 * alike, how)
+        return "equivalent", told if low <= 0 <= high else told + wording.small(ends, level, how)
+    if low <= 0 <= high:
+        return "inconclusive", wording.holds_zero(ends, level, how)
+    predicted = (low > 0) == (claim.direction == "increase")
+    return ("supported" if predicted else "refuted"), wording.beyond_zero(ends, level, predicted, how)
+
+
+def _families(case: JudgeInput) -> list[float]:
+    """Return the smallest corrected p of the claims on each variable."""
+    smallest: dict[str, float] = {}
+    for claim in case.design.hypotheses:
+        p = _p_in_family(case.of(claim))
+        smallest[claim.variable] = min(p, smallest.get(claim.variable, 1.0))
+    return list(smallest.values())
+
+
+def _p_in_family(case: JudgeInput) -> float:
+    """Return the p of a claim corrected within its family: of its own look, once settled; 1 where none can be made.
+
+    What cannot become a claim of the locked test must not make room for others: Benjamini and Hochberg's bound is on
+    the share of wrong ones among those that are made.
+    """
+    settled = case.earlier.get(case.claim.id)
+    if settled is not None:
+        p = settled.p if settled.p_adjusted is None else settled.p_adjusted
+        return 1.0 if p is None or settled.verdict == "invalid" or settled.exploratory else p
+    if case.claim.id in case.barred:
+        return 1.0
+    case = replace(case, violations=())
+    if _broken(case) is not None or _few_left(case) or scope.mostly_cut(scope.reached(case)):
+        return 1.0
+    if case.design.test == "boschloo":
+        return min(1.0, scope.exact_p(case) * len(_family_sizes(case)))
+    found = _compared(case)
+    return 1.0 if found is None else _adjusted(case, found)
+
+
+def _adjusted(case: JudgeInput, found: Comparison) -> float:
+    return sequential.adjusted_p(found.t, found.df, found.n_control, _family_sizes(case))
+
+
+def _family_sizes(case: JudgeInput) -> list[int]:
+    """Return the numbers of runs of all treatment arms of the claim's variable."""
+    family = [claim for claim in case.design.hypotheses if claim.variable == case.claim.variable]
+    return [len(case.of(claim).runs()[1].values) for claim in family]
+
+
+def _claims(case: JudgeInput) -> int:
+    return len({claim.variable for claim in case.design.hypotheses}) if case.shares_level else 1
+
+
+def _without_variance(case: JudgeInput) -> Finding:
+    """Judge two arms that do not vary: with no variance there is no t-test, so nothing can be supported.
+
+    Equal constants show no difference (inconclusive). Different constants may well be a real effect, but the locked
+    test gives it neither an interval nor an error rate: calling it supported would be another test than the one locked,
+    calling it "no evidence" would be false. It is invalid, and the report shows the difference.
+    """
+    assert case.design.test != "boschloo"  # which exists without variance
+    if case.design.test == "contrast":
+        return Finding(*wording.same_in_all_arms(_weighted(case) or 0.0))
+    control, treatment = case.runs()
+    a, b = control.numbers, treatment.numbers
+    if not (constant(a) and constant(b)):
+        return Finding(*wording.same_in_all_pairs(fmean(b) - fmean(a)))
+    return Finding(*wording.same_in_all_runs(a[0], b[0], case.design.test))
+
+
+def _verdict(case: JudgeInput, finding: Finding, *, outside: str = "") -> Verdict:
+    runs = case.runs()
+    a, b = runs[0].numbers, runs[-1].numbers
+    means = _numbers(finding, a), _numbers(finding, b)
+    found = finding.comparison
+    estimate = found.estimate if found is not None else _weighted(case) if finding.measured else None
+    last = case.phase != "confirm" or case.look >= len(case.design.looks)
+    expected = case.claim.prediction
+    return Verdict(
+        hypothesis=case.claim.id, verdict=finding.verdict, reason=finding.reason,
+        estimate=estimate, low=finding.low, high=finding.high,
+        level=1 - case.alpha if finding.level is None else finding.level,
+        p=finding.p if found is None else found.p,
+        n_control=len(a), n_treatment=len(b),
+        mean_control=means[0], mean_treatment=means[1],
+        sd_control=spread(a) if finding.measured else None, sd_treatment=spread(b) if finding.measured else None,
+        test=case.design.test if found is None else found.test,
+        inputs_sha256=_inputs(case, outside),
+        within_prediction=None if estimate is None else expected.low <= estimate <= expected.high,
+        brier=brier(expected.probability, finding.verdict),
+        phase=case.phase, look=case.look, final=last or bool(outside) or finding.verdict in _DECISIVE,
+        p_adjusted=finding.p_adjusted, df=None if found is None else found.df,
+        sd_pooled=None if found is None else found.sd, equivalence=finding.equivalence,
+        excluded=counted(case.arms, "excluded") | counted(case.arms, "cut"),
+        counted_as_worst=counted(case.arms, "worst"),
+        violations=(*case.violations, *case.threats), exploratory=case.exploratory,
+        scope=finding.scope, collapses=collapse_rates(case), reached=scope.reached(case),
+        arms=_arm_means(case, finding),
+    )  # fmt: skip
+
+
+def _numbers(finding: Finding, values: list[float]) -> float | None:
+    """Return the mean of an arm; None where it has no run, or none that is a number of what is asked."""
+    return fmean(values) if values and finding.measured else None
+
+
+def _weighted(case: JudgeInput) -> float | None:
+    """Return the effect as the arms' means give it: of two arms their difference; None where an arm has no run."""
+    numbers = [runs.numbers for runs in case.runs()]
+    if not all(numbers):
+        return None
+    if case.claim.kind == "difference":
+        return fmean(numbers[1]) - fmean(numbers[0])
+    return math.fsum(weight * fmean(values) for weight, values in zip(case.weights, numbers, strict=True))
+
+
+def _arm_means(case: JudgeInput, finding: Finding) -> tuple[ArmMean, ...]:
+    if case.claim.kind == "difference":
+        return ()
+    rows = zip(case.arms, case.weights, case.runs(), strict=True)
+    return tuple(
+        ArmMean(
+            arm=name, weight=weight, n=len(runs.values), mean=_numbers(finding, runs.numbers),
+            sd=spread(runs.numbers) if finding.measured else None,
+        )
+        for name, weight, runs in rows
+    )  # fmt: skip
+
+
+def _inputs(case: JudgeInput, outside: str) -> str:
+    """Return the sha256 of everything the verdict follows from; the order of runs and arms does not matter.
+
+    Of violations it holds the codes: a linter that finds better words for them takes back no verdict.
+    """
+    design = case.design.model_dump(mode="json")
+    rules = {name: design.get(name) for name in (
+        "test", "alpha", "looks", "noise", "equivalence_margin", "multiplicity", "exclusions", "counted_as_worst",
+        "most_excluded", "metric", "seeds", "control_arm", "arms", "hypotheses", "replication",
+    )}  # fmt: skip
+    if case.design.collapse is not None:
+        rules |= {"collapse": design["collapse"], "shared_seeds": case.design.shared_seeds}
+    if case.design.scope_reached:
+        rules["scope_reached"] = True
+    if case.design.inquiry is not None:
+        rules["inquiry"] = design["inquiry"]
+    earlier = {name: [verdict.verdict, verdict.p, verdict.p_adjusted] for name, verdict in case.earlier.items()}
+    value: dict[str, Any] = {
+        "rules": rules, "hypothesis": case.claim.id, "look": case.look, "phase": case.phase,
+        "data": {name: arm.as_json() for name, arm in case.data.items()},
+        "violations": sorted(line.partition(":")[0] for line in case.violations), "accepted": sorted(case.accepted),
+        "earlier": earlier, "exploratory": case.exploratory, "outside": outside,
+    }  # fmt: skip
+    if case.barred:
+        value["barred"] = sorted(case.barred)
+    return digest(value)
+
+
+def _claim(design: Design, hypothesis: str) -> Hypothesis:
+    claim = next((claim for claim in design.hypotheses if claim.id == hypothesis), None)
+    if claim is None:
+        raise ValueError(f"the design has no hypothesis {hypothesis!r}; found {[c.id for c in design.hypotheses]}")
+    return claim
+
+
+def _check(case: JudgeInput) -> None:
+    looks = max(1, len(case.design.looks)) if case.phase == "confirm" else 1
+    if not 1 <= case.look <= looks:
+        raise ValueError(f"the look must lie between 1 and {looks}; found {case.look}")
+    if twice := overlapping(case.data):
+        raise ValueError(f"a run belongs to one arm, and counts once; found {twice} more than once")
+    for arm in case.data.values():
+        if stray := sorted(arm.collapsed.keys() - arm.values.keys()):
+            raise ValueError(f"a run that collapsed is one that was measured; found {stray} without a value")
+        for run, value in arm.values.items():
+            if not math.isfinite(value):
+                raise ValueError(f"the value of run {run} must be finite; found {value}")

@@ -1,0 +1,1 @@
+"""Advantages, losses, metrics as pure functions."""

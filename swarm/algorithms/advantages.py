@@ -1,0 +1,238 @@
+"""Group baselines, credit per call.
+
+From the rewards of a batch's episodes to their advantages: one number for all tokens of an episode.
+
+r_i is episode i's reward, G its group's size, n_i its number of sampled tokens. Episodes of weight 0 belong to no group
+and must be removed before (`rows.without_zero_weight`). Any other weight changes neither baselines nor deviations: all
+episodes of a group count equally in them, for a weight says how much an episode is learned from, not how well its group
+did.
+Promises: pure functions of Python floats; a group whose rewards are all equal has advantage exactly 0 wherever an
+advantage is a comparison within the group, and so has a group of one, which compares nothing.
+Knows nothing of tensors, losses or models.
+
+From rewards of single calls to their advantages: who earned the reward of an episode of several calls or agents.
+
+Call c of episode i has the reward r_ic and the agent a. In a group in which some episode's calls differ, each agent is
+compared with itself in the group's other episodes. C_ia are the calls of a in episode i, m_ia the mean of their
+rewards, and of the n_a episodes in which a made a trained call
+
+    M_a = mean of m_ia over them          V_a = sum over i of (mean over C_ia of (r_ic - M_a)^2) / (n_a - 1)
+
+    grpo, gspo          (r_ic - M_a) / (sqrt(V_a) + 1e-6); with `normalize_advantage` off r_ic - M_a
+    dr_grpo             r_ic - M_a
+    rloo                r_ic - mean of m_ja over the others
+    reinforce_pp        whitened r_ic;  reinforce_pp_baseline: whitened r_ic - M_a
+
+An agent that only one episode of the group has compares nothing: 0. It is the outcome's formula with a call in place of
+an episode (DeepSeekMath, arXiv 2402.03300, 4.1.2; 4.1.3 normalises rewards of steps over the group too, but then sums
+those that follow, which we leave to whoever sets the rewards). An episode counts once in M and V however many calls it
+has, so that long ones do not set the baseline.
+
+Promises: pure functions; where the calls of each episode are worth the same, exactly what `advantages` gives; finite
+for finite rewards; the order of episodes does not matter.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean
+
+from swarm.backends.protocols import TrainEpisode
+from swarm.job import Job
+
+_DEVIATION_EPSILON = 1e-6
+_VARIANCE_EPSILON = 1e-8
+
+
+def advantages(job: Job, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
+    """Return each episode's advantage by the job's algorithm; `tokens` are their numbers of sampled tokens."""
+    match job.algorithm:
+        case "grpo" | "gspo":
+            return group_relative(rewards, groups, normalize=job.normalize_advantage)
+        case "dr_grpo":
+            return group_relative(rewards, groups, normalize=False)
+        case "rloo":
+            return leave_one_out(rewards, groups)
+        case "reinforce_pp":
+            return whitened(rewards, tokens)
+        case "reinforce_pp_baseline":
+            return whitened(group_relative(rewards, groups, normalize=False), tokens)
+
+
+def group_relative(rewards: Sequence[float], groups: Sequence[str], *, normalize: bool) -> list[float]:
+    """Return r_i less its group's mean, over the group's sample standard deviation plus 1e-6 if `normalize`.
+
+    With: GRPO, arXiv 2402.03300, section 4.1.2. Without: Dr. GRPO, arXiv 2503.20783, figure 1.
+    """
+
+    def relative(own: Sequence[float]) -> tuple[float, float]:
+        return statistics.fmean(own), _deviation(own) + _DEVIATION_EPSILON if normalize else 1.0
+
+    return _compared(rewards, groups, relative)
+
+
+def _deviation(values: Sequence[float]) -> float:
+    """Return the sample standard deviation; `statistics.stdev` works in exact fractions, at fifty times the cost."""
+    mean = statistics.fmean(values)
+    return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+
+def leave_one_out(rewards: Sequence[float], groups: Sequence[str]) -> list[float]:
+    """Return r_i less the mean of its group's others: RLOO, arXiv 2402.14740.
+
+    That is G / (G - 1) times r_i less the mean of all.
+    """
+    return _compared(rewards, groups, lambda own: (statistics.fmean(own), (len(own) - 1) / len(own)))
+
+
+def _compared(
+    rewards: Sequence[float], groups: Sequence[str], baseline: Callable[[Sequence[float]], tuple[float, float]]
+) -> list[float]:
+    """Return (r_i - mean) / scale with each group's mean and scale; exactly 0 throughout a group of equal rewards."""
+    baselines = {
+        group: (own[0], 1.0) if min(own) == max(own) else baseline(own)
+        for group, own in _members(rewards, groups).items()
+    }
+    return [(reward - baselines[group][0]) / baselines[group][1] for reward, group in zip(rewards, groups, strict=True)]
+
+
+def whitened(values: Sequence[float], tokens: Sequence[int]) -> list[float]:
+    """Return values less their mean over their standard deviation, both over the *tokens* of the whole batch.
+
+    REINFORCE++, arXiv 2501.03262 (global advantage normalisation): an episode counts n_i times; the variance is the
+    sample's, with 1e-8 added. All 0 where all tokens have the same value.
+    """
+    if len({value for value, count in zip(values, tokens, strict=True) if count}) <= 1:
+        return [0.0] * len(values)
+    total = sum(tokens)
+    mean = math.fsum(value * count for value, count in zip(values, tokens, strict=True)) / total
+    squares = math.fsum(count * (value - mean) ** 2 for value, count in zip(values, tokens, strict=True))
+    deviation = math.sqrt(squares / (total - 1) + _VARIANCE_EPSILON)
+    return [(value - mean) / deviation for value in values]
+
+
+def constant_groups(rewards: Sequence[float], groups: Sequence[str]) -> int:
+    """Return how many groups have equal rewards throughout: they compare nothing."""
+    return sum(min(own) == max(own) for own in _members(rewards, groups).values())
+
+
+def _members(rewards: Sequence[float], groups: Sequence[str]) -> dict[str, list[float]]:
+    members: defaultdict[str, list[float]] = defaultdict(list)
+    for reward, group in zip(rewards, groups, strict=True):
+        members[group].append(reward)
+    return members
+
+
+_WHOLE = -1
+"""Stands for all calls of an episode whose calls are worth the same."""
+_Of = dict[int, float]
+"""Values by call."""
+
+
+def call_advantages(
+    job: Job, episodes: Sequence[TrainEpisode], tokens: Sequence[Mapping[int, int]]
+) -> tuple[list[float], dict[int, Mapping[int, float]]]:
+    """Return each episode's advantage, and by the numbers of those whose calls differ in it: that of each call.
+
+    `tokens` are each episode's sampled tokens by call. An episode's advantage is then the mean over its tokens.
+    """
+    groups = [episode.group for episode in episodes]
+    rewards = [episode_reward(episode) for episode in episodes]
+    plain = advantages(job, rewards, groups, [sum(counts.values()) for counts in tokens])
+    mixed = {episode.group for episode in episodes if _differ(episode)}
+    if not mixed:
+        return plain, {}
+    values = _relative(job, episodes, rewards, mixed)
+    if job.algorithm in ("reinforce_pp", "reinforce_pp_baseline"):
+        values = _whitened(values, tokens)
+    else:
+        compared = zip(values, groups, plain, strict=True)
+        values = [value if group in mixed else {_WHOLE: own} for value, group, own in compared]
+    return [_mean(own, counts) for own, counts in zip(values, tokens, strict=True)], {
+        number: own for number, own in enumerate(values) if _WHOLE not in own
+    }
+
+
+def episode_reward(episode: TrainEpisode) -> float:
+    """Return what an episode is worth as a whole: the mean of its calls where they have rewards of their own."""
+    own = {each.reward for each in episode.call_rewards}
+    return own.pop() if len(own) == 1 else fmean(e.reward for e in episode.call_rewards) if own else episode.reward
+
+
+def _differ(episode: TrainEpisode) -> bool:
+    return len({each.reward for each in episode.call_rewards}) > 1
+
+
+def _relative(job: Job, episodes: Sequence[TrainEpisode], rewards: Sequence[float], mixed: set[str]) -> list[_Of]:
+    """Return the values before any whitening: rewards, or what they are against their groups' baselines."""
+    values = [
+        {each.call: each.reward for each in episode.call_rewards} if _differ(episode) else {_WHOLE: reward}
+        for episode, reward in zip(episodes, rewards, strict=True)
+    ]
+    if job.algorithm == "reinforce_pp":
+        return values
+    for group in sorted({episode.group for episode in episodes}):
+        members = [number for number, episode in enumerate(episodes) if episode.group == group]
+        if group in mixed:
+            _compare(job, [episodes[number] for number in members], [values[number] for number in members])
+        else:
+            baseline = fmean(rewards[number] for number in members)
+            for number in members:
+                values[number] = {_WHOLE: rewards[number] - baseline}
+    return values
+
+
+def _compare(job: Job, episodes: Sequence[TrainEpisode], values: Sequence[_Of]) -> None:
+    """Put the advantages of a group's calls into `values`, agent by agent."""
+    agents: defaultdict[str, list[tuple[_Of, list[tuple[int, float]]]]] = defaultdict(list)
+    for episode, own in zip(episodes, values, strict=True):
+        by_agent: defaultdict[str, list[tuple[int, float]]] = defaultdict(list)
+        for each in episode.call_rewards:
+            by_agent[each.agent].append((each.call, each.reward))
+        own.clear()
+        for agent, calls in (by_agent or {"": [(_WHOLE, episode.reward)]}).items():
+            agents[agent].append((own, calls))
+    for members in agents.values():
+        _compare_agent(job, members)
+
+
+def _compare_agent(job: Job, members: Sequence[tuple[_Of, Sequence[tuple[int, float]]]]) -> None:
+    means = [fmean(reward for _, reward in calls) for _, calls in members]
+    centre, alone = fmean(means), len(members) < 2
+    equal = len({reward for _, calls in members for _, reward in calls}) == 1
+    scale = 1.0
+    if job.algorithm in ("grpo", "gspo") and job.normalize_advantage and not alone:
+        spread = math.fsum(fmean((reward - centre) ** 2 for _, reward in calls) for _, calls in members)
+        scale = math.sqrt(spread / (len(members) - 1)) + _DEVIATION_EPSILON
+    for (own, calls), mean in zip(members, means, strict=True):
+        others = centre
+        if job.algorithm == "rloo" and not alone:
+            others = (centre * len(members) - mean) / (len(members) - 1)
+        own.update({call: 0.0 if alone or equal else (reward - others) / scale for call, reward in calls})
+
+
+def _whitened(values: Sequence[_Of], tokens: Sequence[Mapping[int, int]]) -> list[_Of]:
+    places = [(number, call) for number, own in enumerate(values) for call in own]
+    counts = [_tokens(tokens[number], call) for number, call in places]
+    flat = whitened([values[number][call] for number, call in places], counts)
+    found: list[_Of] = [{} for _ in values]
+    for (number, call), value in zip(places, flat, strict=True):
+        found[number][call] = value
+    return found
+
+
+def _tokens(counts: Mapping[int, int], call: int) -> int:
+    return sum(counts.values()) if call == _WHOLE else counts.get(call, 0)
+
+
+def _mean(own: _Of, counts: Mapping[int, int]) -> float:
+    """Return the mean over tokens; the plain one where there are none."""
+    if _WHOLE in own:
+        return own[_WHOLE]
+    total = sum(_tokens(counts, call) for call in own)
+    if not total:
+        return fmean(own.values())
+    return math.fsum(value * _tokens(counts, call) for call, value in own.items()) / total

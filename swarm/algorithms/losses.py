@@ -1,0 +1,175 @@
+"""Policy losses, off-policy weights, token weights.
+
+The terms of the loss and the off-policy weights, one for each sampled token, as functions of flat tensors.
+
+M is the number of sampled tokens, V the vocabulary. There is no padding and no mask: every entry is a token that was
+sampled and is trained once. Three policies occur: the *present* one is differentiated, the *proximal* one is that of
+the weights an update begins with, the *rollout* one sampled. r is the ratio of a token's probability under the present
+policy to that under the proximal one, which the clip bounds. The off-policy weight corrects for the ratio of the
+proximal to the rollout policy. Keeping these two ratios apart is decoupled PPO (Hilton, Cobbe and Schulman, arXiv
+2110.00641).
+Knows nothing of models, of how log-probs are computed or of how terms are summed.
+
+What one sampled token weighs in the loss of a minibatch.
+
+Promises: a loss is the sum over tokens of weight times term, so that it does not matter how an episode's tokens are
+spread over rows and micro-batches; only ratios of the episodes' own weights count; one of weight 0 changes nothing,
+not even a denominator.
+Knows nothing of rewards or models.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from swarm.job import Job
+
+Correction = Literal["off", "truncate", "mask"]
+
+LOG_RATIO_BOUND = 20.0
+"""Log ratios of tokens beyond this count as this: e to it is finite, and so is its square."""
+_SEQUENCE_BOUND = 10.0
+_ENTROPY_ROWS = 64
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Surrogate:
+    """PPO's loss (M,), and where (M,), bool, the clip and the dual clip set it."""
+
+    loss: Tensor
+    clipped: Tensor
+    dual_clipped: Tensor
+
+
+def all_logprobs(logits: Tensor, temperature: float) -> Tensor:
+    """Return fp32 log-probs (M, V) of logits (M, V) at the sampling temperature."""
+    logits = logits.float()
+    return (logits if temperature == 1 else logits / temperature).log_softmax(-1)
+
+
+def entropy(logprobs: Tensor) -> Tensor:
+    """Return the entropy (M,) in nats of distributions given by log-probs (M, V).
+
+    Where no gradient is wanted, some rows at a time: what lies between stays in the cache and is never (M, V).
+    """
+    if torch.is_grad_enabled():
+        return -(logprobs.exp() * logprobs).sum(-1)
+    parts = logprobs.split(_ENTROPY_ROWS)
+    return torch.cat([-(part.exp() * part).sum(-1) for part in parts])
+
+
+def token_log_ratio(present: Tensor, proximal: Tensor) -> Tensor:
+    """Return log r (M,) of each token: PPO, arXiv 1707.06347, section 3."""
+    return (present - proximal).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+
+
+def sequence_log_ratio(present: Tensor, mean: Tensor) -> Tensor:
+    """Return log s_t (M,), with s_t = sg[s] x pi_t / sg[pi_t]: GSPO, arXiv 2507.18071, equation 14 (GSPO-token).
+
+    mean (M,): log s, the mean log ratio of all tokens of the token's episode (equation 7), without gradient. Every
+    token of an episode has the same value, and its own gradient.
+    """
+    return (mean + present - present.detach()).clamp(max=_SEQUENCE_BOUND)
+
+
+def episode_means(values: Tensor, episodes: Tensor) -> Tensor:
+    """Return for each token the mean of `values` (M,) over all tokens with the same number in `episodes` (M,)."""
+    if not len(values):
+        return values
+    sums = values.new_zeros(int(episodes.max()) + 1).index_add(0, episodes, values)
+    counts = values.new_zeros(len(sums)).index_add(0, episodes, torch.ones_like(values))
+    return (sums / counts)[episodes]
+
+
+def clipped(log_ratio: Tensor, advantages: Tensor, low: float, high: float, dual: float | None = None) -> Surrogate:
+    """Return -min(r A, clip(r, 1 - low, 1 + high) A): PPO, arXiv 1707.06347, equation 7; all arguments are (M,).
+
+    Two widths: DAPO's clip-higher, arXiv 2503.14476, equation 10. `dual`: where A < 0 the loss is at most -`dual` A
+    (dual-clip PPO, arXiv 1912.09729), so that a token far from the old policy has no gradient.
+    """
+    ratio = log_ratio.exp()
+    free = -advantages * ratio
+    held = -advantages * ratio.clamp(1 - low, 1 + high)
+    loss, bitten = torch.maximum(free, held), held > free
+    if dual is None:
+        return Surrogate(loss, bitten, torch.zeros_like(bitten))
+    most = -advantages * dual
+    beyond = (advantages < 0) & (loss > most)
+    return Surrogate(torch.where(advantages < 0, torch.minimum(loss, most), loss), bitten, beyond)
+
+
+def divergence(present: Tensor, reference: Tensor, estimator: Literal["k1", "k2", "k3"]) -> Tensor:
+    """Return an estimate (M,) of KL(present || reference) at the sampled tokens, from their log-probs (M,).
+
+    Schulman, "Approximating KL divergence" (2020); with d = log present - log reference: k1 = d, k2 = d^2 / 2,
+    k3 = exp(-d) + d - 1 (also GRPO, arXiv 2402.03300, equation 4). In k3 d is held within +-20.
+    """
+    gap = present - reference
+    match estimator:
+        case "k1":
+            return gap
+        case "k2":
+            return gap.square() / 2
+        case "k3":
+            gap = gap.clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
+            return (-gap).exp() + gap - 1
+
+
+def probability_ratio(proximal: Tensor, rollout: Tensor) -> Tensor:
+    """Return proximal over rollout probability (M,) from log-probs (M,), held within exp(+-20)."""
+    return (proximal - rollout).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND).exp()
+
+
+def correction_weights(ratio: Tensor, correction: Correction, cap: float) -> Tensor:
+    """Return the factor (M,) of each token's policy loss, given its probability ratio (M,).
+
+    `truncate`: min(ratio, cap), truncated importance sampling at token level (Ionides 2008; V-trace's rho, arXiv
+    1802.01561, equation 1). `mask`: the ratio itself within [1 / cap, cap] and 0 outside (IcePop's double-sided
+    mask). `off`: 1.
+    """
+    match correction:
+        case "off":
+            return torch.ones_like(ratio)
+        case "truncate":
+            return ratio.clamp(max=cap)
+        case "mask":
+            return torch.where((ratio >= 1 / cap) & (ratio <= cap), ratio, 0.0)
+
+
+def token_weights(job: Job, counts: Sequence[int], weights: Sequence[float]) -> list[float]:
+    """Return the weight of one sampled token of each episode, given its number of tokens n_i and its own weight w_i.
+
+    `dr_grpo` (arXiv 2503.20783, listing 1): w_i / (sum of w x max_context), whatever n_i is. Else by the job's
+    `loss_weighting`: `episode` (GRPO, arXiv 2402.03300, equation 3): w_i / (sum of w x n_i); `token` (DAPO, arXiv
+    2503.14476, equation 12): w_i / (sum of w x n). By the first two an episode without tokens still counts in the
+    denominator.
+    """
+    constant = job.algorithm == "dr_grpo"
+    by_token = job.loss_weighting == "token" and not constant
+    sizes = [weight * (count if by_token else 1) for count, weight in zip(counts, weights, strict=True)]
+    total = math.fsum(sizes)
+    shares = [job.max_context if constant else 1 if by_token else count for count in counts]
+    return [
+        weight / (total * share) if weight and count else 0.0
+        for count, weight, share in zip(counts, weights, shares, strict=True)
+    ]
+
+
+def minibatch_weights(job: Job, counts: Sequence[int], weights: Sequence[float], chosen: Sequence[int]) -> list[float]:
+    """Return the weight of a token of each episode in a minibatch of the `chosen` ones; 0 for all others."""
+    members = set(chosen)
+    return token_weights(job, counts, [own if number in members else 0.0 for number, own in enumerate(weights)])
+
+
+def minibatches(episodes: int, wanted: int, order: torch.Generator) -> Iterator[list[int]]:
+    """Yield near-equal parts of a fresh permutation of the episodes: none dropped, none empty."""
+    parts = min(wanted, max(1, episodes))
+    drawn = torch.randperm(episodes, generator=order) if parts > 1 else torch.arange(episodes)
+    for part in drawn.tensor_split(parts):
+        yield part.tolist()

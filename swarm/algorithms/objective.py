@@ -1,0 +1,289 @@
+"""A micro-batch: loss terms summed and measured.
+
+The metrics of one update, under verl's names; `docs/algorithms.md` defines each one once.
+
+Promises: `actor/pg_loss`, `actor/entropy`, `actor/kl_loss` are weighted as the loss is and averaged over optimiser
+steps; `actor/ppo_kl`, `actor/pg_clipfrac*` are means over the tokens of all optimiser steps; all else counts each token
+of the batch once, however many epochs there are, and compares with the weights the update began with: where those
+log-probs were not computed separately, only the first optimiser step's tokens are compared, before any weight changes.
+Every value is finite, also when nothing was sampled.
+`timing_s/*` do not overlap (`timing_s/update_actor` is the training alone, without `timing_s/old_log_prob` and
+`timing_s/ref`), and a part that did not run has no metric. `tokens/trained` counts each sampled token of the batch
+once, `tokens/forward` every id that went through a forward with its backward: padding and every epoch.
+
+What a micro-batch of sampled tokens contributes to an optimiser step's loss, and what is measured on the way.
+
+Three policies meet in it: the *present* one, which is differentiated; the *rollout* one, which sampled; and between
+them the *proximal* one, which the clip compares the present one with: that of the weights the update began with.
+Promises: a loss is a sum over tokens, so that micro-batches add up to their minibatch whatever the layout; each
+formula stands, with its source, in the functions used here, and `docs/algorithms.md` puts them together.
+Knows nothing of models, rows or optimisers.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from swarm.algorithms import losses
+from swarm.algorithms.advantages import constant_groups
+from swarm.algorithms.losses import LOG_RATIO_BOUND, Surrogate, correction_weights, probability_ratio
+from swarm.algorithms.mismatch import PolicyDifference
+from swarm.algorithms.rows import Tokens
+from swarm.backends.protocols import Batch
+from swarm.job import Job
+
+
+class UpdateSums:
+    """Running sums of one update that begins with weights of `version`; `cap` is the job's `correction_cap`."""
+
+    def __init__(self, version: int, cap: float) -> None:
+        self.steps = 0
+        self._version = version
+        self._weighted: dict[str, float] = {}
+        self._tokens = 0
+        self._drift = 0.0
+        self._clipped = 0.0
+        self._dual_clipped = 0.0
+        self._seen: dict[int, int] = {}
+        self._once = 0
+        self._age = 0
+        self._difference = PolicyDifference(cap)
+        self.fresh = 0
+        self._error = 0.0
+
+    def add(self, **terms: Tensor) -> None:
+        """Add one micro-batch's share of values that are averaged over optimiser steps."""
+        for name, term in terms.items():
+            self._weighted[name] = self._weighted.get(name, 0.0) + term.item()
+
+    def add_tokens(self, tokens: Tokens, present: Tensor, proximal: Tensor, terms: Surrogate, weights: Tensor) -> None:
+        """Add one micro-batch of M tokens.
+
+        present, proximal (M,): log-probs under the present weights and under the policy the clip compares with;
+        terms: what the clip did; weights (M,): the off-policy correction's.
+        """
+        flags = [terms.clipped.to(weights.dtype), terms.dual_clipped.to(weights.dtype)]
+        columns = torch.stack([present.detach(), proximal, tokens.rollout, weights, *flags]).cpu().double()
+        present, proximal, rollout, weights, clipped, dual_clipped = columns.unbind()
+        versions, episodes = torch.stack([tokens.versions, tokens.episodes]).cpu().unbind()
+        self._tokens += len(present)
+        self._drift += (proximal - present).sum().item()
+        self._clipped += clipped.sum().item()
+        self._dual_clipped += dual_clipped.sum().item()
+        if self._first_pass(episodes):
+            self._once += len(versions)
+            self._age += int((self._version - versions).sum())
+            begun = present if self.steps == 0 else tokens.proximal
+            if begun is not None:
+                self._difference.add(begun.cpu().double(), rollout, weights, episodes)
+        if self.steps == 0:
+            self._add_fresh((present - rollout)[versions == self._version])
+
+    def _first_pass(self, episodes: Tensor) -> bool:
+        """Return whether this optimiser step is the first with these episodes: minibatches are whole episodes."""
+        return all(self._seen.setdefault(number, self.steps) == self.steps for number in episodes.unique().tolist())
+
+    def _add_fresh(self, gaps: Tensor) -> None:
+        self.fresh += len(gaps)
+        self._error += gaps.abs().clamp(max=LOG_RATIO_BOUND).exp().sum().item()
+
+    def merge(self, other: UpdateSums) -> None:
+        """Add the sums of other tokens of the same optimiser steps, as another rank took them."""
+        self.steps = max(self.steps, other.steps)
+        for name, total in other._weighted.items():
+            self._weighted[name] = self._weighted.get(name, 0.0) + total
+        for name in ("_tokens", "_drift", "_clipped", "_dual_clipped", "_once", "_age", "fresh", "_error"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self._seen |= other._seen
+        self._difference.merge(other._difference)
+
+    @property
+    def mismatch(self) -> float:
+        """Mean exp |log-prob now - when sampled| over the `fresh` tokens, 0 where there is none.
+
+        These are the first step's tokens of the update's own version.
+        """
+        return self._error / max(1, self.fresh)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the metrics of the whole update."""
+        tokens = max(1, self._tokens)
+        return {
+            **{f"actor/{name}": total / max(1, self.steps) for name, total in self._weighted.items()},
+            "actor/ppo_kl": self._drift / tokens,
+            "actor/pg_clipfrac": self._clipped / tokens,
+            "actor/pg_clipfrac_lower": self._dual_clipped / tokens,
+            "training/token_mult_prob_error": self.mismatch,
+            **self._difference.metrics(),
+            "offpolicy/token_weighted_policy_age": self._age / max(1, self._once),
+        }
+
+
+def spread(name: str, values: Sequence[float]) -> dict[str, float]:
+    """Return mean, greatest and least of values as metrics; 0 where there are none."""
+    return {
+        f"{name}/mean": math.fsum(values) / max(1, len(values)),
+        f"{name}/max": float(max(values, default=0)),
+        f"{name}/min": float(min(values, default=0)),
+    }
+
+
+def batch_metrics(batch: Batch, advantages: Sequence[float]) -> Mapping[str, float]:
+    """Return what describes the batch itself: advantages over episodes, constant groups; 0 where it is empty."""
+    found = [
+        (reward, episode.group)
+        for episode in batch.episodes
+        for reward in [each.reward for each in episode.call_rewards] or [episode.reward]
+    ]
+    return {
+        **spread("critic/advantages", advantages),
+        "batch/constant_groups": float(constant_groups([reward for reward, _ in found], [group for _, group in found])),
+    }
+
+
+class UpdateCost:
+    """Seconds and tokens of one update, counted while it runs."""
+
+    def __init__(self, trained: int) -> None:
+        self.forward = 0
+        self._trained = trained
+        self._seconds: dict[str, float] = {}
+
+    @contextmanager
+    def measured(self, part: str) -> Iterator[None]:
+        """Measure a part's seconds; what is measured again is added."""
+        begun = time.perf_counter()
+        yield
+        self._seconds[part] = self._seconds.get(part, 0.0) + time.perf_counter() - begun
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return what was measured; the throughput is of all parts together."""
+        return {
+            **{f"timing_s/{part}": seconds for part, seconds in self._seconds.items()},
+            "tokens/trained": float(self._trained),
+            "tokens/forward": float(self.forward),
+            "tokens/trained_per_s": self._trained / max(1e-9, sum(self._seconds.values())),
+        }
+
+
+class Objective:
+    """A job's loss. `loss` is called for each micro-batch, with the sums of the update that it adds to."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._several = job.epochs * job.minibatches > 1
+        self._off = job.rollout_correction == "off"
+        self._sequences = job.algorithm == "gspo"
+
+    def needs_proximal(self, *, stale: bool) -> bool:
+        """Whether an update must begin with a pass that computes `Tokens.proximal`; `stale`: it has older tokens.
+
+        A single optimiser step has it for nothing, and where every token is of the update's own version the engine's
+        log-probs are of the same weights.
+        """
+        return self._several and not self._off and stale
+
+    @property
+    def needs_sequences(self) -> bool:
+        """Whether a minibatch of several micro-batches must begin with a pass that fills `Tokens.sequence`.
+
+        In a single optimiser step the present policy is the proximal one, and every sequence's ratio is 1.
+        """
+        return self._sequences and (self._several or self._off)
+
+    def sequences(self, parts: Sequence[tuple[Tensor, Tokens]]) -> list[Tensor]:
+        """Return `Tokens.sequence` of each micro-batch of a minibatch.
+
+        parts: for each of them the log-probs (M,) of its tokens under the present weights, and the tokens.
+        """
+        ratios = [present.detach() - self.proximal(present, tokens) for present, tokens in parts]
+        means = losses.episode_means(torch.cat(ratios), torch.cat([tokens.episodes for _, tokens in parts]))
+        return list(means.split([len(ratio) for ratio in ratios]))
+
+    def loss(self, every: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums) -> Tensor:
+        """Return the share () of M tokens in the loss of their minibatch.
+
+        every (M, V): log-probs under the present weights, at the job's temperature, with gradient. reference (M,): of
+        the sampled tokens under the frozen reference; None where the job has no KL. Where `Tokens.sequence` is needed
+        and missing, all tokens of each episode must be among these.
+        """
+        present = every.gather(-1, tokens.targets[:, None])[:, 0]
+        loss = self._policy_loss(present, tokens, sums)
+        with torch.set_grad_enabled(self._job.entropy_coef > 0 and torch.is_grad_enabled()):
+            entropy = losses.entropy(every)
+        return self.with_bonuses(loss, present, entropy, tokens, reference, sums)
+
+    def token_loss(
+        self, present: Tensor, entropy: Tensor, tokens: Tokens, reference: Tensor | None, sums: UpdateSums
+    ) -> Tensor:
+        """Return what `loss` does, for whoever has no (M, V).
+
+        present, entropy (M,): log-probs of the targets, and entropy at their places, under the present weights at the
+        job's temperature, with gradient.
+        """
+        loss = self._policy_loss(present, tokens, sums)
+        entropy = entropy if self._job.entropy_coef > 0 else entropy.detach()
+        return self.with_bonuses(loss, present, entropy, tokens, reference, sums)
+
+    def with_bonuses(
+        self,
+        loss: Tensor,
+        present: Tensor,
+        entropy: Tensor,
+        tokens: Tokens,
+        reference: Tensor | None,
+        sums: UpdateSums,
+    ) -> Tensor:
+        """Return the policy's `loss` () with entropy bonus and KL penalty; the arguments are those of `token_loss`."""
+        job = self._job
+        with torch.set_grad_enabled(job.entropy_coef > 0 and torch.is_grad_enabled()):
+            bonus = (tokens.weights * entropy).sum()
+        if job.entropy_coef > 0:
+            loss = loss - job.entropy_coef * bonus
+        if reference is not None:
+            divergence = (tokens.weights * losses.divergence(present, reference, job.kl_estimator)).sum()
+            loss = loss + job.kl_coef * divergence
+            sums.add(kl_loss=divergence)
+        sums.add(entropy=bonus)
+        return loss
+
+    def _policy_loss(self, present: Tensor, tokens: Tokens, sums: UpdateSums) -> Tensor:
+        job, proximal = self._job, self.proximal(present, tokens)
+        high = job.clip_ratio if job.clip_ratio_high is None else job.clip_ratio_high
+        terms = losses.clipped(
+            self._log_ratio(present, proximal, tokens), tokens.advantages, job.clip_ratio, high, job.dual_clip
+        )
+        correction = self.correction(proximal, tokens)
+        loss = (tokens.weights * correction * terms.loss).sum()
+        sums.add(pg_loss=loss)
+        sums.add_tokens(tokens, present, proximal, terms, correction)
+        return loss
+
+    def correction(self, proximal: Tensor, tokens: Tokens) -> Tensor:
+        """Return the off-policy factor (M,) of each token's policy loss: the tokens' own where they have one."""
+        if tokens.correction is not None:
+            return tokens.correction if tokens.kept is None else tokens.correction * tokens.kept
+        ratio = probability_ratio(proximal, tokens.rollout)
+        return correction_weights(ratio, self._job.rollout_correction, self._job.correction_cap)
+
+    def proximal(self, present: Tensor, tokens: Tokens) -> Tensor:
+        """Return the proximal log-probs (M,), without gradient: see `docs/algorithms.md`, off-policy correction."""
+        if self._off:
+            return tokens.rollout
+        if not self._several:
+            return present.detach()
+        return tokens.rollout if tokens.proximal is None else tokens.proximal
+
+    def _log_ratio(self, present: Tensor, proximal: Tensor, tokens: Tokens) -> Tensor:
+        if not self._sequences:
+            return losses.token_log_ratio(present, proximal)
+        mean = tokens.sequence
+        if mean is None:
+            mean = losses.episode_means(present.detach() - proximal, tokens.episodes)
+        return losses.sequence_log_ratio(present, mean)

@@ -1,0 +1,161 @@
+"""From a batch's episodes to rows of ids with the tokens to train in each, and from those to flat tensors.
+
+Promises: every sampled token of every episode that weighs something appears once, with what was captured of it;
+nothing is dropped, whatever the sizes; a row is cut after its last sampled token, for nothing later is trained.
+Knows nothing of models, losses or how rows are laid out for a forward (`micro_batch.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swarm.backends.protocols import Batch, TrainEpisode
+from swarm.rendering.messages import BackendError
+from swarm.timelines.node import TrainRow
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """One row to train: `ids` (T,) are fed to the model, which at `places` (K,) predicts the sampled `targets` (K,).
+
+    episode: its episode's number in the batch; group: that one's group. rollout, versions (K,): the engine's log-probs
+    of the targets and the policy versions it had. proximal, reference (K,): their log-probs under the weights the
+    update began with and under the frozen reference, once somebody computed them.
+    """
+
+    episode: int
+    group: str
+    ids: Tensor
+    places: Tensor
+    targets: Tensor
+    rollout: Tensor
+    versions: Tensor
+    proximal: Tensor | None = None
+    reference: Tensor | None = None
+    calls: Tensor | None = None
+    """(K,): the call of each target, where its episode's calls have rewards of their own."""
+    advantages: Tensor | None = None
+    """(K,): those of the targets, where the tokens of their episode differ in them."""
+    correction: Tensor | None = None
+    """(K,): the off-policy factors of the targets, where somebody computed them apart from the loss."""
+    kept: Tensor | None = None
+    """(K,), bool: which of the targets that correction did not reject."""
+    values: Tensor | None = None
+    """(K,): what a critic said of the targets as the update began, where there is one."""
+    returns: Tensor | None = None
+    """(K,): what it is to say of them."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tokens:
+    """The M sampled tokens of some rows, row by row; every tensor is (M,).
+
+    targets: their ids; rollout, versions: log-probs and policy versions when they were sampled; proximal: log-probs
+    under the weights the update began with, None where nobody computed them; advantages, weights: their episode's
+    advantage, and their own part in the loss; episodes: their episode's number in the batch; sequence: the mean log
+    ratio of all tokens of their episode, where a loss needs it and their episode is spread over several micro-batches;
+    correction, kept: off-policy factors, and which tokens they did not reject (bool), where these were computed apart.
+    """
+
+    targets: Tensor
+    rollout: Tensor
+    versions: Tensor
+    proximal: Tensor | None
+    advantages: Tensor
+    weights: Tensor
+    episodes: Tensor
+    sequence: Tensor | None = None
+    correction: Tensor | None = None
+    kept: Tensor | None = None
+
+
+def without_zero_weight(batch: Batch) -> Batch:
+    """Return the batch without its episodes of weight 0, which belong to no group and train nothing."""
+    return replace(batch, episodes=tuple(episode for episode in batch.episodes if episode.weight > 0))
+
+
+def train_rows(episodes: Sequence[TrainEpisode]) -> list[list[Row]]:
+    """Return the rows of each episode; rows without sampled tokens vanish. BackendError for one that makes no sense."""
+    return [
+        [_row(number, episode, row) for row in episode.rows if any(row.sampled)]
+        for number, episode in enumerate(episodes)
+    ]
+
+
+def _row(number: int, episode: TrainEpisode, row: TrainRow) -> Row:
+    lengths = [len(row.ids), len(row.sampled), len(row.logprobs), len(row.versions)]
+    if len(set(lengths)) != 1 or row.sampled[0]:
+        raise BackendError(
+            f"episode {episode.episode_id}: expected a row whose ids, sampled, logprobs and versions are equally long "
+            f"and whose first id is given, found lengths {', '.join(map(str, lengths))}"
+        )
+    # numpy reads a long tuple five times as fast as torch, and does little to a short one in less time
+    ids, found = np.array(row.ids, np.int64), np.array(row.sampled, np.bool_).nonzero()[0]
+    rollout = np.array(row.logprobs, np.float32)[found]
+    finite = np.isfinite(rollout)
+    if not finite.all():
+        raise BackendError(
+            f"episode {episode.episode_id}: expected a finite log-prob of each sampled token, found "
+            f"{rollout[~finite][0]}: the update was refused and the weights are as before"
+        )
+    return Row(
+        calls=torch.tensor(row.calls)[torch.from_numpy(found)] if row.calls else None,
+        episode=number,
+        group=episode.group,
+        ids=torch.from_numpy(ids[: found[-1]]),
+        places=torch.from_numpy(found - 1),
+        targets=torch.from_numpy(ids[found]),
+        rollout=torch.from_numpy(rollout),
+        versions=torch.from_numpy(np.array(row.versions, np.int64)[found]),
+    )
+
+
+def tokens_by_call(rows: Sequence[Row]) -> dict[int, int]:
+    """Return the sampled tokens of an episode's rows by call; all under -1 where nobody asked for calls."""
+    counts: Counter[int] = Counter()
+    for row in rows:
+        counts.update([-1] * len(row.targets) if row.calls is None else row.calls.tolist())
+    return dict(counts)
+
+
+def value_calls(rows: Sequence[Row], advantages: Mapping[int, float]) -> None:
+    """Give the targets of an episode's rows the advantages of their calls."""
+    for row in rows:
+        if row.calls is not None:
+            row.advantages = torch.tensor([advantages[call] for call in row.calls.tolist()])
+
+
+def flat_tokens(
+    rows: Sequence[Row], advantages: Sequence[float], weights: Sequence[float], device: torch.device
+) -> Tokens:
+    """Return the tokens of rows, row by row, with the advantage and the token weight of each one's episode."""
+    counts = torch.tensor([len(row.targets) for row in rows])
+    numbers = torch.tensor([row.episode for row in rows])
+    valued = torch.tensor(advantages)[numbers].repeat_interleave(counts)
+    if any(row.advantages is not None for row in rows):
+        whole = valued.split(counts.tolist())
+        pairs = zip(rows, whole, strict=True)
+        valued = torch.cat([own if row.advantages is None else row.advantages for row, own in pairs])
+    return Tokens(
+        targets=torch.cat([row.targets for row in rows]).to(device),
+        rollout=torch.cat([row.rollout for row in rows]).to(device),
+        versions=torch.cat([row.versions for row in rows]).to(device),
+        proximal=_known([row.proximal for row in rows], device),
+        advantages=valued.to(device),
+        weights=torch.tensor(weights)[numbers].repeat_interleave(counts).to(device),
+        episodes=numbers.repeat_interleave(counts).to(device),
+        correction=_known([row.correction for row in rows], device),
+        kept=_known([row.kept for row in rows], device),
+    )
+
+
+def _known(parts: Sequence[Tensor | None], device: torch.device) -> Tensor | None:
+    """Return the parts in one, None where some row has none."""
+    known = [part for part in parts if part is not None]
+    return torch.cat(known).to(device) if len(known) == len(parts) else None

@@ -1,0 +1,349 @@
+"""Scripted backend for tests.
+
+Tools for the fake model: how it writes them, and a script that calls them.
+
+It writes as Hermes models do, so that `swarm.rendering.tagged` reads it back; a history only ever grows.
+
+The fake backend: deterministic and scripted, without a model; for tests and capacity measurements.
+
+It keeps the whole contract of `Backend` (byte-level ids, log-probs, versions, checkpoints as files, the strict
+barrier between generation and update where the job wants one) but learns nothing. The script that answers is a plain
+function of the prompt's text and a random stream; faults are asked for by name.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import random
+import re
+import shutil
+import threading
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from swarm.backends.protocols import Batch, Chunk, Finish, GenerationRequest, RequestLost, Sampling
+from swarm.job import Job
+from swarm.rendering.grammars import parameters, properties
+from swarm.rendering.messages import AnswerFormat, BackendError, Message, RequestRefused, Tool
+from swarm.rendering.tagged import HermesFormat
+
+_TOOLS = "<|tools|>"
+_role = re.compile(r"<\|(\w+)\|>")
+_DEEPEST = 8
+"""Levels of a schema below which an example stays empty."""
+
+
+def written_tools(tools: Sequence[Tool]) -> str:
+    """Return the text that shows a prompt's tools."""
+    return _TOOLS + json.dumps(list(tools), ensure_ascii=False)
+
+
+def written(message: Message) -> str:
+    """Return a message's text: thinking, words and calls; raise BackendError for content that is no text."""
+    content = message.get("content")
+    if len(message) == 2 and isinstance(content, str):
+        return content
+    calls = message.get("tool_calls") or ()
+    thought = message.get("reasoning_content")
+    if content is None and (calls or thought):
+        content = ""
+    if not isinstance(content, str):
+        raise BackendError(f"expected text content, found {type(content).__name__}")
+    text = f"<think>\n{thought}\n</think>\n\n{content}" if thought else content
+    for number, call in enumerate(calls):
+        text += ("\n" if content or number else "") + _call(call["function"])
+    return text
+
+
+def _call(function: Mapping[str, Any]) -> str:
+    given = function["arguments"]
+    arguments = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
+    return f'<tool_call>\n{{"name": {json.dumps(function["name"])}, "arguments": {arguments}}}\n</tool_call>'
+
+
+def tool_script(prompt: str, rng: random.Random) -> str:
+    """Call the prompt's first tool with arguments of its schema; once it has answered, say what it answered."""
+    roles = _role.findall(prompt)
+    if roles[-2:-1] == ["tool"]:
+        answered = prompt.rpartition("<|tool|>")[2].rpartition("<|assistant|>")[0].strip()
+        return f"The tool answered: {answered}"
+    if not prompt.startswith(_TOOLS):
+        return "There is no tool to call."
+    tools = json.JSONDecoder().raw_decode(prompt, len(_TOOLS))[0]
+    name, schema = next(iter(parameters(tools).items()))
+    return _call({"name": name, "arguments": example(schema, rng)})
+
+
+def example(schema: Mapping[str, Any], rng: random.Random) -> Any:
+    """Return a value of a JSON schema of the kinds that tools use."""
+    return _example(schema, schema, rng, _DEEPEST)
+
+
+def _example(schema: Mapping[str, Any], root: Mapping[str, Any], rng: random.Random, depth: int) -> Any:
+    if "$ref" in schema and depth:
+        kept = root.get("$defs", root.get("definitions", {}))
+        return _example(kept[schema["$ref"].rpartition("/")[2]], root, rng, depth - 1)
+    if "const" in schema:
+        return schema["const"]
+    if "enum" in schema:
+        return rng.choice(schema["enum"])
+    if branches := schema.get("anyOf") or schema.get("oneOf"):
+        return _example(branches[0], root, rng, depth)
+    kind = schema.get("type", "object")
+    if kind == "object":
+        fields = properties(schema) if depth else {}
+        return {name: _example(field, root, rng, depth - 1) for name, field in fields.items()}
+    if kind == "array":
+        return [_example(schema.get("items", {"type": "string"}), root, rng, depth - 1)] if depth else []
+    return _scalar(kind[0] if isinstance(kind, list) else kind, schema, rng)
+
+
+def _scalar(kind: str, schema: Mapping[str, Any], rng: random.Random) -> Any:
+    if kind in ("integer", "number"):
+        least = int(schema.get("minimum", 1))
+        return rng.randint(least, max(least, int(schema.get("maximum", least + 8))))
+    return {"boolean": True, "null": None}.get(kind, "Bonn")
+
+
+EOS_ID = 256
+EOS_TEXT = "<|end|>"
+
+HELD_S = 60.0
+"""Seconds after which a held update gives up, so that a test that failed ends."""
+
+Script = Callable[[str, random.Random], str]
+"""Answers a prompt's text; must draw all its randomness from the given stream."""
+
+
+def number_script(prompt: str, rng: random.Random) -> str:
+    """Return a number between the smallest and the largest one the prompt names: now and then a right guess."""
+    numbers = [int(number) for number in re.findall(r"\d{1,9}", prompt)] or [0, 9]
+    return str(rng.randint(min(numbers), max(numbers)))
+
+
+class FakeRenderer:
+    """Byte-level: an id per UTF-8 byte, and one that ends a message. Thinking and tools are written as Hermes does."""
+
+    eos_id = EOS_ID
+    stop_ids = (EOS_ID,)
+    answers: AnswerFormat = HermesFormat(thinks=True)
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        """Return the tools, `<|role|>content<|end|>` for each message, and the answer's opening if asked."""
+        text = f"{written_tools(tools)}{EOS_TEXT}" if tools else ""
+        text += "".join(f"<|{message.get('role')}|>{written(message)}{EOS_TEXT}" for message in messages)
+        return text + "<|assistant|>" if generation_prompt else text
+
+    def encode(self, text: str) -> list[int]:
+        """Return the bytes of `text`, with the end mark as one id."""
+        first, *others = text.split(EOS_TEXT)
+        ids = list(first.encode())
+        for other in others:
+            ids.append(EOS_ID)
+            ids.extend(other.encode())
+        return ids
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of the bytes; broken UTF-8 is replaced."""
+        if special and EOS_ID in ids:
+            end = list(ids).index(EOS_ID)
+            return self.decode(ids[:end]) + EOS_TEXT + self.decode(ids[end + 1 :], special=True)
+        plain = [token for token in ids if token != EOS_ID] if EOS_ID in ids else ids
+        return bytes(plain).decode(errors="replace")
+
+
+class FakeEngine:
+    """Answers by script, `chunk_size` ids at a time. `hold()` makes every generation wait for `release()`.
+
+    `refuse_next` refuses the next request with that reason; `lose_next` loses the next answer after its first chunk.
+    """
+
+    guided = False
+
+    def __init__(self, renderer: FakeRenderer, seed: int, script: Script, chunk_size: int) -> None:
+        self._renderer = renderer
+        self._seed = seed
+        self._script = script
+        self._chunk_size = chunk_size
+        self._released = asyncio.Event()
+        self._released.set()
+        self._requests = 0
+        self.refuse_next: str | None = None
+        self.lose_next: str | None = None
+        self.version = 0
+        self.active = 0
+        self.cancelled = 0
+        self.seen: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
+        """Prompt and sampled ids of each finished generation, for tests of what the engine really saw."""
+
+    def hold(self) -> None:
+        """Make generations wait before their first chunk."""
+        self._released.clear()
+
+    def release(self) -> None:
+        """Let held generations go on."""
+        self._released.set()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        """Yield the script's answer; the same seed, or temperature 0, gives the same answer to the same prompt."""
+        refusal, self.refuse_next = self.refuse_next, None
+        if refusal is not None:
+            raise RequestRefused(refusal)
+        prompt_ids, sampling = request.prompt_ids, request.sampling
+        ids, finished = self._answer(prompt_ids, sampling)
+        loss, self.lose_next = self.lose_next, None
+        self.active += 1
+        whole = False
+        try:
+            await self._released.wait()
+            for start in range(0, len(ids), self._chunk_size):
+                part = ids[start : start + self._chunk_size]
+                last = start + self._chunk_size >= len(ids)
+                whole = last
+                if last:
+                    self.seen.append((tuple(prompt_ids), tuple(ids)))
+                top = tuple(fake_top(token, sampling.top_logprobs) for token in part) if sampling.top_logprobs else ()
+                yield Chunk(tuple(part), tuple(map(fake_logprob, part)), self.version, finished if last else None, top)
+                await asyncio.sleep(0)
+                if loss is not None:
+                    raise RequestLost(loss)
+        finally:
+            self.active -= 1
+            self.cancelled += not whole
+
+    def _answer(self, prompt_ids: Sequence[int], sampling: Sampling) -> tuple[list[int], Finish]:
+        self._requests += 1
+        draw = sampling.seed if sampling.seed is not None else 0 if sampling.temperature == 0 else self._requests
+        rng = random.Random(f"{self._seed}:{sampling.temperature}:{draw}")
+        prompt = bytes(token if token < EOS_ID else 32 for token in prompt_ids).decode(errors="replace")
+        ids = [*self._script(prompt, rng).encode(), EOS_ID]
+        return (ids, "stop") if len(ids) <= sampling.max_tokens else (ids[: sampling.max_tokens], "length")
+
+
+def fake_logprob(token: int) -> float:
+    """Return the made-up log-prob of an id: between -0.8 and -0.1, the same every time."""
+    return -0.1 * (1 + token % 8)
+
+
+def fake_top(token: int, count: int) -> tuple[tuple[int, float], ...]:
+    """Return the made-up likeliest ids at a place where `token` was sampled: it is the first of them."""
+    return tuple(((token + step) % EOS_ID if step else token, fake_logprob(token) - step) for step in range(count))
+
+
+class FakeLearner:
+    """Counts versions and keeps the batches it was given; `fail_next` breaks the next update with that reason.
+
+    `hold()` makes updates wait before they do anything, until `release()`; `learning` tells that one waits. With
+    `overlaps`, generations may run meanwhile. `trained` is what its weights hold, and goes into its checkpoints: of
+    each update the step, and of each episode in it the id and the number of sampled tokens.
+    """
+
+    def __init__(self, engine: FakeEngine, *, overlaps: bool = False) -> None:
+        self._engine = engine
+        self._overlaps = overlaps
+        self._version = engine.version
+        self._released = threading.Event()
+        self._released.set()
+        self.learning = False
+        self.batches: list[Batch] = []
+        self.trained: list[tuple[int, list[tuple[str, int]]]] = []
+        self.fail_next: str | None = None
+
+    @property
+    def version(self) -> int:
+        """Updates made."""
+        return self._version
+
+    def hold(self) -> None:
+        """Make updates wait."""
+        self._released.clear()
+
+    def release(self) -> None:
+        """Let held updates go on."""
+        self._released.set()
+
+    def update(self, batch: Batch) -> Mapping[str, float]:
+        """Count the batch; refuse to while a generation runs, where that breaks the server's promise."""
+        self.learning = True
+        if not self._released.wait(HELD_S):
+            raise BackendError(f"expected a held update to be released, found none after {HELD_S:g} s")
+        self.learning = False
+        if self.fail_next is not None:
+            raise BackendError(self.fail_next)
+        if self._engine.active and not self._overlaps:
+            raise BackendError(f"expected no generation during update, found {self._engine.active}")
+        self.batches.append(batch)
+        self._version += 1
+        trained = [(episode.episode_id, sum(sum(row.sampled) for row in episode.rows)) for episode in batch.episodes]
+        self.trained.append((batch.step, trained))
+        return {"actor/trained_tokens": float(sum(tokens for _, tokens in trained))}
+
+    def save(self, folder: Path) -> None:
+        """Write the version and what was trained, atomically."""
+        parts = folder.with_name(folder.name + ".part")
+        parts.mkdir(parents=True, exist_ok=True)
+        (parts / "fake.json").write_text(json.dumps({"version": self.version, "trained": self.trained}))
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(parts, folder)
+
+    def load(self, folder: Path) -> None:
+        """Restore the version and what was trained."""
+        path = folder / "fake.json"
+        if not path.is_file():
+            raise BackendError(f"expected a fake checkpoint in {folder}, found none")
+        found = json.loads(path.read_text())
+        self._version = int(found["version"])
+        self.trained = [(step, [(name, tokens) for name, tokens in batch]) for step, batch in found["trained"]]
+
+
+class FakeBackend:
+    """All parts together; `die(reason)` is what the watchdog must see."""
+
+    model_name = "fake"
+
+    def __init__(self, job: Job, *, script: Script = number_script, chunk_size: int = 8) -> None:
+        self.renderer = FakeRenderer()
+        self.engine = FakeEngine(self.renderer, job.seed, script, chunk_size)
+        self.learner = FakeLearner(self.engine, overlaps=job.max_staleness > 0)
+        self.started = False
+        self.stopped = False
+        self._failure: str | None = None
+
+    def publish(self) -> None:
+        """Let the engine name the learner's version."""
+        self.engine.version = self.learner.version
+
+    async def start(self) -> None:
+        """Serve at once."""
+        self.started = True
+
+    async def stop(self) -> None:
+        """Stop; safe to call twice."""
+        self.stopped = True
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Nothing is loaded."""
+        return {}
+
+    @property
+    def probs_tolerance(self) -> float | None:
+        """Nothing is compared: its learner computes no probabilities."""
+        return None
+
+    def weights(self) -> str | None:
+        """Return the hash of nothing: no update changes a script."""
+        return hashlib.sha256().hexdigest()
+
+    def failure(self) -> str | None:
+        """Return the reason `die` was given."""
+        return self._failure
+
+    def die(self, reason: str) -> None:
+        """Be dead from now on."""
+        self._failure = reason

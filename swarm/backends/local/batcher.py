@@ -1,0 +1,463 @@
+"""Continuous batching, one generation, sampling.
+
+Sampling: from logits to the next token of every row, with its log-prob.
+
+Promises: the log-prob is that of the distribution the token was drawn from (temperature first, then top-k, then
+top-p on what is left, renormalised), in fp32; a greedy row (temperature 0) gets the model's own log-prob. Ids that
+a guide forbids have no part in it: a guided answer's log-probs are those of the masked distribution, which no learner
+recomputes, so such a call is not trained unless the server says so.
+A draw costs one uniform number, so a seeded request's tokens do not depend on its neighbours in the batch.
+Knows nothing of requests or models.
+
+One request in an engine, and how its next token is sampled.
+
+Promises: a seeded request's draws do not depend on the rest of the batch.
+Does not know where logits come from, or keys and values.
+
+Continuous batching: every step feeds the model the tokens that admitted generations still lack.
+
+Promises: a generation's tokens and log-probs depend on its own ids alone, not on the batch; keys and
+values computed under one revision of the weights never serve another; a cancelled generation's row is free at the
+next step. Generations are admitted first come first served. Those whose prompt is fed run side by side in the first
+rows of the cache and advance by one token in every step; of the prompts, oldest first, only so many tokens are fed in
+one step that running answers are not held up. What prompts that arrive together share is computed once.
+Knows nothing of threads, event loops or time: `engine.py` calls `step` and delivers its results.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from swarm.backends.local.kv_cache import SlotAssignment, SlotCache, SlotTable
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import Finish, Sampling
+from swarm.rendering.grammars import Guide
+from swarm.rendering.messages import BackendError, GrammarRefused
+
+_COLDEST = 1e-30
+"""Lower temperatures count as this one, at which the likeliest id is certain and fp32 logits do not yet overflow."""
+_BLOCK = 512
+"""Ids of a large vocabulary that are summed before the sums are summed."""
+
+
+class SampledBatch(NamedTuple):
+    """The next token of each row: ids (B,), log-probs (B,), and the likeliest ids with theirs where asked for."""
+
+    ids: Tensor
+    logprobs: Tensor
+    top: list[tuple[tuple[int, float], ...]]
+
+
+def sample(logits: Tensor, rules: Sequence[Sampling], uniforms: Tensor) -> SampledBatch:
+    """Draw from fp32 logits (B, V), -inf where an id must not come, by uniforms (B,) in [0, 1), float64, on the CPU.
+
+    Raises ArithmeticError where a row has NaN or infinity, or no id that may come.
+    """
+    logprobs = distribution(logits, rules)
+    if logprobs[:, 0].isnan().any():  # one in a row of logits makes all its log-probs NaN
+        raise ArithmeticError("the model's logits are no finite numbers")
+    ids = _invert(logprobs, uniforms)
+    greedy = [row for row, rule in enumerate(rules) if rule.temperature == 0]
+    if greedy:
+        ids[greedy] = logits[greedy].argmax(-1)
+    top = [_likeliest(logprobs, row, rule.top_logprobs) for row, rule in enumerate(rules)]
+    return SampledBatch(ids, logprobs.gather(-1, ids[:, None])[:, 0], top)
+
+
+def _likeliest(logprobs: Tensor, row: int, count: int) -> tuple[tuple[int, float], ...]:
+    """Return the `count` likeliest ids that could come in a row of (B, V), with their log-probs, likeliest first."""
+    if not count:
+        return ()
+    values, ids = logprobs[row].topk(min(count, logprobs.shape[-1]))
+    pairs = zip(ids.tolist(), values.tolist(), strict=True)
+    return tuple((token, value) for token, value in pairs if value > -math.inf)
+
+
+def distribution(logits: Tensor, rules: Sequence[Sampling]) -> Tensor:
+    """Return the log-probs (B, V) each row is drawn from: -inf where top-k or top-p cut."""
+    temperatures = [max(rule.temperature, _COLDEST) if rule.temperature else 1.0 for rule in rules]
+    if any(temperature != 1.0 for temperature in temperatures):
+        logits = logits / torch.tensor(temperatures, dtype=logits.dtype, device=logits.device)[:, None]
+    logprobs = logits.log_softmax(-1)
+    cut = [row for row, rule in enumerate(rules) if rule.temperature > 0 and (rule.top_k > 0 or rule.top_p < 1.0)]
+    if cut:
+        logprobs[cut] = _cut(logprobs[cut], [rules[row].top_k for row in cut], [rules[row].top_p for row in cut])
+    return logprobs
+
+
+def _cut(logprobs: Tensor, top_k: Sequence[int], top_p: Sequence[float]) -> Tensor:
+    """Keep of rows (R, V) the `top_k` likeliest (0: all), then the fewest whose mass reaches `top_p`; renormalise."""
+    ordered, order = logprobs.sort(dim=-1, descending=True, stable=True)
+    size, device = logprobs.shape[-1], logprobs.device
+    kept = torch.tensor([count if count > 0 else size for count in top_k], device=device)
+    ordered[torch.arange(size, device=device) >= kept[:, None]] = -torch.inf
+    mass = ordered.softmax(-1)
+    beyond = mass.cumsum(-1) - mass >= torch.tensor(top_p, dtype=mass.dtype, device=device)[:, None]
+    beyond[:, 0] = False  # also where fp32 rounds `top_p` to 0
+    beyond &= torch.tensor([share < 1.0 for share in top_p], device=device)[:, None]
+    ordered[beyond] = -torch.inf
+    return torch.full_like(logprobs, -torch.inf).scatter(-1, order, ordered.log_softmax(-1))
+
+
+def _invert(logprobs: Tensor, uniforms: Tensor) -> Tensor:
+    """Return the ids (B,) at which each row's cumulative distribution passes its uniform number.
+
+    Over a large vocabulary only sums of blocks are made in float64, and then the ids of one block: what the rounding of
+    a sum in fp32 moves is as little as the rounding of the exponentials.
+    """
+    mass = logprobs.exp()
+    if mass.shape[-1] <= 2 * _BLOCK:
+        sums = _exact(mass).cumsum(-1)
+        return _passing(sums, uniforms.to(sums.device) * sums[:, -1]).to(mass.device)
+    blocks = functional.pad(mass, (0, -mass.shape[-1] % _BLOCK)).unflatten(-1, (-1, _BLOCK))  # (B, V / K, K)
+    sums = _exact(blocks.sum(-1)).cumsum(-1)
+    draws = uniforms.to(sums.device) * sums[:, -1]
+    block = _passing(sums, draws)
+    before = functional.pad(sums, (1, 0)).gather(-1, block[:, None])[:, 0]
+    within = _exact(blocks[torch.arange(len(mass), device=mass.device), block.to(mass.device)]).cumsum(-1)
+    return (block * _BLOCK + _passing(within, draws - before)).to(mass.device)
+
+
+def _passing(sums: Tensor, draws: Tensor) -> Tensor:
+    """Return where rows of ascending `sums` (B, N) first exceed their draws (B,); one too large is the last."""
+    total = sums[:, -1:]
+    draws = draws[:, None].minimum(total.nextafter(torch.zeros_like(total)))
+    return torch.searchsorted(sums, draws, right=True)[:, 0]
+
+
+def _exact(mass: Tensor) -> Tensor:
+    """Return fp32 numbers in float64, on the CPU where the device has none."""
+    return (mass.cpu() if mass.device.type == "mps" else mass).double()
+
+
+class SampledToken(NamedTuple):
+    """One sampled token."""
+
+    id: int
+    logprob: float
+    version: int
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(slots=True, eq=False)
+class Generation:
+    """One request: prompt and sampled ids, its row, and what was sampled but not sent yet.
+
+    While `leader` is set it waits for that one to have `awaited` tokens of a prompt they share. `since` is used by the
+    engine alone. `error` says why it could not go on, though others can: it is finished then, and its last token is
+    void. `uniform` is its next random number in [0, 1), once drawn: after a failed step the same one is used.
+    """
+
+    ids: list[int]
+    sampling: Sampling
+    guide: Guide | None = None
+    random: random.Random | None = None
+    prompt_length: int = 0
+    slot: int = -1
+    leader: Generation | None = None
+    awaited: int = 0
+    cancelled: bool = False
+    finish: Finish | None = None
+    error: BackendError | None = None
+    uniform: float | None = None
+    since: float = 0.0
+    fresh: list[SampledToken] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.prompt_length = len(self.ids)
+        if self.sampling.seed is not None:
+            self.random = random.Random(self.sampling.seed)
+
+    def fail(self, error: BackendError) -> None:
+        """End it with an error."""
+        self.error, self.finish = error, "stop"
+
+
+def extend(
+    ready: Sequence[Generation], logits: Tensor, generator: torch.Generator, version: int, positions: int
+) -> npt.NDArray[np.int64]:
+    """Sample one token for each of `ready` (N) from its fp32 logits (N, V), and note it there; return the ids (N,).
+
+    `generator` draws for the unseeded; `version` is that of the weights; nobody gets more than `positions` ids. Raises
+    ArithmeticError, with nothing noted, where logits are no numbers.
+    """
+    _forbid(ready, logits)
+    rules = [generation.sampling for generation in ready]
+    drawn, logprobs, top = sample(logits, rules, _uniforms(ready, generator))
+    ids: npt.NDArray[np.int64] = drawn.cpu().numpy()
+    for generation, token, logprob, likeliest in zip(ready, ids.tolist(), logprobs.tolist(), top, strict=True):
+        generation.uniform = None
+        generation.ids.append(token)
+        generation.fresh.append(SampledToken(token, logprob, version, likeliest))
+        if generation.guide is not None:
+            _accept(generation, generation.guide, token)
+        generation.finish = _finish(generation, token, positions)
+    return ids
+
+
+def _uniforms(ready: Sequence[Generation], generator: torch.Generator) -> Tensor:
+    """Draw a number in [0, 1) for each (N,): a seeded request's is its own, and takes none of the others'."""
+    uniforms = torch.empty(len(ready), dtype=torch.float64)
+    unseeded = [row for row, generation in enumerate(ready) if generation.random is None]
+    uniforms[unseeded] = torch.rand(len(unseeded), generator=generator, dtype=torch.float64)
+    for row, generation in enumerate(ready):
+        if generation.random is not None:
+            if generation.uniform is None:
+                generation.uniform = generation.random.random()
+            uniforms[row] = generation.uniform
+    return uniforms
+
+
+def _finish(generation: Generation, token: int, positions: int) -> Finish | None:
+    rules, length = generation.sampling, len(generation.ids)
+    if token in rules.stop_ids or generation.error is not None:
+        return "stop"
+    return "length" if length >= positions or length - generation.prompt_length >= rules.max_tokens else None
+
+
+def _forbid(ready: Sequence[Generation], logits: Tensor) -> None:
+    """Take from the logits (N, V) of guided generations what their grammars do not allow."""
+    for row, generation in enumerate(ready):
+        if generation.guide is None:
+            continue
+        try:
+            logits[row].masked_fill_(~generation.guide.allowed().to(logits.device), -torch.inf)
+        except GrammarRefused as error:
+            generation.fail(error)
+
+
+def _accept(generation: Generation, guide: Guide, token: int) -> None:
+    if generation.error is not None:
+        return
+    try:
+        guide.accept(token)
+    except GrammarRefused as error:
+        generation.fail(error)
+
+
+_Array = npt.NDArray[Any]
+
+_CHUNK = 512
+"""Most tokens of one prompt fed in one step."""
+_PREFILL = 1024
+"""Most tokens of all prompts fed in a step that also advances running answers."""
+_FORWARD = 8192
+"""Most tokens, padding included, in one forward, and most of all prompts in a step when no answer is running."""
+_WASTE = 256
+"""Padding tokens that cost as much as one more forward (tiny model, one core: 0.8 ms against 4 us a token)."""
+
+
+class Batcher:
+    """Generations waiting and running over one slot cache. One thread uses it; `generator` draws for the unseeded."""
+
+    def __init__(self, policy: Policy, *, slots: int, positions: int, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        policy.fuse()
+        self._policy = policy
+        self._slots = slots
+        self._positions = positions
+        self._table = SlotTable(slots, positions)
+        self._cache = SlotCache(policy.cache_shape, slots, positions, policy.dtype, policy.device)
+        self._waiting: deque[Generation] = deque()
+        self._running: dict[int, Generation] = {}
+        """By row."""
+        self._version = policy.version
+        self._revision = policy.revision
+        self._whole = True
+        """Whether no step failed since the memory was last empty."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would have something to do."""
+        return bool(self._waiting or self._running)
+
+    def add(self, generation: Generation) -> None:
+        """Queue a generation; it starts, in order of arrival, when a row is free."""
+        self._waiting.append(generation)
+
+    @torch.inference_mode()
+    def step(self) -> list[Generation]:
+        """Run the forwards of one step; return the generations that got a token (`finish` set on the finished)."""
+        self._whole = False
+        self._follow_version()
+        self._drop_cancelled()
+        self._join()
+        self._admit()
+        ready = self._extend(*self._advance())
+        self._retire(ready)
+        self._whole = True
+        return ready
+
+    @torch.inference_mode()
+    def empty(self) -> tuple[list[Generation], list[Generation]]:
+        """Remove all generations and their keys and values; return those that ran, and those that waited.
+
+        After a failed step the memory is zeroed: numbers that are not finite come through masks.
+        """
+        running, waiting = list(self._running.values()), list(self._waiting)
+        for generation in running:
+            generation.slot, generation.leader = -1, None
+        self._running.clear()
+        self._waiting.clear()
+        self._table = SlotTable(self._slots, self._positions)
+        if not self._whole:
+            self._cache.wipe()
+            self._whole = True
+        return running, waiting
+
+    def _extend(self, rows: _Array, features: Tensor) -> list[Generation]:
+        """Sample one token for each of `rows` (N) from its features (N, F); return whose they are."""
+        ready = [self._running[row] for row in rows.tolist()]
+        if ready:
+            logits = self._policy.head(features)
+            self._table.append(rows, extend(ready, logits, self.generator, self._version, self._positions))
+        return ready
+
+    def _follow_version(self) -> None:
+        self._version = self._policy.version
+        if self._revision == self._policy.revision:
+            return
+        self._revision = self._policy.revision
+        self._table.forget()
+        for generation in self._running.values():
+            self._find_leader(generation)
+
+    def _drop_cancelled(self) -> None:
+        for generation in [generation for generation in self._running.values() if generation.cancelled]:
+            self._release(generation)
+
+    def _find_leader(self, generation: Generation) -> None:
+        """Let a generation wait where an older one will soon hold much of what it would have to compute."""
+        row, awaited = self._table.leader(generation.slot) or (None, 0)
+        generation.leader = None if row is None else self._running[row]
+        generation.awaited = awaited
+
+    def _join(self) -> None:
+        """Copy a leader's prefix to those who wait for it, once it is complete or the leader is gone."""
+        for generation in self._running.values():
+            leader = generation.leader
+            if leader is None or (self._runs(leader) and self._table.cached[leader.slot] < generation.awaited):
+                continue
+            self._copy_prefix(self._table.borrow(generation.slot))
+            self._find_leader(generation)
+
+    def _runs(self, generation: Generation) -> bool:
+        return self._running.get(generation.slot) is generation
+
+    def _admit(self) -> None:
+        while self._waiting and self._table.idle():
+            generation = self._waiting.popleft()
+            if generation.cancelled:
+                continue
+            assignment = self._table.place(generation.ids)
+            self._copy_prefix(assignment)
+            generation.slot = assignment.slot
+            self._running[assignment.slot] = generation
+            self._find_leader(generation)
+
+    def _copy_prefix(self, assignment: SlotAssignment | None) -> None:
+        if assignment is not None and assignment.donor is not None:
+            self._cache.copy(assignment.donor, assignment.slot, assignment.cached)
+
+    def _advance(self) -> tuple[_Array, Tensor]:
+        """Run the forwards of this step; return the rows (N,) that lack no token now and their features (N, F)."""
+        answers = self._move_answers_to_front()
+        fed = [self._feed(np.arange(answers), np.ones(answers, np.int64))] if answers else []
+        rows, lengths = self._portions(_PREFILL if answers else _FORWARD)
+        fed += [self._feed(rows[group], lengths[group]) for group in group_by_length(lengths)]
+        if not fed:
+            return rows, torch.empty(0)
+        if len(fed) == 1:
+            return fed[0]
+        return np.concatenate([done for done, _ in fed]), torch.cat([features for _, features in fed])
+
+    def _move_answers_to_front(self) -> int:
+        """Move the rows that lack one token to the front of the cache; return how many they are."""
+        lacks_one = self._table.lacking() == 1
+        count = int(lacks_one.sum())
+        holes, strays = np.flatnonzero(~lacks_one[:count]), np.flatnonzero(lacks_one[count:]) + count
+        for hole, stray in zip(holes.tolist(), strays.tolist(), strict=True):
+            self._exchange(hole, stray)
+        return count
+
+    def _exchange(self, hole: int, stray: int) -> None:
+        self._cache.exchange(hole, stray, self._table.exchange(hole, stray))
+        moved, displaced = self._running.pop(stray), self._running.pop(hole, None)
+        for generation, row in ((moved, hole), (displaced, stray)):
+            if generation is not None:
+                generation.slot = row
+                self._running[row] = generation
+
+    def _portions(self, budget: int) -> tuple[_Array, _Array]:
+        """Return the rows (P,) whose prompts are fed now, and how many tokens of each, (P,), within a budget."""
+        lacking = self._table.lacking()
+        rows: list[int] = []
+        lengths: list[int] = []
+        for row in self._table.oldest_first(np.flatnonzero(lacking > 1)).tolist():
+            if budget and self._running[row].leader is None:
+                rows.append(row)
+                lengths.append(min(int(lacking[row]), _CHUNK, budget))
+                budget -= lengths[-1]
+        return np.array(rows, np.int64), np.array(lengths, np.int64)
+
+    def _feed(self, rows: _Array, lengths: _Array) -> tuple[_Array, Tensor]:
+        """Feed `rows` (B,) their next `lengths` (B,) ids; return the N that lack none now, with features (N, F)."""
+        starts = self._table.cached[rows]
+        columns = np.arange(lengths.max())
+        positions = np.where(columns < lengths[:, None], starts[:, None] + columns, self._cache.scratch)
+        ends = starts + lengths
+        features = self._run_model(rows, positions, self._table.read(rows, positions), int(ends.max()))
+        self._table.reach(rows, ends)
+        done = np.flatnonzero(ends == self._table.known[rows])
+        if columns.size == 1 and done.size == rows.size:
+            return rows, features[:, 0]
+        return rows[done], features[done, lengths[done] - 1]
+
+    def _run_model(self, rows: _Array, positions: _Array, ids: _Array, end: int) -> Tensor:
+        device = self._policy.device
+        places = torch.from_numpy(positions).to(device)
+        mask = self._cache.bind(rows, places, end)
+        if positions.shape[1] > 1:  # what pads has a place in memory, but none that a model of so many positions knows
+            places = places.clamp(max=self._positions - 1)
+        return self._policy.decode(torch.from_numpy(ids).to(device), places, mask, self._cache)
+
+    def _retire(self, ready: Iterable[Generation]) -> None:
+        for generation in ready:
+            if generation.finish:
+                self._release(generation)
+
+    def _release(self, generation: Generation) -> None:
+        self._table.release(generation.slot)
+        del self._running[generation.slot]
+        generation.guide = generation.leader = None
+
+
+def group_by_length(lengths: _Array) -> Iterator[_Array]:
+    """Split portions of `lengths` (P,) into groups for one forward each, so that padding never costs more than one.
+
+    Yields indices, of the longest first.
+    """
+    group: list[int] = []
+    longest = waste = 0
+    for index in np.argsort(-lengths, kind="stable").tolist():
+        length = int(lengths[index])
+        waste += longest - length
+        if group and (waste > _WASTE or (len(group) + 1) * longest > _FORWARD):
+            yield np.array(group)
+            group = []
+        if not group:
+            longest, waste = length, 0
+        group.append(index)
+    if group:
+        yield np.array(group)

@@ -1,0 +1,232 @@
+"""Named tensors in one folder, all or nothing.
+
+Checkpoints: named sets of tensors and a few facts in one folder, all or nothing.
+
+Promises: a folder under its final name is whole (files and folder are synced before the rename); reading checks
+every file against the manifest's hash; nothing is unpickled.
+Does not know what the tensors mean: the learner does.
+
+    FOLDER/manifest.json          {"format": 1, "facts": {...}, "files": {"NAME.safetensors": sha256}}
+    FOLDER/NAME.safetensors       one per set
+
+A checkpoint of several ranks: a folder of shards for each, one of the driver's, whole together.
+
+Promises: what some number of ranks wrote can be read by any other, and as the whole model; a part that is missing or
+damaged is named. Tensors are cut along their first dimension as FSDP2 cuts them: all but the last parts are of one
+size, and ranks beyond the last row hold none.
+Does not know what the driver remembers, Ray or verl.
+
+    FOLDER/driver/      what is no rank's, with the hash of each rank's manifest
+    FOLDER/rank-N/      shards of rank N: the sets `model` and `optimizer`; of a critic `critic`, `critic_optimizer`
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from swarm.backends.protocols import NO_ROOM, NoRoom
+from swarm.rendering.messages import BackendError
+
+_FORMAT = 1
+MANIFEST = "manifest.json"
+"""The file that names a checkpoint's other files and their hashes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Sets of named tensors by set name, and facts that fit in JSON."""
+
+    sets: Mapping[str, Mapping[str, Tensor]]
+    facts: Mapping[str, Any]
+
+
+def write(folder: Path, checkpoint: Checkpoint) -> None:
+    """Write to a temporary folder beside `folder`, sync, rename; an older checkpoint of that name is replaced.
+
+    Raises BackendError where that cannot be, NoRoom while the disk is full; nothing is left behind then.
+    """
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.partial-", dir=folder.parent))
+        try:
+            _fill(partial, checkpoint)
+            replace(partial, folder)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    except (OSError, SafetensorError) as error:
+        said = f"the checkpoint {folder} could not be written: {error}"
+        if is_full(error):
+            raise NoRoom(f"{said}; free space") from error
+        raise BackendError(f"{said}; fix the path") from error
+
+
+def is_full(error: Exception) -> bool:
+    """Return whether a file was not written because a disk is full.
+
+    Safetensors gives the operating system's number in its message alone.
+    """
+    if isinstance(error, OSError):
+        return error.errno in NO_ROOM
+    return any(f"os error {number}" in str(error) for number in NO_ROOM)
+
+
+def _fill(folder: Path, checkpoint: Checkpoint) -> None:
+    hashes: dict[str, str] = {}
+    for name, tensors in checkpoint.sets.items():
+        path = folder / f"{name}.safetensors"
+        save_file({key: value.detach().cpu().contiguous() for key, value in tensors.items()}, path)
+        hashes[path.name] = digest(path)
+        _sync(path)
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"format": _FORMAT, "facts": dict(checkpoint.facts), "files": hashes}))
+    _sync(manifest)
+    _sync(folder)
+
+
+def replace(partial: Path, folder: Path) -> None:
+    """Rename `partial` to `folder`; a folder in the way is moved aside first and removed last."""
+    aside = partial.with_name(f"{partial.name}.old")
+    if folder.exists():
+        folder.rename(aside)
+    partial.rename(folder)
+    _sync(folder.parent)
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def digest(path: Path) -> str:
+    """Return the sha256 of a file, in hex."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read(folder: Path) -> Checkpoint:
+    """Return what `write` wrote; raise BackendError that names the file which is missing or damaged."""
+    manifest = _read_manifest(folder)
+    sets = {name: load_file(path) for name, path in _intact(folder, manifest).items()}
+    return Checkpoint(sets, manifest["facts"])
+
+
+def files(folder: Path) -> dict[str, Path]:
+    """Return the file of each set of what `write` wrote, intact; raise BackendError as `read` does."""
+    return _intact(folder, _read_manifest(folder))
+
+
+def _intact(folder: Path, manifest: Mapping[str, Any]) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for file, expected in manifest["files"].items():
+        path = folder / file
+        if not path.is_file():
+            raise BackendError(f"the checkpoint {folder} lacks {file}: choose an older checkpoint")
+        if digest(path) != expected:
+            raise BackendError(f"{path} is damaged (its hash is not the manifest's): choose an older checkpoint")
+        found[path.stem] = path
+    return found
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    try:
+        manifest = json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise BackendError(f"{folder} is no checkpoint: it has no {MANIFEST}") from error
+    except (OSError, ValueError) as error:
+        raise BackendError(f"{path} is damaged ({error}): choose an older checkpoint") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != _FORMAT:
+        raise BackendError(
+            f"{path}: expected a manifest of format {_FORMAT}: choose a checkpoint of this version of ajet"
+        )
+    if not isinstance(manifest.get("files"), dict) or not isinstance(manifest.get("facts"), dict):
+        raise BackendError(f"{path}: expected a manifest with files and facts: choose an older checkpoint")
+    return manifest
+
+
+Sets = Mapping[str, Mapping[str, Tensor]]
+"""Tensors by name, by the name of their set."""
+MODEL, OPTIMIZER = "model", "optimizer"
+CRITIC, CRITIC_OPTIMIZER = "critic", "critic_optimizer"
+_DRIVER, _RANKS = "driver", "ranks"
+
+
+def write_rank(folder: Path, rank: int, sets: Sets) -> None:
+    """Write one rank's shards."""
+    write(_of(folder, rank), Checkpoint(sets, {"rank": rank}))
+
+
+def write_driver(folder: Path, world: int, driver: Checkpoint) -> None:
+    """Write what is no rank's, after all `world` of them wrote: it makes the checkpoint whole."""
+    manifests = [digest(_of(folder, rank) / MANIFEST) for rank in range(world)]
+    facts = {**driver.facts, _RANKS: manifests}
+    write(folder / _DRIVER, Checkpoint(driver.sets, facts))
+
+
+def read_driver(folder: Path) -> Checkpoint:
+    """Return what `write_driver` wrote; BackendError where the checkpoint lacks a rank, or has another's."""
+    found = read(folder / _DRIVER)
+    for rank, expected in enumerate(found.facts[_RANKS]):
+        path = _of(folder, rank) / MANIFEST
+        if not path.is_file() or digest(path) != expected:
+            raise BackendError(f"{path} is missing or damaged: choose an older checkpoint")
+    return found
+
+
+def read_rank(folder: Path, rank: int, world: int) -> Sets:
+    """Return the shards of one of `world` ranks, however many wrote the checkpoint."""
+    writers = len(read_driver(folder).facts[_RANKS])
+    if writers == world:
+        return read(_of(folder, rank)).sets
+    return {
+        name: {key: cut(value, rank, world).clone() for key, value in _whole(folder, writers, name)}
+        for name in files(_of(folder, 0))
+    }
+
+
+def read_model(folder: Path) -> dict[str, Tensor]:
+    """Return the trained weights, whole, by the names that the ranks have for them."""
+    return dict(_whole(folder, len(read_driver(folder).facts[_RANKS]), MODEL))
+
+
+def _of(folder: Path, rank: int) -> Path:
+    return folder / f"rank-{rank}"
+
+
+def _whole(folder: Path, writers: int, name: str) -> Iterator[tuple[str, Tensor]]:
+    """Yield one set's tensors, each read from all ranks as it comes: never the whole set at once."""
+    with ExitStack() as opened:
+        parts = [opened.enter_context(safe_open(files(_of(folder, rank))[name], "pt")) for rank in range(writers)]
+        for key in parts[0].keys():  # noqa: SIM118 - a handle of safetensors, no mapping
+            yield key, joined([part.get_tensor(key) for part in parts])
+
+
+def cut(value: Tensor, rank: int, world: int) -> Tensor:
+    """Return one rank's part of a tensor; a number, such as AdamW's count of steps, is every rank's."""
+    if value.dim() == 0:
+        return value
+    parts = value.chunk(world)
+    return parts[rank] if rank < len(parts) else value[:0]
+
+
+def joined(parts: Sequence[Tensor]) -> Tensor:
+    """Return the tensor that `cut` cut."""
+    return parts[0] if parts[0].dim() == 0 else torch.cat(list(parts))

@@ -1,0 +1,352 @@
+"""LocalEngine: thread, event loop, fault isolation.
+
+Fault isolation: after a step that failed, each generation in it is stepped alone, so that only the culprit is lost.
+
+Promises: a generation that fails its step alone too ends with a RequestLost, and nobody else does; what the others
+sample is what they would have sampled; no key or value of a failed step is used again. Where a trial of one token
+fails as well, or joint steps fail again and again though everybody succeeds alone, the engine itself is broken and the
+error is raised.
+Knows nothing of requests, threads or models, nor how a step works.
+
+The local engine: continuous batching in one background thread, served to one event loop.
+
+Promises: tokens reach their consumer in order, each once; a chunk holds tokens of one policy version; closing an
+iterator cancels its generation; a request that cannot be served, or whose step fails, ends alone, by a
+RequestRefused or a RequestLost; when the thread fails, `failure` says why and every open request gets a BackendError,
+and a RequestLost when it is stopped. One wake-up of the event loop per step delivers the results of all requests, and
+tokens that come faster than people read are gathered into one chunk.
+Does not know how a step works (`batcher.py`), whose fault a failed one is (`fault_isolation.py`) or when
+weights change (it follows the policy's version and lock).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
+from itertools import groupby
+
+from swarm.backends.local.batcher import Batcher, Generation, SampledToken
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import Chunk, Finish, GenerationRequest, RequestLost, Sampling
+from swarm.rendering.grammars import Guide, Guides
+from swarm.rendering.messages import BackendError, GrammarRefused, RequestRefused
+
+_MAX_FAILURES = 3
+"""Failed joint steps in a row after which the engine counts as broken, though nobody fails alone."""
+
+
+class FaultIsolation:
+    """Implements `busy`, `add` and `step` over a batcher whose steps may fail; `progress` is called meanwhile."""
+
+    def __init__(self, batcher: Batcher, progress: Callable[[], None]) -> None:
+        self._batcher = batcher
+        self._progress = progress
+        self._failures = 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would have something to do."""
+        return self._batcher.busy
+
+    def add(self, generation: Generation) -> None:
+        """Queue a generation."""
+        self._batcher.add(generation)
+
+    def step(self) -> Sequence[Generation]:
+        """Advance; return the generations that got a token or ended; raise the error if the engine itself is broken."""
+        try:
+            advanced = self._batcher.step()
+        except Exception as error:  # noqa: BLE001 - whatever it is, the culprit is looked for
+            _log.warning("a step broke, and everybody in it goes on alone: %s", _described(error))
+            return self._isolate(error)
+        self._failures = 0
+        return advanced
+
+    def _isolate(self, error: Exception) -> list[Generation]:
+        running, waiting = self._batcher.empty()
+        for generation in running:
+            if generation.finish is None and not generation.cancelled:
+                self._step_alone(generation)
+        if any(isinstance(generation.error, RequestLost) for generation in running):
+            self._require_working_engine(error)
+        else:
+            self._failures += 1
+            if self._failures >= _MAX_FAILURES:
+                raise error
+        for generation in (*running, *waiting):
+            if generation.finish is None:
+                self._batcher.add(generation)
+        return [generation for generation in running if generation.fresh or generation.error is not None]
+
+    def _step_alone(self, generation: Generation) -> None:
+        """Give a generation its next token in steps of its own, or end it with a RequestLost."""
+        self._batcher.add(generation)
+        try:
+            while self._batcher.busy and not self._batcher.step():
+                self._progress()
+        except Exception as error:  # noqa: BLE001 - whatever it is, this one is to blame
+            _log.warning("a request is lost, for it breaks its step alone: %s", _described(error))
+            generation.fail(RequestLost(f"the engine lost this answer ({_described(error)}); make the request again"))
+        self._batcher.empty()
+        self._progress()
+
+    def _require_working_engine(self, error: Exception) -> None:
+        """Raise `error` if not even a trial gets a token."""
+        trial = Generation([0], Sampling(max_tokens=1))
+        self._step_alone(trial)
+        if trial.error is not None:
+            raise error
+
+
+def _described(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+_log = logging.getLogger(__name__)
+
+SILENCE_S = 60.0
+"""Seconds, while requests wait, in which the thread neither advances nor computes, after which the engine is dead."""
+_STEP_S = 1800.0
+"""How long a step may take in which the thread computes: the prompts of a model that is large for its machine."""
+_JOIN_S = 10.0
+"""Seconds that `stop` waits for the thread; one that hangs is left behind (it is a daemon)."""
+_GATHER_S = 0.02
+"""Seconds within which a running generation's tokens are gathered into one chunk."""
+_GATHER_FOR = 20
+"""Open requests up to which that holds; with more it grows in proportion, since a chunk costs some 40 us on its way."""
+
+
+class _Mailbox:
+    """Chunks of one generation until its consumer takes them; used on the event loop alone."""
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk] = []
+        self._error: BackendError | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def put(self, chunks: Sequence[Chunk]) -> None:
+        self._chunks += chunks
+        self._wake()
+
+    def fail(self, error: BackendError) -> None:
+        self._error = error
+        self._wake()
+
+    async def take(self) -> list[Chunk]:
+        """Return the chunks that came; raise BackendError when none will come any more."""
+        while not self._chunks:
+            if self._error is not None:
+                raise self._error
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+        chunks, self._chunks = self._chunks, []
+        return chunks
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class LocalEngine:
+    """Implements `Engine` over a batcher. `start` and `generate` belong to one event loop; `stop` ends the thread."""
+
+    @property
+    def guided(self) -> bool:
+        """It can hold its text to a grammar: it was given guides."""
+        return self._guides is not None
+
+    def __init__(
+        self,
+        policy: Policy,
+        batcher: Batcher,
+        max_context: int,
+        *,
+        guides: Guides | None = None,
+        silence_s: float = SILENCE_S,
+    ) -> None:
+        self._policy = policy
+        self._batcher = FaultIsolation(batcher, self._progress)
+        self._max_context = max_context
+        self._guides = guides
+        self._wake = threading.Condition()
+        self._arrived: list[Generation] = []
+        self._stopped: str | None = "the engine is not started"
+        self._failure: str | None = None
+        self._open: dict[Generation, _Mailbox] = {}
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._silence_s = silence_s
+        self._advanced = time.monotonic()
+        """When the thread last took up work (monotonic seconds)."""
+        self._clock: int | None = None
+        """That of the thread's processor time, where there is one."""
+        self._spent = (0.0, self._advanced)
+        """Processor time of the thread, and when it was first seen to be so much."""
+
+    async def start(self) -> None:
+        """Begin to serve the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._stopped = None
+        self._thread = threading.Thread(target=self._run, name="local-engine", daemon=True)
+        self._thread.start()
+
+    async def stop(self) -> None:
+        """End the thread; open requests get a RequestLost. Safe to call twice."""
+        with self._wake:
+            self._stopped = self._stopped or "the engine was stopped"
+            self._wake.notify()
+        if self._thread is not None:
+            await asyncio.to_thread(self._thread.join, _JOIN_S)
+            self._thread = None
+        self._fail_open()
+
+    def failure(self) -> str | None:
+        """Return why the thread broke, or that it advances no request though there are some; None otherwise."""
+        silent = self._silent_s()
+        if self._failure is None and self._open and silent > self._silence_s:
+            self._failure = f"the local engine has been silent for {silent:.0f} s while requests wait"
+            self._fail_open()
+        return self._failure
+
+    def _silent_s(self) -> float:
+        """Return for how long the thread neither took up work nor, within a step, computed anything."""
+        now = time.monotonic()
+        with contextlib.suppress(OSError):  # the thread is over
+            spent = time.clock_gettime(self._clock) if self._clock is not None else 0.0
+            if spent != self._spent[0]:
+                self._spent = spent, now
+        return now - (max(self._advanced, self._spent[1]) if now - self._advanced < _STEP_S else self._advanced)
+
+    @property
+    def version(self) -> int:
+        """That of the weights, which the learner shares."""
+        return self._policy.version
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        """Yield the completion's chunks, `finish` set on the last; raise BackendError if the engine breaks.
+
+        A RequestRefused, mostly before the first chunk, says that the request is wrong, not the engine; a RequestLost,
+        that this answer alone is lost.
+        """
+        prompt_ids, sampling = request.prompt_ids, request.sampling
+        self._check(request.name, prompt_ids, sampling)
+        guide = await self._guide(sampling.grammar) if sampling.grammar is not None else None
+        generation = Generation(list(prompt_ids), sampling, guide, since=time.monotonic())
+        mailbox = self._submit(generation)
+        finished = False
+        try:
+            while not finished:
+                for chunk in await mailbox.take():
+                    finished = chunk.finish is not None
+                    yield chunk
+        finally:
+            generation.cancelled = True
+            self._open.pop(generation, None)
+
+    def _check(self, request_id: str, prompt_ids: Sequence[int], sampling: Sampling) -> None:
+        room, vocabulary = self._max_context, self._policy.vocab_size
+        if not 0 < len(prompt_ids) < room:
+            raise RequestRefused(f"request {request_id}: expected 1 to {room - 1} prompt ids, found {len(prompt_ids)}")
+        if min(prompt_ids) < 0 or max(prompt_ids) >= vocabulary:
+            strange = next(token for token in prompt_ids if not 0 <= token < vocabulary)
+            raise RequestRefused(
+                f"request {request_id}: expected prompt ids from 0 to {vocabulary - 1}, which the model has embeddings "
+                f"for, found {strange}"
+            )
+        if sampling.max_tokens < 1:
+            raise RequestRefused(f"request {request_id}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
+
+    async def _guide(self, grammar: str) -> Guide:
+        """Compile a grammar beside the event loop: a large schema takes its time."""
+        if self._guides is None:
+            raise GrammarRefused("this engine follows no grammar: install llguidance on its machine")
+        return await asyncio.to_thread(self._guides.guide, grammar)
+
+    def _submit(self, generation: Generation) -> _Mailbox:
+        mailbox = _Mailbox()
+        with self._wake:
+            if self._failure:
+                raise BackendError(self._failure)
+            if self._stopped:
+                raise RequestLost(self._stopped)
+            if not self._open:
+                self._progress()
+            self._arrived.append(generation)
+            self._open[generation] = mailbox
+            self._wake.notify()
+        return mailbox
+
+    def _run(self) -> None:
+        if hasattr(time, "pthread_getcpuclockid"):
+            self._clock = time.pthread_getcpuclockid(threading.get_ident())
+        try:
+            while self._collect():
+                self._progress()
+                with self._policy.lock.reading():
+                    advanced = self._batcher.step()
+                self._hand_over(advanced)
+        except Exception as error:  # noqa: BLE001 - the thread's edge: whatever broke it is told by failure()
+            _log.exception("the local engine's thread broke")
+            with self._wake:
+                self._failure = f"the local engine broke: {type(error).__name__}: {error}"
+            self._call_loop(self._fail_open)
+
+    def _progress(self) -> None:
+        self._advanced = time.monotonic()
+
+    def _collect(self) -> bool:
+        """Wait until there is work and queue what arrived; return False when the engine is to stop."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._stopped or self._arrived or self._batcher.busy)
+            arrived, self._arrived = self._arrived, []
+            for generation in arrived:
+                self._batcher.add(generation)
+            return self._stopped is None
+
+    def _hand_over(self, advanced: Sequence[Generation]) -> None:
+        """Send the event loop one message with every chunk that is due."""
+        now = time.monotonic()
+        gather = _GATHER_S * max(1.0, len(self._open) / _GATHER_FOR)
+        due: list[tuple[Generation, list[Chunk]]] = []
+        for generation in advanced:
+            if generation.finish or now - generation.since >= gather:
+                due.append((generation, [] if generation.error else _take_chunks(generation)))
+                generation.since = now
+        if due:
+            self._call_loop(self._deliver, due)
+
+    def _call_loop(self, callback: Callable[..., None], *arguments: object) -> None:
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(callback, *arguments)
+
+    def _deliver(self, due: Sequence[tuple[Generation, Sequence[Chunk]]]) -> None:
+        for generation, chunks in due:
+            if not (mailbox := self._open.get(generation)):
+                continue
+            if generation.error is not None:
+                mailbox.fail(generation.error)
+            else:
+                mailbox.put(chunks)
+
+    def _fail_open(self) -> None:
+        error = BackendError(self._failure) if self._failure else RequestLost(self._stopped or "the engine was stopped")
+        for mailbox in self._open.values():
+            mailbox.fail(error)
+
+
+def _take_chunks(generation: Generation) -> list[Chunk]:
+    """Turn what was gathered into chunks, one per policy version; the last carries the finish."""
+    fresh, generation.fresh = generation.fresh, []
+    if fresh[0].version == fresh[-1].version:  # versions only grow
+        return [_chunk(generation, fresh, generation.finish)]
+    runs = [list(run) for _, run in groupby(fresh, key=lambda sampled: sampled.version)]
+    return [_chunk(generation, run, generation.finish if run is runs[-1] else None) for run in runs]
+
+
+def _chunk(generation: Generation, run: Sequence[SampledToken], finish: Finish | None) -> Chunk:
+    ids, logprobs, versions, top = zip(*run, strict=True)
+    return Chunk(ids, logprobs, versions[0], finish, top if generation.sampling.top_logprobs else ())

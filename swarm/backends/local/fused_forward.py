@@ -1,0 +1,509 @@
+"""Decoder forward in few large products.
+
+Linear layers over one input as one product, with what adapters add to them.
+
+Promises: no copy of any weight: parameters of layers over one input become views of one matrix's rows (`share_rows`),
+so that an optimiser or a loaded checkpoint that changes them in place changes the matrix, and gradients and saved files
+stay as they were. A LoRA adapter (arXiv 2106.09685) is computed beside its layer as peft computes it, in the same
+element type, and not merged into the weights: in a coarse type those would round most of it away.
+
+The engine's own forward for the Llama family: a decoder's arithmetic in few large products, without its modules.
+
+Promises: the features of the model's own base within rounding, for whatever keys and values the cache returns, with
+its LoRA adapter if it has one. No copy of the weights (`projections.py`). `intact` tells whether the model is still
+built as it was: an adapter that comes, goes or is merged, other storage, another forward or type end it.
+Does not check that the model does nothing more than its structure tells (`probe.py` does), and knows neither the
+product with the vocabulary nor where keys and values live.
+
+Whether a second way to compute a model differs from the model's own by rounding alone.
+
+In fp32 the two are compared with each other. In a coarser type right code differs by as much as the model lets rounding
+grow, which no fixed bound tells: hidden values of tokens that were seldom trained may be a thousand times those of
+words, and what is rounded away there is all that later tokens see. So there both are compared with the model's modules
+in fp32, and the second way may be off by little more than the modules themselves are.
+Knows neither what is computed nor what for.
+
+The check that a fused forward computes what its model does: both run a few tokens and their logits are compared.
+
+Promises: `fused_forward` returns a forward that met the model's own logits within rounding (`rounding.py`), by a
+prefill at other positions in every row and by single tokens after it, over a cache, with its adapter, if any, at work;
+or raises CannotFuse, which says why there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+_LORA = "peft.tuners.lora.layer"
+"""Where peft defines the layers that a LoRA adapter is in; not imported, for peft need not be installed."""
+
+
+class CannotFuse(Exception):
+    """The model's own forward has to be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Adapter:
+    """What LoRA adds to a layer: `scaling` times the product of `up` (R, r) and `down` (r, F)."""
+
+    down: nn.Parameter
+    up: nn.Parameter
+    scaling: float
+
+
+class JoinedLinear:
+    """One or more linear layers, each with its adapter or none with one, run as one."""
+
+    def __init__(self, *linears: nn.Module) -> None:
+        adapters = [adapter for linear in linears if (adapter := _adapter(linear)) is not None]
+        if len(adapters) not in (0, len(linears)):
+            raise CannotFuse("only some of the projections over one input have an adapter")
+        plain = [_plain(linear) for linear in linears]
+        biases = [linear.bias for linear in plain if linear.bias is not None]
+        if len(biases) not in (0, len(plain)):
+            raise CannotFuse("only some of the projections over one input have a bias")
+        self._weight = share_rows([linear.weight for linear in plain])
+        self._transposed = self._weight.t()
+        self._bias = share_rows(biases) if biases else None
+        self._added = _Added(adapters) if adapters else None
+
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return all outputs side by side, (N, R), of inputs (N, F)."""
+        outputs = functional.linear(inputs, self._weight, self._bias)
+        if self._added is not None:
+            self._added.add_to(outputs, inputs)
+        return outputs
+
+    def add_to(self, sums: Tensor, inputs: Tensor) -> None:
+        """Add the outputs (N, R) of inputs (N, F) to `sums`, in place."""
+        sums.addmm_(inputs, self._transposed)
+        if self._bias is not None:
+            sums.add_(self._bias)
+        if self._added is not None:
+            self._added.add_to(sums, inputs)
+
+
+class _Added:
+    """What the adapters of layers over one input add to their outputs side by side: one product down, one each up."""
+
+    def __init__(self, adapters: Sequence[_Adapter]) -> None:
+        self._down = share_rows([adapter.down for adapter in adapters]).t()
+        self._ups: list[tuple[slice, slice, Tensor, float]] = []
+        rows = columns = 0
+        for adapter in adapters:
+            out, rank = adapter.up.shape
+            ends = rows + out, columns + rank
+            up = adapter.up.detach().t()
+            self._ups.append((slice(rows, ends[0]), slice(columns, ends[1]), up, adapter.scaling))
+            rows, columns = ends
+
+    def add_to(self, sums: Tensor, inputs: Tensor) -> None:
+        """Add to `sums` (N, R), in place, what the adapters make of inputs (N, F)."""
+        low = inputs @ self._down
+        for rows, columns, up, scaling in self._ups:
+            sums[:, rows].addmm_(low[:, columns], up, alpha=scaling)
+
+
+def _adapter(linear: Any) -> _Adapter | None:
+    """Return the LoRA adapter around a layer, None where there is none."""
+    kind = type(linear)
+    if kind.__module__ != _LORA or kind.__qualname__ != "Linear":
+        return None
+    if linear.merged or linear.disable_adapters or len(linear.active_adapters) != 1:
+        raise CannotFuse("its adapter is merged, switched off, or one of several")
+    [name] = linear.active_adapters
+    down, up = linear.lora_A[name], linear.lora_B[name]
+    if linear.lora_variant or up.bias is not None or type(linear.lora_dropout[name]) is not nn.Identity:
+        raise CannotFuse("its adapter is more than two products: a variant of LoRA, with a bias or with dropout")
+    return _Adapter(down.weight, up.weight, float(linear.scaling[name]))
+
+
+def _plain(linear: nn.Module) -> nn.Linear:
+    """Return a layer without its adapter."""
+    inner = linear.base_layer if _adapter(linear) is not None else linear
+    if type(inner) is not nn.Linear:
+        raise CannotFuse(f"a projection is {type(inner).__module__}.{type(inner).__name__}, not a plain one")
+    return inner
+
+
+def adapter_state(module: Any) -> tuple[object, ...]:
+    """Return what decides, beside weights, what an adapter adds to a layer; nothing for a layer without one."""
+    if type(module).__module__ != _LORA:
+        return ()
+    return module.merged, module.disable_adapters, tuple(module.active_adapters), tuple(module.scaling.items())
+
+
+@contextmanager
+def disturbed_adapters(model: nn.Module) -> Iterator[None]:
+    """Let adapters, which add nothing before they are trained, add something inside; bit for bit as before after it.
+
+    Nobody else may run the model meanwhile.
+    """
+    ups = [weight for name, weight in model.named_parameters() if ".lora_B." in name]
+    before = [weight.detach().clone() for weight in ups]
+    try:
+        with torch.no_grad():
+            for weight in ups:
+                wave = torch.arange(weight.numel(), device=weight.device).sin().view_as(weight)
+                weight.copy_(0.05 * wave)
+        yield
+    finally:
+        with torch.no_grad():
+            for weight, value in zip(ups, before, strict=True):
+                weight.copy_(value)
+
+
+@torch.no_grad()
+def share_rows(parameters: Sequence[Tensor]) -> Tensor:
+    """Return one tensor of all the rows; each parameter is a view of its own from now on."""
+    if len(parameters) == 1:
+        return parameters[0].detach()
+    whole = torch.cat([parameter.detach() for parameter in parameters])
+    for parameter, rows in zip(parameters, whole.split([len(parameter) for parameter in parameters]), strict=True):
+        parameter.data = rows
+    return whole
+
+
+_FAMILIES = frozenset({"llama", "mistral", "qwen2", "qwen3"})
+_STATIC_ROPE = frozenset({"default", "linear", "llama3", "yarn"})
+"""Rotary embeddings whose frequencies do not depend on how long a sequence has become."""
+
+
+class Cache(Protocol):
+    """Where keys and values live between forwards."""
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        """Store (B, Hkv, T, D) each; return the rows' whole history, (B, Hkv, S, D) each."""
+
+
+class FusedForward:
+    """One model's forward, to be called without gradients; raises CannotFuse for a model it does not know.
+
+    Shapes: B rows of T tokens, N = B * T; H heads, of which Hkv have keys and values, of width D; S positions.
+    """
+
+    def __init__(self, model: Any) -> None:
+        _require_known(model)
+        base, config = model.base_model, model.config
+        first = base.layers[0].self_attn
+        self._model = model
+        self._heads, self._kv = int(config.num_attention_heads), int(config.num_key_value_heads)
+        self._width, self._scaling = int(first.head_dim), float(first.scaling)
+        self._embedding = base.embed_tokens.weight.detach()
+        self._plain = self._embedding.device.type == "cpu" and self._embedding.dtype == torch.float32
+        self._frequencies = _signed_frequencies(base.rotary_emb, self._width)
+        self._stretch = float(base.rotary_emb.attention_scaling)
+        self._layers = [self._layer(layer) for layer in base.layers[: config.num_hidden_layers]]
+        self._norm = _Norm(base.norm, self._plain)
+        self._built = _structure(model)
+
+    def intact(self) -> bool:
+        """Return whether the model is still the one this was made of, whatever its weights' values are now."""
+        return _structure(self._model) == self._built
+
+    def __call__(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
+        """Return features (B, T, F) of ids (B, T) at `positions` (B, T); `mask` (B, 1, T, S) is added to scores."""
+        x = functional.embedding(ids.flatten(), self._embedding)
+        cos, sin = self._rotation(positions, x.dtype)
+        attend, mask = self._attention(ids.shape[1], mask)
+        for number, layer in enumerate(self._layers):
+            queries, keys, values = self._project(layer, x, cos, sin)
+            keys, values = cache.update(_by_head(keys, ids), _by_head(values, ids), number)
+            layer.out.add_to(x, attend(queries, keys, values, mask))
+            gate, up = layer.gate_up(layer.after(x)).chunk(2, -1)
+            layer.down.add_to(x, functional.silu(gate, inplace=True).mul_(up))
+        return self._norm(x).view(*ids.shape, -1)
+
+    def _attention(self, tokens: int, mask: Tensor) -> tuple[Callable[..., Tensor], Tensor]:
+        """Return what attends for so many tokens a row, and its mask; no layer repeats keys and values to all heads."""
+        if not self._plain:  # (B, 1, H / Hkv * T, S)
+            shared = self._heads // self._kv
+            return self._attend_grouped, mask[:, :, None].expand(-1, -1, shared, -1, -1).flatten(2, 3)
+        if tokens > 1:
+            return self._attend, mask
+        return self._attend_once, mask.expand(-1, self._kv, 1, -1).flatten(0, 1)  # (B * Hkv, 1, S)
+
+    def _rotation(self, positions: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Return cosines and signed sines (N, 1, D) of rotary embedding (arXiv 2104.09864, equation 34)."""
+        angles = (positions.reshape(-1, 1) * self._frequencies)[:, None]
+        cos, sin = angles.cos(), angles.sin_()
+        if self._stretch != 1.0:
+            cos, sin = cos.mul_(self._stretch), sin.mul_(self._stretch)
+        return cos.to(dtype), sin.to(dtype)
+
+    def _project(self, layer: _Layer, x: Tensor, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries (N, H, D), keys and values (N, Hkv, D) of x (N, F), the first two rotated to their places."""
+        heads = layer.qkv(layer.before(x)).view(len(x), -1, self._width)
+        mixed, values = heads.split((self._heads + self._kv, self._kv), 1)
+        if layer.by_head is not None:
+            mixed = layer.by_head(mixed)
+        turned = (mixed * cos).addcmul_(mixed.roll(self._width // 2, -1), sin)
+        queries, keys = turned.split((self._heads, self._kv), 1)
+        return queries, keys, values
+
+    def _attend_once(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Return what one token a row, queries (B, H, D), sees of (B, Hkv, S, D), (B, H * D); mask (B * Hkv, 1, S).
+
+        Heads that share keys are the rows of one product with them, so that nothing is repeated.
+        """
+        shared = queries.reshape(len(mask), -1, self._width)
+        scores = torch.baddbmm(mask, shared, keys.flatten(0, 1).mT, alpha=self._scaling)
+        return torch.bmm(scores.softmax(-1), values.flatten(0, 1)).view(len(queries), -1)
+
+    def _attend_grouped(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Return what queries (N, H, D) see of keys and values (B, Hkv, S, D), (N, H * D); mask (B, 1, H / Hkv * T, S).
+
+        By SDPA, whose softmax is fp32 in any type. Heads that share keys stand as the tokens of one head, one head's
+        below another's: CUDA's kernels know either masks or shared keys, and would leave both to the plain way.
+        """
+        shared = queries.view(len(keys), -1, self._kv, self._heads // self._kv, self._width).permute(0, 2, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(shared.flatten(2, 3), keys, values, mask, scale=self._scaling)
+        return seen.view(shared.shape).permute(0, 3, 1, 2, 4).reshape(len(queries), -1)
+
+    def _attend(self, queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor) -> Tensor:
+        """Return the same on a CPU, whose kernel knows masks and shared keys together; mask (B, 1, T, S)."""
+        queries = queries.unflatten(0, (len(keys), -1)).transpose(1, 2)
+        seen = functional.scaled_dot_product_attention(
+            queries, keys, values, mask, scale=self._scaling, enable_gqa=True
+        )
+        return seen.transpose(1, 2).flatten(2).flatten(0, 1)
+
+    def _layer(self, layer: Any) -> _Layer:
+        attention, mlp = layer.self_attn, layer.mlp
+        return _Layer(
+            before=_Norm(layer.input_layernorm, self._plain),
+            qkv=JoinedLinear(attention.q_proj, attention.k_proj, attention.v_proj),
+            by_head=self._by_head_norm(attention),
+            out=JoinedLinear(attention.o_proj),
+            after=_Norm(layer.post_attention_layernorm, self._plain),
+            gate_up=JoinedLinear(mlp.gate_proj, mlp.up_proj),
+            down=JoinedLinear(mlp.down_proj),
+        )
+
+    def _by_head_norm(self, attention: Any) -> _HeadNorm | None:
+        if not hasattr(attention, "q_norm"):
+            return None
+        return _HeadNorm(attention.q_norm, attention.k_norm, (self._heads, self._kv), self._plain)
+
+
+class _Norm:
+    """Root mean square norm over the last dimension (arXiv 1910.07467, equation 4)."""
+
+    def __init__(self, module: Any, plain: bool) -> None:
+        self.weight: Tensor = module.weight.detach()
+        self._eps = float(module.variance_epsilon)
+        self._root = self.weight.new_tensor(self._eps**0.5)
+        self._plain = plain
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Return x (..., D) normed and scaled; in fp32 on a CPU by fewer, cheaper kernels than torch's own."""
+        if not self._plain:
+            return functional.rms_norm(x, x.shape[-1:], None, self._eps) * self._scale()
+        size = torch.linalg.vector_norm(x, dim=-1, keepdim=True).mul_(x.shape[-1] ** -0.5)
+        return (x * self._scale()).div_(size.hypot_(self._root))
+
+    def _scale(self) -> Tensor:
+        return self.weight
+
+
+class _HeadNorm(_Norm):
+    """The norms of every query's and every key's head, as one over (N, H + Hkv, D)."""
+
+    def __init__(self, queries: Any, keys: Any, counts: tuple[int, int], plain: bool) -> None:
+        super().__init__(queries, plain)
+        if queries.variance_epsilon != keys.variance_epsilon:
+            raise CannotFuse("queries and keys are normed with different epsilons")
+        self.weight = share_rows([queries.weight, keys.weight]).view(2, -1)
+        self._which = torch.arange(2).repeat_interleave(torch.tensor(counts)).to(self.weight.device)
+
+    def _scale(self) -> Tensor:
+        return self.weight.index_select(0, self._which)
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    before: _Norm
+    qkv: JoinedLinear
+    by_head: _HeadNorm | None
+    out: JoinedLinear
+    after: _Norm
+    gate_up: JoinedLinear
+    down: JoinedLinear
+
+
+def _by_head(heads: Tensor, ids: Tensor) -> Tensor:
+    """Return (N, h, D) as (B, h, T, D)."""
+    return heads.unsqueeze(2) if ids.shape[1] == 1 else heads.unflatten(0, ids.shape).transpose(1, 2)
+
+
+def _signed_frequencies(rope: Any, width: int) -> Tensor:
+    """Return the rotary embedding's frequencies (D,), those of the first half negative.
+
+    A cosine does not mind the sign, and the sine brings the minus that turning the second half into the first takes.
+    """
+    if rope.rope_type not in _STATIC_ROPE:
+        raise CannotFuse(f"its rotary embedding is of the type {rope.rope_type}")
+    if 2 * len(rope.inv_freq) != width:
+        raise CannotFuse("its rotary embedding turns a part of a head only")
+    return torch.cat((-rope.inv_freq, rope.inv_freq)).float()
+
+
+def _require_known(model: Any) -> None:
+    config = model.config
+    if config.model_type not in _FAMILIES:
+        raise CannotFuse(f"its architecture is {config.model_type}")
+    if config.model_type == "mistral" and config.sliding_window is not None:
+        raise CannotFuse("its attention slides")
+    if config.hidden_act != "silu":
+        raise CannotFuse(f"its activation is {config.hidden_act}")
+    kinds = {(parameter.dtype, parameter.device) for parameter in model.parameters()}
+    if len(kinds) != 1:
+        raise CannotFuse("its weights are of several types or on several devices")
+
+
+def _structure(model: nn.Module) -> list[tuple[object, ...]]:
+    """Return what a model is built of: its modules with their own forwards, and where its weights are."""
+    modules = [
+        (id(module), type(module), vars(module).get("forward"), *adapter_state(module)) for module in model.modules()
+    ]
+    tensors = [*model.parameters(), *model.buffers()]
+    return [*modules, *((tensor.data_ptr(), tensor.dtype) for tensor in tensors)]
+
+
+_EXACT = 1e-4
+"""How far fp32 values may be apart, as a part of the greatest."""
+_MORE = 2.0
+"""How many times the rounding of its modules another way to compute a model may be off; right ones were up to 1.1."""
+_LEAST = 2.0**-8
+"""Relative error, one rounding of bfloat16, that is allowed however little the modules round."""
+
+
+@torch.no_grad()
+def beyond_rounding(model: nn.Module, own: Callable[[], Tensor], found: Tensor) -> str | None:
+    """Return in words how far `found` is from what `own` computes by the model's modules; None if by rounding alone.
+
+    Nobody else may run the model meanwhile.
+    """
+    expected = own().float()
+    if next(model.parameters()).dtype == torch.float32:
+        gap = ((found.float() - expected).abs().max() / expected.abs().max()).item()
+        return None if gap <= _EXACT else f"{gap:.1e} of the greatest apart"
+    with in_fp32(model):
+        exact = own().float()
+    rounding, error = _error(expected, exact), _error(found.float(), exact)
+    if error <= max(_LEAST, _MORE * rounding):
+        return None
+    return f"{error:.1e} apart from fp32, where its modules are {rounding:.1e}"
+
+
+def _error(found: Tensor, exact: Tensor) -> float:
+    error: float = ((found - exact).norm() / exact.norm()).item()
+    return error
+
+
+@contextmanager
+def in_fp32(model: nn.Module) -> Iterator[None]:
+    """Let a model's modules compute in fp32 inside; one module's weights exist in it at a time, and none is changed.
+
+    Nobody else may run the model meanwhile.
+    """
+    kept: dict[tuple[nn.Module, str], nn.Parameter] = {}
+
+    def widen(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+        for name, weight in module.named_parameters(recurse=False):
+            if weight.is_floating_point():
+                kept[module, name] = weight
+                module._parameters[name] = nn.Parameter(weight.detach().float(), requires_grad=False)
+        return tuple(each.float() if _floats(each) else each for each in inputs)
+
+    def restore(module: nn.Module, _: object, __: object) -> None:
+        for name in list(module._parameters):
+            if (module, name) in kept:
+                module._parameters[name] = kept.pop((module, name))
+
+    handles = []
+    for module in model.modules():
+        if next(module.parameters(recurse=False), None) is not None:
+            handles += [module.register_forward_pre_hook(widen), module.register_forward_hook(restore)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for (module, name), weight in kept.items():  # of a forward that failed
+            module._parameters[name] = weight
+
+
+def _floats(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+_PREFILL, PROBED = 10, 12
+"""Tokens of a row that are fed at once, and all of them."""
+_SHIFT = 7
+
+
+def fused_forward(model: Any, head: Callable[[Tensor], Tensor], rows: Sequence[Sequence[int]]) -> FusedForward:
+    """Return the fused forward of `model`, whose features `head` turns into logits; raise CannotFuse if it has none.
+
+    `rows`: two of PROBED ids each that the check feeds. Nobody else may run the model meanwhile.
+    """
+    fused = FusedForward(model)
+    _require_own_logits(model, head, fused, rows)
+    return fused
+
+
+@torch.no_grad()
+def _require_own_logits(
+    model: Any, head: Callable[[Tensor], Tensor], fused: FusedForward, rows: Sequence[Sequence[int]]
+) -> None:
+    embeddings = model.get_input_embeddings().weight
+    ids = torch.tensor(rows, device=embeddings.device)
+
+    def own() -> Tensor:
+        logits: Tensor = model(input_ids=ids, use_cache=False).logits
+        return logits.flatten(0, 1)
+
+    with disturbed_adapters(model):
+        found = head(_features(fused, ids, embeddings.dtype).flatten(0, 1))
+        if found.shape != own().shape:
+            raise CannotFuse("its logits are more than the product of its features with its output embeddings")
+        apart = beyond_rounding(model, own, found)
+    if apart is not None:
+        raise CannotFuse(f"its logits and those of the fused forward are not the same: {apart}")
+
+
+def _features(fused: FusedForward, ids: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return features (2, L, F) of ids (2, L): some at once, the others one by one."""
+    cache, columns = _GrowingCache(), torch.arange(PROBED, device=ids.device)
+    positions = columns + torch.tensor([[0], [_SHIFT]], device=ids.device)
+    later = columns > columns[:, None]
+    mask = torch.zeros(2, 1, PROBED, PROBED, dtype=dtype, device=ids.device).masked_fill_(later, -torch.inf)
+    cuts = [0, *range(_PREFILL, PROBED + 1)]
+    parts = [
+        fused(ids[:, start:end], positions[:, start:end], mask[:, :, start:end, :end], cache)
+        for start, end in pairwise(cuts)
+    ]
+    return torch.cat(parts, 1)
+
+
+class _GrowingCache:
+    """Keys and values of every layer in the order they came, (B, Hkv, S, D)."""
+
+    def __init__(self) -> None:
+        self._seen: dict[int, tuple[Tensor, Tensor]] = {}
+
+    def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor]:
+        if layer in self._seen:
+            before = self._seen[layer]
+            keys, values = torch.cat((before[0], keys), 2), torch.cat((before[1], values), 2)
+        self._seen[layer] = keys, values
+        return keys, values

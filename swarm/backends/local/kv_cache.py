@@ -1,0 +1,324 @@
+"""Rows of the cache, prefix reuse, cache shape.
+
+The rows of the cache: which tokens each one holds, whether it is in use, and which row a prompt gets.
+
+Promises: the prefix that an assignment says is cached equals the prompt's first tokens; a busy row is never given away;
+of idle rows, one that the prompt extends is taken as it is, else the least recently used is emptied. For a row whose
+prompt an older one will soon hold, `leader` returns that one, so that what a group shares is computed once.
+Does not know keys, values or models: it returns row numbers, and the caller moves the tensors.
+
+The shape of a decoder's key-value cache: how many layers and heads of how many numbers it caches of each token.
+
+Promises: the figures are measured on what the model hands to its cache when it is fed one token; a model that caches
+anything else, or not the same in every layer, is one BackendError. On the meta device it costs nothing; where a layer's
+experts do not run on shapes alone, the first layer stands for all.
+
+The key-value cache: one row per sequence, one position per token, read and written by whole batches.
+
+Promises: what `update` returns for a row holds exactly the keys and values written to that row before; positions a
+batch pads go to a scratch position past the end that no mask admits. A batch over neighbouring rows reads a view of
+the memory and copies nothing, so whoever chooses the rows keeps those that run side by side (`exchange` moves them).
+Does not know which tokens a row holds or whether they are still valid: `slots.py` does.
+Stands in for a `transformers` Cache: a decoder layer needs `update` alone when it is given a 4D mask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from math import prod
+from mmap import mmap
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from swarm.rendering.messages import BackendError
+
+_COPY_PAYS = 8
+"""Fewest shared tokens for which copying a prefix between rows beats computing them again."""
+_WAIT_PAYS = 32
+"""Fewest shared tokens for which waiting until another row holds them beats computing them twice."""
+
+
+@dataclass(frozen=True, slots=True)
+class SlotAssignment:
+    """The row chosen for a prompt; its first `cached` tokens are valid once copied from `donor`, if any."""
+
+    slot: int
+    cached: int
+    donor: int | None = None
+
+
+class SlotTable:
+    """Token ids, lengths, use and age of every row.
+
+    `known` (rows,) counts a row's tokens, `cached` (rows,) those whose keys and values are valid; `busy` (rows,) says
+    who is in use. They are read from outside and written here alone.
+    """
+
+    def __init__(self, slots: int, positions: int) -> None:
+        self._ids: npt.NDArray[np.int64] = np.zeros((slots, positions + 1), np.int64)
+        self.known: npt.NDArray[np.int64] = np.zeros(slots, np.int64)
+        self.cached: npt.NDArray[np.int64] = np.zeros(slots, np.int64)
+        self.busy: npt.NDArray[np.bool_] = np.zeros(slots, np.bool_)
+        self._used: npt.NDArray[np.int64] = np.zeros(slots, np.int64)
+        self._clock = 0
+
+    def idle(self) -> int:
+        """Return how many rows are free to be placed on."""
+        return int(self.busy.size - self.busy.sum())
+
+    def place(self, prompt: Sequence[int]) -> SlotAssignment:
+        """Take a row for a prompt; at least one idle row and one token are needed. At most all but one is cached."""
+        ids = np.asarray(prompt, np.int64)
+        assignment = self._choose(ids[:-1])
+        slot = assignment.slot
+        self._ids[slot, : ids.size] = ids
+        self.known[slot], self.cached[slot] = ids.size, assignment.cached
+        self.busy[slot] = True
+        self._used[slot] = self._tick()
+        return assignment
+
+    def _choose(self, prompt: npt.NDArray[np.int64]) -> SlotAssignment:
+        shared = np.minimum(self._common(prompt), self.cached)
+        keeps = np.where(~self.busy & (shared == self.cached), shared, -1)
+        donor, heir = int(shared.argmax()), int(keeps.argmax())
+        if keeps[heir] >= max(1, shared[donor]):
+            return SlotAssignment(heir, int(keeps[heir]))
+        oldest = int(np.where(self.busy, np.iinfo(np.int64).max, self._used).argmin())
+        own, lent = int(shared[oldest]), int(shared[donor])
+        return SlotAssignment(oldest, lent, donor) if lent - own >= _COPY_PAYS else SlotAssignment(oldest, own)
+
+    def _common(self, prompt: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Return, for each row, with how many leading tokens of `prompt` its own begin."""
+        differs = self._ids[:, : prompt.size + 1] != np.append(prompt, -1)
+        found: npt.NDArray[np.int64] = np.minimum(differs.argmax(1), self.known)
+        return found
+
+    def lacking(self) -> npt.NDArray[np.int64]:
+        """Return, for each row, how many of its tokens its cache lacks; 0 for an idle one."""
+        lacking: npt.NDArray[np.int64] = (self.known - self.cached) * self.busy
+        return lacking
+
+    def oldest_first(self, rows: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return busy `rows` (B,) in the order in which they were taken."""
+        ordered: npt.NDArray[Any] = rows[self._used[rows].argsort()]
+        return ordered
+
+    def leader(self, slot: int) -> tuple[int, int] | None:
+        """Return an older busy row that will hold much of what `slot` still lacks, and how many of its tokens."""
+        shared = self._common(self._ids[slot, : self.known[slot] - 1])
+        shared[~self.busy | (self._used >= self._used[slot])] = 0
+        longest = int(shared.max())
+        if longest - self.cached[slot] < _WAIT_PAYS:
+            return None
+        return int(np.where(shared == longest, self._used, np.iinfo(np.int64).max).argmin()), longest
+
+    def borrow(self, slot: int) -> SlotAssignment | None:
+        """Let a busy row reuse the longest prefix another row holds; None where copying does not pay."""
+        shared = np.minimum(self._common(self._ids[slot, : self.known[slot] - 1]), self.cached)
+        donor = int(shared.argmax())
+        if shared[donor] - self.cached[slot] < _COPY_PAYS:
+            return None
+        self.cached[slot] = shared[donor]
+        return SlotAssignment(slot, int(shared[donor]), donor)
+
+    def read(self, rows: npt.NDArray[Any], positions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        """Return the ids (B, T) of `rows` (B,) at `positions` (B, T); 0 at the scratch position."""
+        ids: npt.NDArray[np.int64] = self._ids[rows[:, None], positions]
+        return ids
+
+    def append(self, rows: npt.NDArray[Any], ids: npt.NDArray[np.int64]) -> None:
+        """Note that `rows` (B,) go on with `ids` (B,), whose keys and values are not there yet."""
+        self._ids[rows, self.known[rows]] = ids
+        self.known[rows] += 1
+
+    def reach(self, rows: npt.NDArray[Any], ends: npt.NDArray[Any]) -> None:
+        """Note that the first `ends` (B,) tokens of `rows` (B,) are valid."""
+        self.cached[rows] = ends
+
+    def exchange(self, one: int, other: int) -> int:
+        """Let two rows change places; return how many tokens of either are valid."""
+        for column in (self._ids, self.known, self.cached, self.busy, self._used):
+            column[[one, other]] = column[[other, one]]
+        return int(self.cached[[one, other]].max())
+
+    def release(self, slot: int) -> None:
+        """Make a row idle; what it holds may serve a later prompt."""
+        self.busy[slot] = False
+        self._used[slot] = self._tick()
+
+    def forget(self) -> None:
+        """Make nothing valid any more, as after a change of the weights; use is untouched.
+
+        Idle rows are all equally old then: where a prompt goes, and so which number it draws, depends on nothing
+        before, and a run that is resumed here from a checkpoint goes on alike.
+        """
+        self.cached[:] = 0
+        self._used[~self.busy] = 0
+
+    def _tick(self) -> int:
+        self._clock += 1
+        return self._clock
+
+
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """Layers, heads that have keys and values of their own, and the widths of a head's key and value."""
+
+    layers: int
+    heads: int
+    key_width: int
+    value_width: int
+
+    @property
+    def numbers(self) -> int:
+        """Numbers that are cached of one token."""
+        return self.layers * self.heads * (self.key_width + self.value_width)
+
+
+@torch.no_grad()
+def measure_cache_shape(model: Any) -> CacheShape:
+    """Return the shape of `model`'s cache; raise BackendError where that is not keys and values of every layer."""
+    weight, cache = model.get_input_embeddings().weight, _Recording()
+    with torch.device(weight.device):
+        zero = torch.zeros(1, 1, dtype=torch.long)
+        mask = torch.zeros(1, 1, 1, 1, dtype=weight.dtype)
+        try:
+            model(input_ids=zero, attention_mask=mask, position_ids=zero, past_key_values=cache, use_cache=True)
+        except Exception as error:
+            if not weight.is_meta or not cache.shapes:
+                raise BackendError(
+                    f"expected a model that reads on from keys and values alone, found that {model.config.model_type} "
+                    f"does not ({type(error).__name__}: {error}): choose another model"
+                ) from error
+            layers = model.config.get_text_config(decoder=True).num_hidden_layers  # experts do not run on shapes alone
+            cache.shapes |= dict.fromkeys(range(layers), cache.shapes[0])
+    found = set(cache.shapes.values())
+    if sorted(cache.shapes) != list(range(len(cache.shapes))) or len(found) != 1:
+        raise BackendError(
+            f"expected a model that keeps keys and values of the same shape in every layer, found that "
+            f"{model.config.model_type} keeps {sorted(found) or 'none'}: choose another model"
+        )
+    heads, key_width, value_width = found.pop()
+    return CacheShape(len(cache.shapes), heads, key_width, value_width)
+
+
+def slot_bytes(shape: CacheShape, dtype: torch.dtype, positions: int) -> int:
+    """Return the bytes that one row of `positions` takes."""
+    return shape.numbers * (positions + 1) * dtype.itemsize
+
+
+def slots_within(shape: CacheShape, dtype: torch.dtype, positions: int, limit: int, wanted: int) -> int:
+    """Return how many rows of `positions`, at most `wanted`, fit in `limit` bytes; raise BackendError if none does."""
+    needed = slot_bytes(shape, dtype, positions)
+    if limit < needed:
+        raise BackendError(
+            f"a sequence of max_context {positions} takes {needed:,} bytes of key-value cache and kv_cache_bytes "
+            f"allows {limit:,}: set kv_cache_bytes to {needed:,} or more, or a shorter max_context"
+        )
+    return min(wanted, limit // needed)
+
+
+class _Recording:
+    """A cache that records (heads, key width, value width) by layer and stores no tensor."""
+
+    def __init__(self) -> None:
+        self.shapes: dict[int, tuple[int, int, int]] = {}
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        self.shapes[layer] = keys.shape[1], keys.shape[3], values.shape[3]
+        return keys, values
+
+    def get_seq_length(self, *_: Any) -> int:
+        return 0
+
+
+_ROUND = 16
+
+
+class SlotCache:
+    """Keys, and values, (layers, rows, heads, positions + 1, width) each; the last position is scratch.
+
+    A forward is prepared by `bind(rows, positions, end)`, which returns its mask, and then calls in every layer
+    `update(keys, values, layer)`, keys and values (B, heads, T, width), which returns those rows' whole history up to
+    `end`, (B, heads, S, width) each. For neighbouring rows these are views with strides (heads * (positions + 1) *
+    width, (positions + 1) * width, width, 1): the first two dimensions flatten without a copy.
+    """
+
+    def __init__(self, shape: CacheShape, slots: int, positions: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.scratch = positions
+        sizes = (shape.layers, slots, shape.heads, positions + 1)
+        self._memory = [_zeros((*sizes, width), dtype, device) for width in (shape.key_width, shape.value_width)]
+        self._lines = _by_layer(memory.view(shape.layers, -1, memory.shape[-1]) for memory in self._memory)
+        """All positions of a layer's keys, then of its values, one below the other."""
+        starts = torch.arange(slots * shape.heads, device=device).view(slots, shape.heads, 1)
+        self._starts = starts * (positions + 1)
+        """Where each row's heads begin in a layer's lines, (rows, heads, 1)."""
+        self._columns = torch.arange(positions, device=device)
+        self._never = torch.tensor(-torch.inf, dtype=dtype, device=device)
+        self._flat = self._columns
+        self._gathered: Tensor | None = None
+        self._history: Sequence[Tensor] = ()
+
+    def bind(self, rows: npt.NDArray[np.int64], positions: Tensor, end: int) -> Tensor:
+        """Aim the next forward at `rows` (B,) and `positions` (B, T); return its mask (B, 1, T, S), added to scores.
+
+        `end` is one past the greatest real position; S is `end`, rounded up to spare kernels odd shapes.
+        """
+        seen = min(self.scratch, -(-end // _ROUND) * _ROUND)
+        first, last = int(rows[0]), int(rows[0]) + len(rows)
+        if (rows == np.arange(first, last)).all():
+            self._gathered, taken, starts = None, slice(first, last), self._starts[first:last]
+        else:
+            self._gathered, taken = torch.from_numpy(rows).to(positions.device), slice(None)
+            starts = self._starts[self._gathered]
+        self._history = _by_layer(memory[:, taken, :, :seen] for memory in self._memory)
+        self._flat = (starts + positions[:, None]).flatten()
+        return torch.where(self._columns[:seen] > positions[:, None, :, None], self._never, 0.0)
+
+    def update(self, keys: Tensor, values: Tensor, layer: int, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        """Store a layer's keys and values (B, heads, T, width); return the rows' whole history (B, heads, S, width)."""
+        return self._swap(2 * layer, keys), self._swap(2 * layer + 1, values)
+
+    def _swap(self, place: int, fresh: Tensor) -> Tensor:
+        self._lines[place].index_copy_(0, self._flat, fresh.flatten(0, 2))
+        history = self._history[place]
+        return history if self._gathered is None else history.index_select(0, self._gathered)
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Copy the first `length` positions of one row to another."""
+        for memory in self._memory:
+            memory[:, target, :, :length] = memory[:, source, :, :length]
+
+    def wipe(self) -> None:
+        """Forget all numbers, also those that no mask admits."""
+        for memory in self._memory:
+            memory.zero_()
+
+    def exchange(self, one: int, other: int, length: int) -> None:
+        """Let two rows change places, as far as their first `length` positions."""
+        kept = [memory[:, one, :, :length].clone() for memory in self._memory]
+        self.copy(other, one, length)
+        for memory, moved in zip(self._memory, kept, strict=True):
+            memory[:, other, :, :length] = moved
+
+    def get_seq_length(self, *_: Any) -> int:
+        """Return 0: positions are given to the model, never inferred from the cache."""
+        return 0
+
+
+def _zeros(sizes: Sequence[int], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return zeros that on a CPU take memory page by page, once they are written: most rows stay far from full."""
+    if device.type != "cpu":
+        return torch.zeros(sizes, dtype=dtype, device=device)
+    return torch.frombuffer(mmap(-1, prod(sizes) * dtype.itemsize), dtype=dtype).view(sizes)
+
+
+def _by_layer(memories: Iterable[Tensor]) -> Sequence[Tensor]:
+    """Return each layer's keys and values in turn, of both memories (layers, ...)."""
+    return list(chain.from_iterable(zip(*(memory.unbind() for memory in memories), strict=True)))

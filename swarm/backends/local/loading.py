@@ -1,0 +1,517 @@
+"""Folder and job -> policy; does it fit, what can be served.
+
+Which architectures can be served and trained at some `max_context`, and by which attention, read from shapes alone.
+
+The engine, the learner's rows and its trees all rely on two things: a token sees every token before it, and what is
+computed of it depends on those alone, not on other rows of the batch or on later tokens. Where a model has windows, or
+rotary frequencies that follow the longest sequence of a batch, that holds up to some length: a longer `max_context` is
+refused. SDPA drops soft caps of attention scores, and some models have no SDPA that can be switched: eager attention
+computes those, for engine and learner alike.
+Promises: what is refused here is one BackendError that names the length that would do, if any, before any weight is
+read. That an accepted model is computed correctly is checked once it is loaded (`eager_check.py`).
+
+Beginning with weights that were trained before: a job's `start_from`, held to the job's own model.
+
+Promises: the folder is whole and, where a card of ajet lies in it, holds what was exported; its architecture and its
+tokenizer are those of the job's model, so that nothing else of the job means anything new. Each refusal is one line.
+Reads configurations and tokenizers, no weights.
+
+Whether a model fits: the bytes that serving and training it take, against those that its device has free.
+
+Promises: counted before anything is read, from the model's shapes alone; only what is certain is counted (weights,
+gradients, optimiser, reference, the key-value cache), so that what is refused could not have run. Activations come on
+top: `micro_batch_tokens` and `gradient_checkpointing` bound those.
+
+How many threads torch computes a model with: as many as it is large enough for, of the cores that are its own.
+
+A number that a person set as OMP_NUM_THREADS stands. One that `ajet` set for all it starts does not: beside it stands
+AJET_RUNS_AT_ONCE (`research/own_process.py`), the training runs among which the machine's cores are
+shared. More threads than the machine has cores for cost more than they give: each waits for the slowest.
+
+Loading: from a folder and a job to the policy, on the job's device, in its element type, with its adapter.
+
+Promises: whatever is wrong (a missing weight, a device that is not there, a context beyond the model's, an
+architecture that cannot be served, too little memory) is one BackendError, and all but missing or damaged weights are
+found before any are read; any Hugging Face causal LM whose tokens see all before them (`architecture.py`) in
+safetensors, in one file or in shards, its embeddings tied or not.
+Knows nothing of what runs on the policy, and does not check what it computes (`eager_check.py`), nor whether the folder
+is there and whole (`swarm.models`).
+
+What a training began with, as hashes: the model's weights and its chat template.
+
+Two trainings with equal hashes began with the same policy. An adapter's own weights are left out: they are
+initialised for each job, and change nothing before they are trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import logging
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import psutil
+import torch
+from torch import Tensor, nn
+
+from swarm.backends.local.kv_cache import CacheShape, measure_cache_shape, slot_bytes
+from swarm.backends.local.policy import Policy, add_adapter
+from swarm.errors import InvalidRequest
+from swarm.job import Job
+from swarm.models import folder_hash, require_model_folder
+from swarm.models.card import CARD
+from swarm.rendering.messages import BackendError, not_loaded
+
+Attention = Literal["sdpa", "eager"]
+
+_WINDOWS = {"sliding_attention": "sliding_window", "chunked_attention": "attention_chunk_size"}
+"""Kinds of layers that see so many tokens only, and where a configuration says how many."""
+_MOVING = frozenset({"dynamic", "longrope"})
+"""Rotary embeddings whose frequencies are chosen by the longest position in a batch (transformers 5.10,
+`modeling_rope_utils.dynamic_rope_update`): beyond so many positions, which stay as they were up to there."""
+
+
+def require_servable(folder: Path, skeleton: Any, max_context: int) -> None:
+    """Raise BackendError where the model of `skeleton`'s shapes cannot be served and trained at `max_context`."""
+    config = skeleton.config.get_text_config(decoder=True)
+    if getattr(skeleton.config, "is_encoder_decoder", False):
+        raise BackendError(
+            f"expected a decoder alone in {folder}, found {config.model_type}, which is an encoder-decoder: choose "
+            f"another model"
+        )
+    missing = {"position_ids", "past_key_values"} - set(inspect.signature(skeleton.forward).parameters)
+    if missing:
+        raise BackendError(
+            f"expected a model that can be told each token's position and past, found that {config.model_type} in "
+            f"{folder} takes no {' and no '.join(sorted(missing))}: choose another model"
+        )
+    for words, limit in _limits(folder, config):
+        if max_context > limit:
+            raise BackendError(
+                f"the job's max_context is {max_context}; {words}: set max_context to {limit} at most, or choose "
+                f"another model"
+            )
+
+
+@contextmanager
+def refusing(found: str, advice: str) -> Iterator[None]:
+    """Turn any exception of an untested model, inside, into one BackendError."""
+    try:
+        yield
+    except BackendError:
+        raise
+    except Exception as error:
+        raise BackendError(f"{found} ({type(error).__name__}: {error}): {advice}") from error
+
+
+def attention(skeleton: Any) -> Attention:
+    """Return the attention that computes all of the model; BackendError where there is none that can be checked."""
+    switches = skeleton._can_set_attn_implementation()
+    if not skeleton._supports_sdpa and not switches:
+        raise BackendError(
+            f"expected a model whose attention can be chosen, found that {skeleton.config.model_type} has its own "
+            f"alone: choose another model"
+        )
+    return "sdpa" if skeleton._supports_sdpa and switches and not _soft_caps(skeleton.config) else "eager"
+
+
+def _soft_caps(config: Any) -> bool:
+    """Return whether scores of attention are capped softly (Gemma 2, arXiv 2408.00118, section 2), which SDPA drops."""
+    return bool(getattr(config.get_text_config(decoder=True), "attn_logit_softcapping", None))
+
+
+def _limits(folder: Path, config: Any) -> Iterator[tuple[str, int]]:
+    """Yield lengths up to which all that is relied on holds, and in words what does not beyond."""
+    kinds = getattr(config, "layer_types", None)
+    if kinds is None and getattr(config, "sliding_window", None):
+        kinds = ["sliding_attention"]
+    for kind in sorted(set(kinds or ()) - {"full_attention"}):
+        window = getattr(config, _WINDOWS.get(kind, ""), None)
+        if not window:
+            raise BackendError(
+                f"expected attention to all tokens before in every layer, found {kind} in {config.model_type} in "
+                f"{folder}: choose another model"
+            )
+        yield f"a token of the model in {folder} sees the last {window} only in layers of {kind}", int(window)
+    for rope in _ropes(getattr(config, "rope_parameters", None) or {}):
+        if rope["rope_type"] in _MOVING:
+            first = rope.get("original_max_position_embeddings") if rope["rope_type"] == "longrope" else None
+            limit = int(first or config.max_position_embeddings)
+            words = f"beyond {limit} positions the rotary embedding ({rope['rope_type']}) of the model in {folder}"
+            yield f"{words} depends on the longest sequence of a batch", limit
+
+
+def _ropes(parameters: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield parameters of rotary embeddings, which some configurations have one of and others one for each kind."""
+    if "rope_type" in parameters:
+        yield parameters
+    for nested in parameters.values():
+        if isinstance(nested, Mapping):
+            yield from _ropes(nested)
+
+
+_OF_A_COPY = frozenset({"_name_or_path", "transformers_version", "dtype", "torch_dtype", "auto_map", "use_cache"})
+"""What a configuration says of a copy of a model, and not of the model."""
+_NAMED = 3
+
+
+def require_beginning(start: Path, own: Path) -> None:
+    """Raise BackendError unless training of the model in `own` can begin with the weights in the folder `start`."""
+    try:
+        require_model_folder(start)
+    except InvalidRequest as error:
+        raise BackendError(f"start_from: {error}") from error
+    _require_as_exported(start)
+    mine, theirs = _architecture(own), _architecture(start)
+    differing = sorted(name for name in {*mine, *theirs} if mine.get(name) != theirs.get(name))
+    if differing:
+        found = ", ".join(f"{name} {theirs.get(name)!r}, not {mine.get(name)!r}" for name in differing[:_NAMED])
+        raise BackendError(
+            f"start_from: expected the architecture of the job's model, found {found} in {start}: name the job's "
+            "model as it was when these weights were trained"
+        )
+    if _tokenizer(own) != _tokenizer(start):
+        raise BackendError(
+            f"start_from: expected the tokenizer of the job's model, found another in {start}: its weights were "
+            "trained on other ids (a tiny model's are those of its environment)"
+        )
+
+
+def _require_as_exported(start: Path) -> None:
+    try:
+        said = json.loads((start / CARD).read_bytes())["sha256"]
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BackendError(
+            f"start_from: {start / CARD} is no card of an export ({error}): copy the folder again"
+        ) from error
+    if (found := folder_hash(start)) != said:
+        raise BackendError(
+            f"start_from: expected {start} as it was exported (sha256 {str(said)[:12]}), found other files "
+            f"({found[:12]}): copy it again, or take {CARD} away if it was changed on purpose"
+        )
+
+
+def _architecture(folder: Path) -> dict[str, Any]:
+    from transformers import AutoConfig
+
+    try:
+        whole = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False).to_dict()
+    except (OSError, ValueError, KeyError) as error:
+        raise not_loaded(f"the model in {folder}", error) from error
+    return {name: value for name, value in whole.items() if name not in _OF_A_COPY}
+
+
+def _tokenizer(folder: Path) -> str:
+    return hashlib.sha256((folder / "tokenizer.json").read_bytes()).hexdigest()
+
+
+_MASTER = 4
+"""Bytes of an fp32 number: gradients are summed, moments kept and steps made in it."""
+_CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def require_room(folder: Path, skeleton: Any, job: Job, device: torch.device) -> None:
+    """Raise BackendError, with all the figures, if a model of `skeleton`'s shapes has no room on `device` or beside it.
+
+    Whatever the device, weights come by way of the host's memory, and what undoes an update is kept there.
+    """
+    own, host = needs(skeleton, job), host_needs(skeleton, job)
+    if device.type == "cpu":
+        host = {**own, "copy to undo an update": host["copy to undo an update"]}
+    else:
+        _require(folder, own, job, device)
+    _require(folder, host, job, torch.device("cpu"))
+
+
+def _require(folder: Path, needed: Mapping[str, int], job: Job, device: torch.device) -> None:
+    total, free = sum(needed.values()), free_bytes(device)
+    if total > free:
+        parts = ", ".join(f"{name} {_said(size)}" for name, size in needed.items() if size)
+        raise BackendError(
+            f"the model in {folder} needs {total:,} bytes on {device.type} ({parts}) and {free:,} are free: "
+            f"{_advice(job)}"
+        )
+
+
+def needs(skeleton: Any, job: Job) -> Mapping[str, int]:
+    """Return the bytes that each part takes at least on the device that computes."""
+    weights, trained = list(skeleton.parameters()), _trained(skeleton)
+    numbers, served = _numbers(trained), _bytes(trained)
+    lower = job.dtype != "float32"
+    return {
+        "weights": _bytes(weights),
+        "gradients": numbers * _MASTER + (served if lower else 0),
+        "optimiser": 2 * numbers * _MASTER,
+        "fp32 copy of the weights": numbers * _MASTER if lower else 0,
+        "reference": served if job.kl_coef > 0 and not job.lora_rank else 0,
+        "key-value cache": _cache(skeleton, job),
+    }
+
+
+def host_needs(skeleton: Any, job: Job) -> Mapping[str, int]:
+    """Return the bytes that the host's memory must have, wherever the model computes."""
+    several = job.epochs * job.minibatches > 1
+    return {
+        "weights": _bytes(skeleton.parameters()),
+        "copy to undo an update": 3 * _numbers(_trained(skeleton)) * _MASTER if several else 0,
+    }
+
+
+def _trained(skeleton: Any) -> list[Tensor]:
+    return [weight for weight in skeleton.parameters() if weight.requires_grad]
+
+
+def _numbers(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() for tensor in tensors)
+
+
+def _cache(skeleton: Any, job: Job) -> int:
+    one = slot_bytes(_cache_shape(skeleton), getattr(torch, job.dtype), job.max_context)
+    return min(job.max_concurrency, max(1, job.kv_cache_bytes // one)) * one
+
+
+def _cache_shape(skeleton: Any) -> CacheShape:
+    """Return the cache's shape: measured, or as configured where positions are computed from numbers, not shapes."""
+    try:
+        return measure_cache_shape(skeleton)
+    except BackendError:
+        config = skeleton.config.get_text_config(decoder=True)
+        heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
+        width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+        return CacheShape(config.num_hidden_layers, heads, width, width)
+
+
+def _bytes(tensors: Iterable[Tensor]) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Return the bytes that can still be taken on a device."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    if device.type == "mps":
+        return int(torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    return min(psutil.virtual_memory().available, _container_bytes())
+
+
+def _container_bytes() -> int:
+    """Return what a container's limit leaves this process; more than any machine has where there is none."""
+    said = _CGROUP_LIMIT.read_text().strip() if _CGROUP_LIMIT.is_file() else "max"
+    return int(said) - int(psutil.Process().memory_info().rss) if said.isdigit() else 1 << 62
+
+
+def _advice(job: Job) -> str:
+    ways = [
+        "take a smaller model",
+        "dtype bfloat16" if job.dtype == "float32" else "",
+        "a lora_rank" if not job.lora_rank else "",
+        "a smaller kv_cache_bytes",
+    ]
+    return ", ".join(way for way in ways if way)
+
+
+def _said(size: int) -> str:
+    return f"{size / 2**30:.2f} GiB" if size >= 2**30 else f"{size / 2**20:.2f} MiB"
+
+
+_log = logging.getLogger(__name__)
+
+RUNS_AT_ONCE = "AJET_RUNS_AT_ONCE"
+SET_BY_HAND = "OMP_NUM_THREADS"
+A_THREAD = 5_000_000
+"""Parameters that keep one thread busy: with fewer, threads cost more than they give."""
+
+
+def choose_threads(parameters: int) -> None:
+    """Let torch compute a model of so many parameters with as many threads as it can use here; the log says how many.
+
+    What is computed may depend on the number in its last bits.
+    """
+    chosen = threads(parameters, os.environ, _cores())
+    if chosen is not None:
+        torch.set_num_threads(chosen)
+    _log.info(
+        "event=threads threads=%d reason=%r parameters=%d cores=%d runs_at_once=%s",
+        torch.get_num_threads(),
+        f"{SET_BY_HAND} is set" if chosen is None else "chosen by the model's size and the runs at once",
+        parameters,
+        _cores(),
+        os.environ.get(RUNS_AT_ONCE, "1"),
+    )
+
+
+def threads(parameters: int, environment: Mapping[str, str], cores: int) -> int | None:
+    """Return the number of threads for a model of so many parameters; None where a person has set it."""
+    if SET_BY_HAND in environment and RUNS_AT_ONCE not in environment:
+        return None
+    runs = int(environment.get(RUNS_AT_ONCE, "1"))
+    return max(1, min(cores // runs, parameters // A_THREAD))
+
+
+def _cores() -> int:
+    """Return the cores that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = ()) -> Policy:
+    """Load the causal LM in `folder`, which must know `ids` ids, as the job says; BackendError with what is missing.
+
+    `text` is ids of ordinary text as the model is shown it, which checks feed.
+    From here on torch computes with as many threads as the model can use (`threads.py`).
+    """
+    device = chosen_device(job)
+    _require_layout(job, device)
+    skeleton = _skeleton(folder, job)
+    _require_rows(folder, skeleton, ids)
+    _require_positions(folder, skeleton.config, job.max_context)
+    require_servable(folder, skeleton, job.max_context)
+    attends = attention(skeleton)
+    require_room(folder, skeleton, job, device)
+    model = read_model(folder, getattr(torch, job.dtype), attends)
+    if job.lora_rank:
+        add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
+    choose_threads(sum(parameter.numel() for parameter in model.parameters()))
+    kind, no_adapter = skeleton.config.model_type, "set lora_rank to 0, or " if job.lora_rank else ""
+    found = f"expected a forward over ids alone, found that {kind} in {folder} fails"
+    with refusing(found, f"{no_adapter}choose another model"):
+        return Policy(model, device, text)
+
+
+def chosen_device(job: Job) -> torch.device:
+    """Return the job's device, the best there is for `auto`; BackendError where this machine has no such one."""
+    there = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available(), "cpu": True}
+    if job.device == "auto":
+        return torch.device(next(name for name, found in there.items() if found))
+    if not there[job.device]:
+        raise BackendError(
+            f"the job's device is {job.device} and torch {torch.__version__} finds none on this machine: "
+            f"set device to auto or cpu"
+        )
+    return torch.device(job.device)
+
+
+def _require_layout(job: Job, device: torch.device) -> None:
+    if job.merging == "tree" and device.type != "cpu":
+        raise BackendError(
+            f"expected merging auto, linear or none on {device.type}, where rows are computed faster than trees, found "
+            "tree: change merging, or set device to cpu"
+        )
+
+
+def _skeleton(folder: Path, job: Job) -> Any:
+    """Return the model, with its adapter, as shapes without weights."""
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    try:
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        with torch.device("meta"):
+            model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, job.dtype), trust_remote_code=False)
+            if job.lora_rank:
+                add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        raise _unreadable(folder, error) from error
+    return model
+
+
+def read_model(folder: Path, dtype: torch.dtype, attends: Attention) -> nn.Module:
+    """Return the causal LM in `folder`, on the CPU; BackendError where it does not load, or lacks weights."""
+    from safetensors import SafetensorError
+    from transformers import AutoModelForCausalLM
+
+    load: Any = AutoModelForCausalLM.from_pretrained
+    try:
+        model, found = load(
+            folder,
+            dtype=dtype,
+            attn_implementation=attends,
+            local_files_only=True,
+            trust_remote_code=False,
+            use_safetensors=True,
+            output_loading_info=True,
+        )
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise _unreadable(folder, error) from error
+    if missing := sorted(found["missing_keys"]):
+        raise BackendError(
+            f"the model in {folder} lacks {len(missing)} of its weights ({', '.join(missing[:3])}"
+            f"{', ...' if missing[3:] else ''}): copy the whole model"
+        )
+    loaded: nn.Module = model
+    return loaded
+
+
+def _unreadable(folder: Path, error: Exception) -> BackendError:
+    return not_loaded(f"the model in {folder}", error)
+
+
+def _require_rows(folder: Path, skeleton: Any, ids: int) -> None:
+    rows = skeleton.get_input_embeddings().num_embeddings
+    if ids > rows:
+        raise BackendError(
+            f"the tokenizer in {folder} makes ids up to {ids - 1}, the model has embeddings for {rows} ids, up to "
+            f"{rows - 1}: give the model as many rows (resize_token_embeddings({ids})), or take the added tokens away"
+        )
+
+
+def _require_positions(folder: Path, config: Any, max_context: int) -> None:
+    limit = getattr(config, "max_position_embeddings", None) or max_context
+    if max_context > limit:
+        raise BackendError(
+            f"expected a max_context of at most {limit}, as many as the model in {folder} has positions, found "
+            f"{max_context}: set max_context to {limit} or less, or choose another model"
+        )
+
+
+ADAPTER = "lora_"
+"""In the names of an adapter's weights."""
+
+
+def provenance(model: nn.Module, template: str) -> Mapping[str, str]:
+    """Return the sha256 of the weights and of the chat template."""
+    return {"weights": weights_hash(model), "template": hashlib.sha256(template.encode()).hexdigest()}
+
+
+def weights_hash(model: nn.Module) -> str:
+    """Return the sha256 over names, types, shapes and bytes of all weights but an adapter's."""
+    return state_hash({_plain(name): weight for name, weight in model.state_dict().items() if ADAPTER not in name})
+
+
+def serving_hash(model: nn.Module) -> str:
+    """Return the same over all weights, an adapter's included, for comparing moments of one training.
+
+    It tells no 0 from a -0: an optimiser's step of size 0 makes one of the other, which changes no product.
+    """
+    return state_hash(model.state_dict(), zero=0)
+
+
+def state_hash(weights: Mapping[str, Tensor], zero: int | None = None) -> str:
+    """Return the sha256 over names, types, shapes and bytes; with a `zero` of 0 no 0 is told from a -0."""
+    return ordered_hash(sorted(weights.items()), zero)
+
+
+def ordered_hash(weights: Iterable[tuple[str, Tensor]], zero: int | None = None) -> str:
+    """Return the same of weights that come one by one, in the order of their names; ValueError in another order."""
+    found, before = hashlib.sha256(), ""
+    for name, weight in weights:
+        if name <= before:
+            raise ValueError(f"expected weights in the order of their names, found {name} after {before}")
+        before = name
+        found.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+        plain = weight.detach() if zero is None else weight.detach() + zero
+        found.update(plain.cpu().flatten().contiguous().view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+def _plain(name: str) -> str:
+    """Return the name that a weight has without an adapter around it."""
+    return name.removeprefix("base_model.model.").replace(".base_layer.", ".")

@@ -1,0 +1,343 @@
+"""Rows laid out for one forward; packed trees of rows.
+
+Micro-batches: rows laid out for one forward and backward, within a budget of tokens, and their log-probs.
+
+Promises: each row is in exactly one micro-batch; a micro-batch's features stand in the order of its rows' sampled
+tokens, as `rows.flat_tokens` has them, whatever the layout. What a step learns does not depend on the layout. Every
+pass computes log-probs alike, at the job's temperature and in fp32; `scored` holds the policy's lock for one
+micro-batch at a time, so that neither an engine's reading nor a waiting writer is delayed for long.
+Knows nothing of losses.
+
+Rows packed into trees: what rows share from their beginning on, across turns, branches and episodes, is there once.
+
+Promises: every row's path through the packed ids is its own ids; a sampled token that several rows have is one id and
+trained as often as they have it; ids stand in depth-first order (`tree_attention.py`), which is the order of the rows'
+ids compared as words of a dictionary: neighbours there share most. Trees of several tasks stand side by side.
+No step of Python for each id.
+
+The layout of an update's rows: which rows one forward computes together, and how.
+
+Promises: `linear` and `none` compute row by row. `tree` computes what rows share once, on a CPU where the model allows
+it: where its attention goes through `tree_attention.py` and features of a small tree equal those of its rows. `auto` is
+`tree` where the linear rows hold so many times the ids of the trees, cut to the job's budget, as pays (`PAYS`), and
+rows otherwise. Rows are padded or, where that would waste much and trees are possible, packed end to end, as trees that
+share nothing. What a step learns does not depend on any of it. Each change of layout is logged with its reason.
+Does not know how rows were made: with merging `none` the server sends a row for each call.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swarm.algorithms.losses import all_logprobs
+from swarm.algorithms.rows import Row
+from swarm.backends.local import tree_attention
+from swarm.backends.local.fused_forward import beyond_rounding
+from swarm.backends.local.policy import Policy
+from swarm.backends.local.tree_attention import Segment, TreeMask, inputs
+from swarm.job import Job
+
+
+class MicroBatch(Protocol):
+    """Rows that one forward computes together."""
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The rows, in the order of their features."""
+        ...
+
+    @property
+    def tokens(self) -> int:
+        """Ids that are fed to the model, padding included."""
+        ...
+
+    def features(self, policy: Policy) -> Tensor:
+        """Return what `policy.head` turns into logits (M, F), at the place before each of the M sampled tokens."""
+        ...
+
+
+class PaddedRows:
+    """Rows side by side, padded right with id 0; causal attention keeps the padding from every real token."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = rows
+        self.ids = torch.nn.utils.rnn.pad_sequence([row.ids for row in rows], batch_first=True)
+        """(B, T)"""
+        counts = torch.tensor([len(row.places) for row in rows])
+        starts = torch.arange(len(rows)) * self.ids.shape[1]
+        self.places = torch.cat([row.places for row in rows]) + starts.repeat_interleave(counts)
+        """(M,), in ids flattened."""
+
+    @property
+    def tokens(self) -> int:
+        """Ids that are fed to the model, padding included."""
+        return self.ids.numel()
+
+    def features(self, policy: Policy) -> Tensor:
+        """Return what `policy.head` turns into logits (M, F)."""
+        found = policy.features(self.ids.to(policy.device), use_cache=False)
+        return found.flatten(0, 1)[self.places.to(policy.device)]
+
+
+def padded_rows(rows: Sequence[Row], tokens: int) -> Iterator[PaddedRows]:
+    """Split rows, longest first, so that no micro-batch holds more than `tokens` padded ids (but always one row)."""
+    taken: list[Row] = []
+    for row in sorted(rows, key=lambda row: len(row.ids), reverse=True):
+        if taken and (len(taken) + 1) * len(taken[0].ids) > tokens:
+            yield PaddedRows(taken)
+            taken = []
+        taken.append(row)
+    if taken:
+        yield PaddedRows(taken)
+
+
+def every_logprob(policy: Policy, micro: MicroBatch, temperature: float) -> Tensor:
+    """Return log-probs (M, V) of the whole vocabulary at the places of a micro-batch's M sampled tokens."""
+    return all_logprobs(policy.head(micro.features(policy)), temperature)
+
+
+def scored(policy: Policy, micros: Iterable[MicroBatch], temperature: float) -> Iterator[tuple[Row, Tensor]]:
+    """Yield each row with the log-probs (K,) of its sampled tokens under the policy, without gradient, on the CPU."""
+    for micro in micros:
+        yield from zip(micro.rows, _chosen(policy, micro, temperature), strict=True)
+
+
+@torch.no_grad()
+def _chosen(policy: Policy, micro: MicroBatch, temperature: float) -> Sequence[Tensor]:
+    targets = torch.cat([row.targets for row in micro.rows])
+    with policy.lock.reading():
+        every = every_logprob(policy, micro, temperature)
+        found = every.gather(-1, targets.to(every.device)[:, None])[:, 0].cpu()
+    parts: Sequence[Tensor] = found.split([len(row.targets) for row in micro.rows])
+    return parts
+
+
+class Branch(NamedTuple):
+    """A row, and how many ids it shares with the one before it in depth-first order: those it adds no more."""
+
+    row: Row
+    shared: int
+
+    @property
+    def added(self) -> int:
+        """Ids that the row adds to its tree."""
+        return len(self.row.ids) - self.shared
+
+
+def depth_first(rows: Sequence[Row]) -> list[Branch]:
+    """Return rows in depth-first order, where they part that way first which leads to the longest: all as one forest.
+
+    So a long path stands in one piece, and what branches off it finds what is before it in one piece, too.
+    """
+    ids = [row.ids.numpy() for row in rows]
+    order = sorted(range(len(rows)), key=lambda n: ids[n].astype(">u4").tobytes())
+    order = _longest_first(order, [len(each) for each in ids], _neighbours(order, ids))
+    return [Branch(rows[n], common) for n, common in zip(order, _neighbours(order, ids), strict=True)]
+
+
+def _neighbours(order: Sequence[int], ids: Sequence[np.ndarray]) -> list[int]:
+    """Return what each shares with the one before it."""
+    return [0, *(_shared(ids[left], ids[right]) for left, right in pairwise(order))][: len(order)]
+
+
+def _longest_first(order: Sequence[int], lengths: Sequence[int], shared: Sequence[int]) -> list[int]:
+    """Return the order with the ways that lead on from each id sorted by the longest row they lead to."""
+    waiting: list[tuple[int, list[int]]] = []
+    """Ways in their order, each with the depth at which it parts from the one before; a way's first row is longest."""
+    for row, depth in zip([*order, -1], [*shared, 0], strict=True):
+        while len(waiting) > 1 and waiting[-1][0] > depth:
+            parting, ways = waiting[-1][0], []
+            while waiting[-1][0] == parting:
+                ways.append(waiting.pop()[1])
+            before, first = waiting.pop()
+            ways = [first, *reversed(ways)]
+            ways.sort(key=lambda way: -lengths[way[0]])
+            waiting.append((before, [each for way in ways for each in way]))
+        waiting.append((depth, [row]))
+    return [each for _, way in waiting[:-1] for each in way]
+
+
+def bounded(branches: Sequence[Branch], tokens: int) -> Iterator[list[Branch]]:
+    """Split branches where a tree would hold more than `tokens` ids (but always one row); a new one begins alone."""
+    taken: list[Branch] = []
+    size = 0
+    for branch in branches:
+        if taken and size + branch.added > tokens:
+            yield taken
+            taken, size = [], 0
+        taken.append(branch if taken else Branch(branch.row, 0))
+        size += taken[-1].added
+    if taken:
+        yield taken
+
+
+class PackedRows:
+    """Rows as one packed tree; implements `MicroBatch`. The first branch shares nothing.
+
+    ids, position (N,): ids in depth-first order and their depths; places (M,): where each sampled token is predicted.
+    """
+
+    def __init__(self, branches: Sequence[Branch]) -> None:
+        self.rows: Sequence[Row] = [branch.row for branch in branches]
+        self.ids = torch.cat([branch.row.ids[branch.shared :] for branch in branches])
+        self.position = torch.cat([torch.arange(branch.shared, len(branch.row.ids)) for branch in branches])
+        self.places, self.tree = _grown(branches)
+
+    @property
+    def tokens(self) -> int:
+        """Ids that are fed to the model."""
+        return len(self.ids)
+
+    def features(self, policy: Policy) -> Tensor:
+        """Return what `policy.head` turns into logits (M, F)."""
+        beside = inputs(self.tree, self.position.to(policy.device))
+        found = policy.features(self.ids[None].to(policy.device), **beside)
+        return found[0][self.places.to(policy.device)]
+
+
+def _shared(left: np.ndarray, right: np.ndarray) -> int:
+    """Return the length of the longest common beginning."""
+    size = min(len(left), len(right))
+    differ = left[:size] != right[:size]
+    return int(differ.argmax()) if differ.any() else size
+
+
+def _grown(branches: Sequence[Branch]) -> tuple[Tensor, TreeMask]:
+    """Return where the branches' sampled tokens are predicted (M,), and the tree's shape."""
+    path = np.empty(max(len(branch.row.ids) for branch in branches), dtype=np.int64)
+    places: list[np.ndarray] = []
+    parents: dict[int, int] = {}
+    # of each run of ids that a branch adds: the index before the first (-1 at a root), by the index of the first
+    size = 0
+    for row, shared in branches:
+        length = len(row.ids)
+        if length > shared:
+            parents[size] = int(path[shared - 1]) if shared else -1
+        path[shared:length] = np.arange(size, size + length - shared)
+        size += length - shared
+        places.append(path[row.places.numpy()])
+    return torch.from_numpy(np.concatenate(places)), TreeMask(_segments(parents, size))
+
+
+def _segments(parents: dict[int, int], size: int) -> list[Segment]:
+    """Cut the runs where others branch off; a run that goes on where the one before it ends is no cut."""
+    apart = {start: parent for start, parent in parents.items() if parent < 0 or parent != start - 1}
+    cuts = sorted({*apart, *(parent + 1 for parent in apart.values() if parent >= 0)})
+    owners = [
+        bisect(cuts, apart[cut]) - 1 if cut in apart and apart[cut] >= 0 else -1 if cut in apart else number - 1
+        for number, cut in enumerate(cuts)
+    ]
+    ends = [*cuts[1:], size]
+    below = list(ends)
+    for number in reversed(range(len(cuts))):
+        if owners[number] >= 0:
+            below[owners[number]] = max(below[owners[number]], below[number])
+    return [Segment(*each) for each in zip(cuts, ends, below, owners, strict=True)]
+
+
+log = logging.getLogger(__name__)
+PAYS: Final = 1.15
+"""Fewest ids of the rows over ids of the trees at which trees are chosen."""
+_PADDING_PER_ROW = 8
+"""Ids of padding that cost as much as attention to one more row by itself (a few microseconds for each layer)."""
+_PROBE = ((0, 1, 2, 3, 4, 5, 6), (0, 1, 2, 7, 8, 9), (0, 1, 2, 7, 8, 3, 1, 4), (5, 3, 2), (5, 3, 4, 4))
+"""Rows that branch at a root, below it, and not at all, as places in the policy's text."""
+
+
+class Layout:
+    """How a job's rows are laid out for a policy."""
+
+    def __init__(self, policy: Policy, job: Job) -> None:
+        self._merging = job.merging
+        self._tokens = job.micro_batch_tokens
+        self._obstacle = obstacle(policy)
+        if self._obstacle is not None and policy.device.type == "cpu" and job.merging in ("auto", "tree"):
+            log.warning(
+                "event=no_trees cost='updates feed tokens/forward ids, not about merge/tree_tokens' model=%s reason=%r",
+                type(policy.model).__name__,
+                self._obstacle,
+            )
+        self._last_layout: str | None = None
+        self._chosen: list[bool] = []
+        self._ratios: list[float] = []
+
+    def micro_batches(self, rows: Sequence[Row]) -> Iterator[MicroBatch]:
+        """Yield the rows, each once, in micro-batches within the job's budget."""
+        if not rows:
+            return
+        trees = self._trees(rows)
+        if trees is None:
+            yield from self._rows(rows)
+        else:
+            yield from map(PackedRows, trees)
+
+    def metrics(self) -> Mapping[str, float]:
+        """Return the share of trees among the layouts since the last call, and the mean ratio where one was known."""
+        chosen, ratios = self._chosen, self._ratios
+        self._chosen, self._ratios = [], []
+        measured = {"merge/layout_ratio": sum(ratios) / len(ratios)} if ratios else {}
+        return {"merge/layout_tree": sum(chosen) / max(1, len(chosen)), **measured}
+
+    def _trees(self, rows: Sequence[Row]) -> list[list[Branch]] | None:
+        """Return the trees to compute, or None for rows."""
+        reason = "the job says so" if self._merging in ("linear", "none") else self._obstacle
+        if reason is not None:
+            self._record("rows", "unknown", reason)
+            return None
+        trees = list(bounded(depth_first(rows), self._tokens))
+        ratio = sum(len(row.ids) for row in rows) / sum(branch.added for tree in trees for branch in tree)
+        self._ratios.append(ratio)
+        if self._merging == "auto" and ratio < PAYS:
+            self._record("rows", f"{ratio:.3f}", f"a tree pays from {PAYS}")
+            return None
+        self._record(
+            "tree", f"{ratio:.3f}", f"a tree pays from {PAYS}" if self._merging == "auto" else "the job says so"
+        )
+        return trees
+
+    def _rows(self, rows: Sequence[Row]) -> Iterator[MicroBatch]:
+        """Yield rows padded or, where padding would cost more than attention to each row by itself does, packed."""
+        padded = list(padded_rows(rows, self._tokens))
+        padding = sum(micro.tokens for micro in padded) - sum(len(row.ids) for row in rows)
+        if self._obstacle is not None or padding <= _PADDING_PER_ROW * len(rows):
+            yield from padded
+        else:
+            alone = [Branch(row, 0) for micro in padded for row in micro.rows]
+            yield from map(PackedRows, bounded(alone, self._tokens))
+
+    def _record(self, layout: str, ratio: str, reason: str) -> None:
+        """Count a choice, and log it where it differs from the last one."""
+        self._chosen.append(layout == "tree")
+        if layout != self._last_layout:
+            log.info("event=merging layout=%s merging=%s ratio=%s reason=%r", layout, self._merging, ratio, reason)
+        self._last_layout = layout
+
+
+def obstacle(policy: Policy) -> str | None:
+    """Return why a policy cannot compute trees, or None: compare a small tree with its rows."""
+    if policy.device.type != "cpu":
+        return f"on {policy.device.type} rows are computed faster than trees"
+    if not tree_attention.installed(policy.model):
+        return "the model's attention is not transformers' SDPA"
+    text = policy.checked_ids(1 + max(map(max, _PROBE)))
+    packed = PackedRows(depth_first([_probe_row([text[place] for place in row]) for row in _PROBE]))
+    with torch.no_grad(), policy.lock.writing():
+        try:
+            found = packed.features(policy)
+            apart = beyond_rounding(policy.model, lambda: PaddedRows(packed.rows).features(policy), found)
+        except (TypeError, ValueError, RuntimeError) as error:
+            return f"the model's forward takes no tree: {error}"
+    return None if apart is None else f"features of a tree differ from those of its rows: {apart}"
+
+
+def _probe_row(ids: Sequence[int]) -> Row:
+    places = torch.arange(len(ids))
+    return Row(-1, "probe", torch.tensor(ids), places, places, torch.zeros(len(ids)), places)

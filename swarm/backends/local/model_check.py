@@ -1,0 +1,369 @@
+"""Load a folder, play, measure.
+
+Which forward serves and which layout learns, with the reason where the fast one is lost; how near both are.
+
+The reason is the one that the backend says in its own log when it loads a model.
+
+The check as a process of its own: it loads a model into memory that is free again when it ends.
+
+    python -m swarm.backends.local.model_check --job JSON --folder-hash HEX --out FILE
+
+Prints a line as each part begins, and writes the `ModelCheck` as JSON to FILE. Exit code 2, with one line on stderr,
+where the model is refused.
+
+Seconds for each token of a prompt, of an answer and of an update, measured on a few short episodes.
+
+An engine that has begun answers groups of episodes over prompts of random ids, which no cache holds yet: first each
+prompt alone (so much for a prompt's token), then its group, whose prompt is cached by then (an answer's token). The
+learner then makes an update of them, and another one where the first was quick: the first one also makes room.
+Small models do several rounds, so that a figure rests on more than a clock's tick.
+
+What a chat template does with tools, thought and system messages, found out by rendering.
+
+Knows nothing of weights.
+
+One check: a model folder is loaded as a server would load it for a job, played with, and measured.
+
+Promises: what a server would refuse is a BackendError with the server's own words; the weights on disk are not touched.
+Updates are made at a learning rate of 0: they take as long, and the policy stays the one whose tokens they learn.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import sys
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from swarm.backends.local.backend import LocalBackend
+from swarm.backends.local.batcher import Generation, SampledToken
+from swarm.backends.local.kv_cache import slot_bytes
+from swarm.backends.local.loading import ADAPTER, chosen_device, free_bytes, needs
+from swarm.backends.local.micro_batch import obstacle
+from swarm.backends.local.policy import Policy, trained
+from swarm.backends.local.reference import Gap, logprob_gap
+from swarm.backends.protocols import Batch, Chunk, Engine, GenerationRequest, Sampling, TrainEpisode
+from swarm.environments.measuring import peak_memory
+from swarm.job import Job, PathModel
+from swarm.models import ModelCheck, TemplateCheck, conditions
+from swarm.rendering.messages import AnswerFormat, BackendError, Message, Renderer, Tool, gathered
+from swarm.rendering.renderer import in_time
+from swarm.timelines.node import TrainRow
+
+
+def fused_lost(policy: Policy) -> str | None:
+    """Return why the engine has no fused forward, None where it has."""
+    if policy.fused:
+        return None
+    return policy.unfused or "the engine did not say why"
+
+
+def trees_lost(policy: Policy, job: Job) -> str | None:
+    """Return why rows are not learned as trees, None where they are."""
+    if job.merging in ("linear", "none"):
+        return f"the job's merging is `{job.merging}`"
+    return obstacle(policy)
+
+
+def answers_gap(policy: Policy, sampling: Sampling, answers: Sequence[tuple[Sequence[int], Sequence[Chunk]]]) -> Gap:
+    """Return the most by which the engine's log-probs of answers differ from a plain forward by eager attention.
+
+    answers: prompt ids with the chunks that the engine gave for them; nobody else may run the model meanwhile.
+    """
+    return logprob_gap(policy, [_generation(prompt, sampling, chunks) for prompt, chunks in answers])
+
+
+def _generation(prompt: Sequence[int], sampling: Sampling, chunks: Sequence[Chunk]) -> Generation:
+    generation = Generation([*prompt], sampling)
+    for chunk in chunks:
+        tops = chunk.top or ((),) * len(chunk.ids)
+        drawn = zip(chunk.ids, chunk.logprobs, tops, strict=True)
+        generation.fresh += [SampledToken(token, logprob, chunk.version, top) for token, logprob, top in drawn]
+        generation.ids += chunk.ids
+    return generation
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Check as the command line says; return the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m swarm.backends.local.model_check", description="Check a model.")
+    parser.add_argument("--job", required=True, help="JSON of the job that the model is checked as")
+    parser.add_argument("--folder-hash", required=True, help="hash of the model's folder")
+    parser.add_argument("--out", required=True, type=Path, help="file that the result is written to")
+    given = parser.parse_args(arguments)
+    try:
+        found = asyncio.run(measure(Job.model_validate_json(given.job), given.folder_hash, _say))
+    except ImportError as error:
+        return _refused(f"{error}; install the extra `local`: pip install 'ajet[local]'")
+    except (BackendError, MemoryError) as error:
+        return _refused(str(error) or "the memory is full: take a smaller model")
+    given.out.write_text(found.model_dump_json())
+    return 0
+
+
+def _refused(why: str) -> int:
+    sys.stderr.write(f"{' '.join(why.split())}\n")
+    return 2
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+_GROUPS, _GROUP = 4, 4
+_PROMPT, _ANSWER = 64, 16
+_LONG_ENOUGH_S = 1.0
+_MOST_ROUNDS = 8
+_SLOW_UPDATE_S = 15.0
+
+
+@dataclass
+class Speeds:
+    """Seconds and tokens that were counted."""
+
+    prompt_s: float = 0.0
+    prompt_tokens: int = 0
+    answer_s: float = 0.0
+    answer_tokens: int = 0
+    update_s: float = 0.0
+    update_tokens: float = 0.0
+    update_sampled: float = 0.0
+    episodes: list[TrainEpisode] = field(default_factory=list)
+    """Those of the last round."""
+
+    @property
+    def at_once(self) -> int:
+        """Episodes that are generated side by side."""
+        return _GROUPS * _GROUP
+
+
+async def answer(engine: Engine, name: str, prompt: Sequence[int], sampling: Sampling) -> list[Chunk]:
+    """Return all that the engine answers."""
+    chunks: AsyncIterator[Chunk] = engine.generate(GenerationRequest(name, prompt, sampling))
+    return [chunk async for chunk in chunks]
+
+
+async def measure_generation(backend: LocalBackend, job: Job, ids: Sequence[int]) -> Speeds:
+    """Return the speeds of the engine; prompts are made of `ids`, those of plain text."""
+    found, draw = Speeds(), random.Random(0)
+    length, tokens = min(_PROMPT, job.max_context // 2), min(_ANSWER, job.max_context // 4)
+    for number in range(_MOST_ROUNDS):
+        prompts = [draw.choices(ids, k=length) for _ in range(_GROUPS)]
+        found.prompt_s += await _timed(backend.engine, prompts, 1, found, number)
+        found.prompt_tokens += length * _GROUPS
+        found.answer_s += await _timed(
+            backend.engine, [each for each in prompts for _ in range(_GROUP)], tokens, found, number
+        )
+        found.answer_tokens += tokens * found.at_once
+        if min(found.prompt_s, found.answer_s) > _LONG_ENOUGH_S:
+            break
+    return found
+
+
+async def _timed(engine: Engine, prompts: Sequence[Sequence[int]], tokens: int, found: Speeds, number: int) -> float:
+    """Answer all prompts at once with so many tokens; keep the episodes, and return the seconds."""
+    sampling = Sampling(max_tokens=tokens)  # no stop ids: every answer is as long
+    begun = time.perf_counter()
+    answers = await asyncio.gather(*(answer(engine, f"{number}-{n}", each, sampling) for n, each in enumerate(prompts)))
+    seconds = time.perf_counter() - begun
+    found.episodes = [
+        _episode(n, prompt, chunks) for n, (prompt, chunks) in enumerate(zip(prompts, answers, strict=True))
+    ]
+    return seconds
+
+
+def _episode(number: int, prompt: Sequence[int], chunks: Sequence[Chunk]) -> TrainEpisode:
+    ids = [token for chunk in chunks for token in chunk.ids]
+    given = len(prompt)
+    row = TrainRow(
+        ids=(*prompt, *ids),
+        sampled=(0,) * given + (1,) * len(ids),
+        logprobs=(0.0,) * given + tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
+        versions=(-1,) * given + tuple(chunk.version for chunk in chunks for _ in chunk.ids),
+    )
+    return TrainEpisode(f"{number:04d}", f"{number // _GROUP}", float(number % 2), (row,))
+
+
+def measure_learning(backend: LocalBackend, found: Speeds) -> None:
+    """Count the seconds and tokens of updates by the episodes that were generated."""
+    for step in range(_MOST_ROUNDS):
+        begun = time.perf_counter()
+        metrics = backend.learner.update(Batch(step + 1, tuple(found.episodes)))
+        seconds = time.perf_counter() - begun
+        if step <= 1:  # the second one, which finds all its room, is counted in place of the first
+            found.update_s = found.update_tokens = found.update_sampled = 0.0
+        found.update_s += seconds
+        found.update_tokens += metrics["tokens/forward"]
+        found.update_sampled += metrics["tokens/trained"]
+        if found.update_s > (_LONG_ENOUGH_S if step else _SLOW_UPDATE_S):
+            return
+
+
+_USER: Message = {"role": "user", "content": "What is the weather in Oslo?"}
+_SYSTEM: Message = {"role": "system", "content": "Answer in one word."}
+_TOOL: Tool = {
+    "type": "function",
+    "function": {
+        "name": "weather_of_a_city",
+        "description": "Say what the weather is.",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+    },
+}
+_THOUGHTS = (
+    "<think>thought</think>word",
+    "[THINK]thought[/THINK]word",
+    "<|channel|>analysis<|message|>thought<|end|><|start|>assistant<|channel|>final<|message|>word",
+)
+
+
+def check_template(renderer: Renderer) -> TemplateCheck:
+    """Return what the renderer's template does; raise BackendError where it does not render a plain question."""
+    plain = renderer.render([_USER], generation_prompt=True)
+    refusal: str | None = None
+    try:
+        with_tools = renderer.render([_USER], tools=[_TOOL], generation_prompt=True)
+    except BackendError as error:
+        with_tools, refusal = plain, str(error)
+    return TemplateCheck(
+        answers=renderer.answers.name,
+        tools="refused" if refusal else "rendered" if _names_the_tool(with_tools) else "ignored",
+        tools_refusal=refusal,
+        thinking=_tells_thought(renderer.answers, plain),
+        system=_takes_system(renderer),
+    )
+
+
+def _names_the_tool(text: str) -> bool:
+    return str(_TOOL["function"]["name"]) in text
+
+
+def _tells_thought(answers: AnswerFormat, prompt: str) -> bool:
+    for text in _THOUGHTS:
+        reader = answers.reader(prompt)
+        if "thought" in gathered([*reader.feed(text), *reader.finish()]).reasoning:
+            return True
+    return False
+
+
+def _takes_system(renderer: Renderer) -> bool:
+    try:
+        return str(_SYSTEM["content"]) in renderer.render([_SYSTEM, _USER], generation_prompt=True)
+    except BackendError:
+        return False
+
+
+Note = Callable[[str], None]
+_TEXTS = (
+    "What is the capital of France?",
+    "Say which of these numbers is larger: 417 or 582. Then say why, in one short sentence.",
+    "Write the word that comes last in this list: river, stone, window, green, paper.",
+)
+_COMPARED = 16
+"""Tokens of each answer whose log-probs are compared, and likeliest ids at each in fp32."""
+
+
+async def measure(job: Job, folder_hash: str, note: Note) -> ModelCheck:
+    """Return what was found of the model of `job`, which is one of a path; raise BackendError where it is refused."""
+    assert isinstance(job.model, PathModel)
+    free, begun = free_bytes(chosen_device(job)), time.perf_counter()
+    backend = LocalBackend(job.model_copy(update={"learning_rate": 0.0}), Path(job.model.path).parent)
+    note("loading the model, and checking its forwards")
+    await backend.start()
+    load_s, loaded = time.perf_counter() - begun, psutil.Process().memory_info().rss
+    try:
+        policy, room = backend.policy, _room(backend.policy, job, free)
+        note("comparing log-probs with a plain eager forward")
+        gap = await _gap(backend, job)
+        return ModelCheck(
+            folder=job.model.path,
+            folder_hash=folder_hash,
+            conditions=conditions(job),
+            template=in_time(lambda: check_template(backend.renderer)),
+            load_s=load_s,
+            loaded_bytes=loaded,
+            logprob_gap=gap.found,
+            logprob_tolerance=gap.allowed,
+            **_model(policy),
+            **_forward(policy, job),
+            **room,
+            **await _speeds(backend, job, note),
+            peak_bytes=_peak_bytes(policy.device),
+        )
+    finally:
+        await backend.stop()
+
+
+def _model(policy: Policy) -> dict[str, Any]:
+    weights = policy.model.named_parameters()
+    return {
+        "architecture": policy.config.model_type,
+        "parameters": sum(weight.numel() for name, weight in weights if ADAPTER not in name),
+        "trained_parameters": sum(weight.numel() for weight in trained(policy.model).values()),
+        "positions": getattr(policy.config, "max_position_embeddings", None),
+        "threads": torch.get_num_threads(),
+    }
+
+
+def _forward(policy: Policy, job: Job) -> dict[str, Any]:
+    fused, trees = fused_lost(policy), trees_lost(policy, job)
+    return {"fused": fused is None, "fused_lost": fused, "trees": trees is None, "trees_lost": trees}
+
+
+async def _gap(backend: LocalBackend, job: Job) -> Gap:
+    renderer = backend.renderer
+    tokens = min(_COMPARED, job.max_context // 4)
+    sampling = Sampling(max_tokens=tokens, top_logprobs=_COMPARED if job.dtype == "float32" else 0, seed=0)
+    answers = []
+    for number, text in enumerate(_TEXTS):
+        shown = renderer.render([{"role": "user", "content": text}], generation_prompt=True)
+        prompt = renderer.encode(shown)[-(job.max_context - tokens) :]
+        answers.append((prompt, await answer(backend.engine, f"compared-{number}", prompt, sampling)))
+    return answers_gap(backend.policy, sampling, answers)
+
+
+async def _speeds(backend: LocalBackend, job: Job, note: Note) -> dict[str, Any]:
+    begun, worked = time.perf_counter(), time.process_time()
+    note("measuring generation on a few short episodes")
+    found = await measure_generation(backend, job, sorted(set(backend.renderer.encode(" ".join(_TEXTS)))))
+    note("measuring updates by those episodes")
+    measure_learning(backend, found)
+    busy = (time.process_time() - worked) / (time.perf_counter() - begun) / torch.get_num_threads()
+    on_cpu = backend.policy.device.type == "cpu"
+    return {
+        "busy": busy if on_cpu else 1.0,
+        "seconds_per_prompt_token": found.prompt_s / found.prompt_tokens,
+        "seconds_per_generated_token": found.answer_s / found.answer_tokens,
+        "seconds_per_learned_token": found.update_s / found.update_tokens,
+        "fed_per_sampled_token": found.update_tokens / found.update_sampled,
+        "at_once": found.at_once,
+    }
+
+
+def _room(policy: Policy, job: Job, free: int) -> dict[str, Any]:
+    """Return how many sequences fit into `free` bytes beside all else that training takes."""
+    one = slot_bytes(policy.cache_shape, policy.dtype, job.max_context)
+    needed = needs(policy.model, job)
+    holds = max(0, (free - sum(needed.values()) + needed["key-value cache"]) // one)
+    return {
+        "cache_bytes_per_token": slot_bytes(policy.cache_shape, policy.dtype, 0),
+        "fits_at_once": min(job.max_concurrency, job.kv_cache_bytes // one, holds),
+        "memory_holds": holds,
+    }
+
+
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return peak_memory()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

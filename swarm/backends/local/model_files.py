@@ -1,0 +1,230 @@
+"""A checkpoint as a Hugging Face folder; GGUF in.
+
+A GGUF file into a model folder in fp32: config, safetensors, fast tokenizer, chat template.
+
+    python -m swarm.backends.local.model_files --source FILE.gguf --target DIR
+
+Needs the package `gguf`. Quantised weights are dequantised: they are what the file holds, a little worse than what it
+was made of. Promises that the same file gives the same weights; not that a folder it could not finish is empty, so give
+it one that is thrown away then. Prints a line as each part begins.
+
+A Hugging Face folder of a checkpoint: the model that training began with, with what it learned.
+
+Promises: in float32 the folder computes what the engine does; in bfloat16 too, but for an adapter that is merged, whose
+sum with the weights is rounded once more. No code goes with a model: one that needs its own is refused, as a server
+refuses it. Writes into a folder that its caller made, and knows nothing of trainings but the job.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers.utils.logging import disable_progress_bar
+
+from swarm.backends.local import checkpoint
+from swarm.backends.local.backend import base_model
+from swarm.backends.local.loading import provenance, read_model
+from swarm.backends.local.policy import add_adapter, frozen_copy, lora_config, trained
+from swarm.backends.protocols import NoRoom
+from swarm.job import Job, PathModel
+from swarm.models import folder_hash, tokenizer_files
+from swarm.models.card import Adapter
+from swarm.rendering.messages import BackendError
+from swarm.rendering.renderer import load_renderer
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+_WHATEVER_IS_WRONG = (OSError, ValueError, KeyError, IndexError, RuntimeError, ImportError, TypeError, AttributeError)
+"""What transformers raises on files that it does not know."""
+
+
+def convert(source: Path, target: Path) -> None:
+    """Write the model in `source` to the folder `target`."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    with _parsed_once():
+        _say("reading the tokenizer")
+        own: Any = {"gguf_file": source.name, "local_files_only": True, "trust_remote_code": False}
+        tokenizer: Any = AutoTokenizer.from_pretrained(source.parent, **own)
+        _say("reading the weights")
+        read: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **own)
+    _say("writing the weights in fp32")
+    # What was read from GGUF remembers its quantisation and refuses to be saved: a fresh model has the weights alone.
+    fresh = type(read)(read.config)
+    fresh.load_state_dict(read.state_dict())
+    fresh.generation_config = read.generation_config
+    fresh.save_pretrained(target)
+    tokenizer.save_pretrained(target)
+
+
+@contextmanager
+def _parsed_once() -> Iterator[None]:
+    """Keep what the package `gguf` says for as long, where it is installed.
+
+    transformers has it parse the file four times, and make the table of tensor names anew for each module of the model:
+    with a vocabulary of 49,000 that is most of a conversion's time. It changes neither.
+    """
+    try:
+        package = import_module("gguf")
+    except ImportError:  # transformers says what is missing
+        yield
+        return
+    names = ("GGUFReader", "get_tensor_name_map")
+    own = {name: getattr(package, name) for name in names}
+    for name, made in own.items():
+        setattr(package, name, functools.cache(made))
+    try:
+        yield
+    finally:
+        for name, made in own.items():
+            setattr(package, name, made)
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Convert as the command line says; return the exit code (2: it could not be, with one line on stderr)."""
+    from safetensors import SafetensorError
+    from transformers.utils.logging import disable_progress_bar
+
+    parser = argparse.ArgumentParser(
+        prog="python -m swarm.backends.local.model_files", description="Convert a GGUF file."
+    )
+    parser.add_argument("--source", required=True, type=Path)
+    parser.add_argument("--target", required=True, type=Path)
+    given = parser.parse_args(arguments)
+    disable_progress_bar()
+    try:
+        convert(given.source, given.target)
+    except (*_WHATEVER_IS_WRONG, SafetensorError) as error:
+        sys.stderr.write(f"{type(error).__name__}: {' '.join(str(error).split())}\n")
+        return 2
+    return 0
+
+
+_AROUND_PEFT = "base_model.model."
+_DEFAULT = ".default.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What was written: the model that training began with, and hashes."""
+
+    base: Path
+    base_weights: str
+    template: str
+    adapter: Adapter
+
+
+def write_model(job: Job, models: Path, source: Path, to: Path, *, apart: bool, say: Callable[[str], None]) -> Written:
+    """Write the checkpoint in `source` of the job's training into the folder `to`; `apart` keeps an adapter apart,
+    which the job has to have.
+
+    Raises BackendError with what is wrong (NoRoom on a full disk), and OSError where files cannot be written.
+    """
+    disable_progress_bar()
+    say("reading the model that training began with")
+    base = base_model(job, models)
+    _require_unchanged(job, base)
+    model = read_model(base, torch.float32, "eager")
+    began = provenance(read_model(base, getattr(torch, job.dtype), "eager"), load_renderer(base).template)
+    say("reading the checkpoint")
+    learned = _learned(job, source)
+    if job.lora_rank:
+        add_adapter(model, rank=job.lora_rank, alpha=job.lora_alpha, seed=job.seed)
+    _take(model, learned, base)
+    say("writing")
+    try:
+        if apart:
+            _write_adapter(job, learned, base, to)
+        else:
+            _write_whole(model, getattr(torch, job.dtype), base, to)
+    except SafetensorError as error:
+        if checkpoint.is_full(error):
+            raise NoRoom(str(error)) from error
+        raise BackendError(f"the weights could not be written: {error}") from error
+    for path in tokenizer_files(base):
+        target = to / path.relative_to(base)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, target)
+    kind: Adapter = "apart" if apart else "merged" if job.lora_rank else "none"
+    return Written(base, began["weights"], began["template"], kind)
+
+
+def _require_unchanged(job: Job, base: Path) -> None:
+    spec = job.model
+    if not isinstance(spec, PathModel) or spec.sha256 is None or spec.warm_start_steps or job.start_from is not None:
+        return
+    if (found := folder_hash(base)) != spec.sha256:
+        raise BackendError(
+            f"expected the model in {base} as training began with it (sha256 {spec.sha256[:12]}), found it changed "
+            f"({found[:12]}): put the former files back"
+        )
+
+
+def _learned(job: Job, source: Path) -> Mapping[str, Tensor]:
+    """Return the trained weights of a checkpoint, by the names that they have in the plain model or on it."""
+    if job.backend == "verl":
+        return {name.removeprefix(_AROUND_PEFT): weight for name, weight in checkpoint.read_model(source).items()}
+    return checkpoint.read(source).sets["model"]
+
+
+@torch.no_grad()
+def _take(model: nn.Module, learned: Mapping[str, Tensor], base: Path) -> None:
+    """Give the model its learned weights; raise BackendError where they are another model's."""
+    own = trained(model)
+    if {name: weight.shape for name, weight in own.items()} != {name: each.shape for name, each in learned.items()}:
+        raise BackendError(f"the checkpoint is of another model than the one in {base}: put the former files back")
+    for name, weight in own.items():
+        weight.copy_(learned[name])
+
+
+def _write_whole(model: nn.Module, dtype: torch.dtype, base: Path, to: Path) -> None:
+    for module in list(model.modules()):
+        if hasattr(module, "base_layer") and hasattr(module, "merge"):
+            merge: Any = module.merge
+            merge()
+    whole: Any = frozen_copy(model).to(dtype)
+    for code in ("auto_map", "custom_pipelines"):
+        whole.config.__dict__.pop(code, None)
+    whole.save_pretrained(to)
+    if (settings := base / "generation_config.json").is_file():
+        shutil.copyfile(settings, to / settings.name)
+
+
+def _write_adapter(job: Job, learned: Mapping[str, Tensor], base: Path, to: Path) -> None:
+    """Write the adapter as peft names it, with the layers it is on."""
+    dtype = getattr(torch, job.dtype)
+    files = {
+        f"{_AROUND_PEFT}{name.removesuffix(_DEFAULT)}.weight": weight.to(dtype).contiguous()
+        for name, weight in learned.items()
+    }
+    config = lora_config(rank=job.lora_rank, alpha=job.lora_alpha)
+    config.target_modules = {name.split(".lora_")[0].rsplit(".", 1)[-1] for name in learned}
+    config.base_model_name_or_path = str(base.absolute())
+    config.task_type = "CAUSAL_LM"
+    config.inference_mode = True
+    config.save_pretrained(str(to))
+    save_file(files, to / "adapter_model.safetensors", {"format": "pt"})
+
+
+if __name__ == "__main__":
+    sys.exit(main())

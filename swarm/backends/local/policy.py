@@ -1,0 +1,290 @@
+"""Policy with its lock and version; LoRA; gradient checkpointing.
+
+Gradient checkpointing (arXiv 1604.06174) of a model that an engine runs at the same time.
+
+Promises: where gradients are recorded, a decoder layer keeps its input only and computes the rest again in the backward
+pass, with equal gradients; where they are not, as in the engine, it runs as it is. The model stays in eval mode, in
+which Hugging Face's own switch does nothing. A layer that is given a key-value cache runs as it is, too: computing it
+again would append to the cache twice.
+
+LoRA (arXiv 2106.09685) by peft: a small trained addition to every linear layer but the head, over frozen weights.
+
+Promises: the adapter is part of the model that serves, so that it serves at once; the same seed makes the same adapter
+bit for bit on every device (A random, B zero: the policy begins as the model it was); `frozen_copy` is the model
+without its adapter and, where there is one, shares the weights below it instead of copying them.
+Knows nothing of updates or files.
+
+A lock that many readers share and one writer has alone: generation and gradients read weights, a step writes them.
+
+Promises: nobody reads while somebody writes; a writer that waits goes before readers that come later, so that an
+engine which never rests cannot starve an update. Not re-entrant.
+
+The policy: one causal LM that the engine samples from and the learner trains, with its version.
+
+Promises: `features` and `head` split the forward so that the vocabulary-sized product is made only where it is
+needed; the split is checked on load against the model's own logits, and where an architecture
+post-processes its logits the whole forward is used instead. `decode` gives the engine the same features without
+gradients, by a fused forward where the model has one (`forwards/probe.py`); a warning says what it costs where not.
+Whoever runs the weights holds `lock` for reading, whoever changes them for writing (`rewriting`), so that nobody ever
+computes with weights that are half old and half new.
+Knows nothing of requests, batches or files' contents beyond Hugging Face's format.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cached_property
+from types import MethodType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from swarm.backends.local import tree_attention
+from swarm.backends.local.fused_forward import PROBED, Cache, CannotFuse, FusedForward, fused_forward
+from swarm.backends.local.kv_cache import CacheShape, measure_cache_shape
+from swarm.rendering.messages import BackendError
+
+
+def recompute_layers(model: nn.Module) -> None:
+    """Make every decoder layer of a transformers model compute itself again; BackendError where none can."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+
+    layers = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
+    if not layers:
+        raise BackendError(
+            f"the job asks for gradient_checkpointing; {type(model).__name__} has no layers that can: switch it off"
+        )
+    for layer in layers:
+        # A method bound by hand follows its layer when the model is copied; a closure would run the first one's.
+        layer.forward = MethodType(_recomputed, layer)
+
+
+def _recomputed(layer: nn.Module, *inputs: Any, **named: Any) -> Any:
+    forward = MethodType(type(layer).forward, layer)
+    if not torch.is_grad_enabled() or named.get("past_key_values") is not None:
+        return forward(*inputs, **named)
+    return checkpoint(forward, *inputs, use_reentrant=False, preserve_rng_state=False, **named)
+
+
+def add_adapter(model: nn.Module, *, rank: int, alpha: float, seed: int) -> None:
+    """Put an adapter, in the weights' own element type, on a model that is on the CPU; it alone has gradients then."""
+    from peft import inject_adapter_in_model
+
+    config = lora_config(rank=rank, alpha=alpha)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        dtype = next(model.parameters()).dtype
+        inject_adapter_in_model(config, model)
+    for weight in trained(model).values():
+        weight.data = weight.data.to(dtype)
+    model.eval()
+
+
+def lora_config(*, rank: int, alpha: float) -> Any:
+    """Return peft's configuration of an adapter on every linear layer but the head."""
+    from peft import LoraConfig
+
+    scale: Any = alpha  # annotated as an int in peft, which only divides it
+    return LoraConfig(r=rank, lora_alpha=scale, target_modules="all-linear", lora_dropout=0.0)
+
+
+def trained(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that learn, by name: the adapter's where there is one, else all of them."""
+    return {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+
+
+def frozen_copy(model: nn.Module) -> nn.Module:
+    """Return the model as it was before training, for reference: its weights copied, or shared below an adapter.
+
+    A model of its own, so that reading it needs no lock and switches nothing in the one that serves.
+    """
+    shared: dict[int, Any] = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
+    twin = copy.deepcopy(model, shared)
+    for parent in list(twin.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(below := getattr(child, "base_layer", None), nn.Module):
+                setattr(parent, name, below)
+    return twin.requires_grad_(False)
+
+
+class ReadWriteLock:
+    """Use as `with lock.reading():` and `with lock.writing():`."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._readers = 0
+        self._writing = False
+        self._writers_waiting = 0
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Hold the lock beside other readers."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._writing and not self._writers_waiting)
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._readers -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Hold the lock alone."""
+        with self._changed:
+            self._writers_waiting += 1
+            try:
+                self._changed.wait_for(lambda: not self._writing and not self._readers)
+            finally:
+                self._writers_waiting -= 1
+                self._changed.notify_all()
+            self._writing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._writing = False
+                self._changed.notify_all()
+
+
+_log = logging.getLogger(__name__)
+
+_PROBE_TOLERANCE = 1e-3
+_SPREAD = 1e3
+"""Largest of the made-up logits: far above what any soft cap lets through."""
+
+
+class Policy:
+    """One model and its version.
+
+    `version` counts updates: it is 0 at first. `revision` counts every change of the weights, also one of several
+    within an update: what was computed under another revision (keys, values) is stale. `text` is ids of ordinary text
+    as the model is shown it, for checks; without any they feed the first ids of the vocabulary.
+    """
+
+    def __init__(self, model: nn.Module, device: torch.device | str = "cpu", text: Sequence[int] = ()) -> None:
+        self.model: Any = model.to(device).eval()
+        self.config: Any = self.model.config
+        self.device = torch.device(device)
+        self.version = 0
+        self.revision = 0
+        self._text: Sequence[int] = text or range(self.vocab_size)
+        self.lock = ReadWriteLock()
+        tree_attention.install(self.model)
+        self._split = self._splits()
+        self._fused: FusedForward | None = None
+        self.unfused: str | None = None
+        """Why `fuse` found no fused forward; None where it found one, and before it was called."""
+        self._fused_at = -1
+        """Revision under which the fused forward was last found to be of the model as it is built."""
+
+    @contextmanager
+    def rewriting(self) -> Iterator[None]:
+        """Hold the weights alone, to change them; they are another revision afterwards."""
+        with self.lock.writing():
+            self.revision += 1
+            yield
+
+    @property
+    def vocab_size(self) -> int:
+        """Rows of the embedding: ids below it may be fed to the model."""
+        return int(self.model.get_input_embeddings().num_embeddings)
+
+    @cached_property
+    def cache_shape(self) -> CacheShape:
+        """Shape of the model's keys and values; raise BackendError where it caches anything else."""
+        return measure_cache_shape(self.model)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Element type of the weights."""
+        dtype: torch.dtype = next(self.model.parameters()).dtype
+        return dtype
+
+    @property
+    def fused(self) -> bool:
+        """Whether `decode` runs a fused forward, as far as is known by now."""
+        return self._fused is not None
+
+    def features(self, ids: Tensor, **inputs: Any) -> Tensor:
+        """Return what `head` turns into logits, (B, T, F), for ids (B, T); `inputs` go to the model as they are."""
+        if self._split:
+            hidden: Tensor = self.model.base_model(input_ids=ids, **inputs).last_hidden_state
+            return hidden
+        logits: Tensor = self.model(input_ids=ids, **inputs).logits
+        return logits
+
+    def checked_ids(self, count: int, first: int = 0) -> list[int]:
+        """Return `count` ids for a check to feed: the model's text from its id number `first` on, again and again."""
+        return [self._text[place % len(self._text)] for place in range(first, first + count)]
+
+    def fuse(self) -> None:
+        """Let `decode` run the model's fused forward from now on, if it has one; a warning says so if not."""
+        with self.lock.writing():
+            if self._fused is not None and self._fused.intact():
+                return
+            rows = [self.checked_ids(PROBED), self.checked_ids(PROBED, first=PROBED)]
+            before, self.unfused = self.unfused, None
+            try:
+                self._fused = fused_forward(self.model, self.head, rows)
+            except CannotFuse as reason:
+                self._fused, self.unfused = None, str(reason)
+        if self.unfused not in (None, before):
+            _log.warning(
+                "event=no_fused_forward cost='generation takes about 1.5 to 2 times as long' model=%s reason=%r",
+                type(self.model).__name__,
+                self.unfused,
+            )
+
+    def decode(self, ids: Tensor, positions: Tensor, mask: Tensor, cache: Cache) -> Tensor:
+        """Return `features` (B, T, F) of ids (B, T) at `positions` (B, T), without gradients, over `cache`.
+
+        `mask` (B, 1, T, S) is added to the scores of what `cache.update` returns. What changes the model's structure
+        (an adapter, another type) and not its values alone makes this the model's own forward, until the next `fuse`.
+        """
+        if self._fused is not None and self._fused_at != self.revision:
+            self._fused, self._fused_at = self._fused if self._fused.intact() else None, self.revision
+        if self._fused is None:
+            return self.features(
+                ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True
+            )
+        return self._fused(ids, positions, mask, cache)
+
+    def head(self, features: Tensor) -> Tensor:
+        """Return fp32 logits (N, V) of features (N, F)."""
+        if not self._split:
+            return features.float()
+        logits: Tensor = self.model.get_output_embeddings()(features)
+        return logits.float()
+
+    @torch.no_grad()
+    def _splits(self) -> bool:
+        """Return whether output embeddings over the base model's last hidden state are the model's own logits.
+
+        What a model does to logits behind them (a factor, a soft cap) may hardly show on its own: it is looked for on
+        made-up ones of any size.
+        """
+        head = self.model.get_output_embeddings()
+        if head is None or self.model.base_model is self.model:
+            return False
+        seen: list[tuple[Tensor, Tensor]] = []
+
+        def made_up(_: nn.Module, inputs: tuple[Tensor], logits: Tensor) -> Tensor:
+            spread = torch.linspace(-_SPREAD, _SPREAD, logits.numel(), device=logits.device).view_as(logits)
+            seen.append((inputs[0], spread.to(logits.dtype)))
+            return seen[-1][1]
+
+        ids = torch.arange(3, device=self.device)[None] % self.vocab_size
+        with head.register_forward_hook(made_up):
+            own = self.model(input_ids=ids, use_cache=False).logits
+        hidden = self.model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+        if len(seen) != 1 or own.shape != seen[0][1].shape or hidden.shape != seen[0][0].shape:
+            return False
+        return torch.equal(own, seen[0][1].to(own.dtype)) and torch.allclose(seen[0][0], hidden, atol=_PROBE_TOLERANCE)

@@ -1,0 +1,271 @@
+"""Reference forwards: eager check at load, fp32 third opinion.
+
+The check, made when a model is loaded, that engine and learner compute what the model's own eager attention does.
+
+Engine and learner share one module, so what both leave out would show as no difference between them: the log-probs of
+both are compared with full forwards of the same weights by eager attention, each sequence alone, without a cache, in
+fp32. A few tokens of text only: what depends on length is refused by `architecture.py`.
+Promises: a model that does not agree is one BackendError, with what was expected, found, and what to do.
+Knows nothing of requests or of what is learned.
+
+A plain model: Hugging Face's own forward in float32 over a copy of given weights, for a third opinion.
+
+Promises: it shares no memory, no hook and no kernel of ours with the model whose weights it has; it is refused in a
+line where it has no room beside what runs. Slow, and made where something is wrong.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from swarm.backends.local.batcher import Batcher, Generation
+from swarm.backends.local.fused_forward import in_fp32
+from swarm.backends.local.loading import free_bytes, refusing
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import Sampling
+from swarm.rendering.messages import BackendError
+
+_TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.25}
+"""Most that a log-prob may differ from that of eager attention in fp32, unless the model rounds more by itself."""
+_MORE = 3.0
+"""How many times as far as eager attention in the model's own type a log-prob may be; right ones were up to 2."""
+_BATCH_TOLERANCE = {torch.float32: 1e-4}
+_COARSE_BATCH_TOLERANCE = 5e-2
+"""Most that a feature may change with the other rows of its batch, relative to the largest one."""
+_LIKELIEST = {torch.float32: 16}
+"""How many of the likeliest ids are compared; in a coarser type the log-probs of unlikely ones are mostly rounding."""
+_SHORT, _LONG, _ANSWER = 3, 9, 2
+_POSITIONS = 16
+"""Fewest positions that a job can ask for; the trials take no more."""
+
+
+@torch.no_grad()
+def check_slots(policy: Policy) -> None:
+    """Check the slot engine on prompts of different lengths, on continued rows and on a copied one."""
+    with _refusing(policy):
+        batcher = Batcher(policy, slots=3, positions=_POSITIONS, seed=0)
+        first = _answers(policy, batcher, [_ids(policy, _SHORT, 1), _ids(policy, _LONG, 2)])
+        longest, more = first[1].ids, _ids(policy, 2, 3)
+        again = _answers(policy, batcher, [[*longest, more[0]], [*longest[:_LONG], *more]])
+        gap = logprob_gap(policy, [*first, *again])
+    _require_near(policy, gap, "slot engine")
+
+
+@torch.no_grad()
+def check_rows(policy: Policy, positions: int) -> None:
+    """Check the learner's log-probs, and that features do not depend on other rows of a batch, up to `positions`."""
+    with _refusing(policy):
+        rows = [_ids(policy, _SHORT, 1), _ids(policy, _LONG, 2)]
+        padded = torch.nn.utils.rnn.pad_sequence([torch.tensor(row) for row in rows], batch_first=True)
+        features = policy.features(padded.to(policy.device), use_cache=False)
+        with eager(policy.model):
+            gaps = [
+                _likeliest_gap(policy, row, policy.head(found[: len(row)]).log_softmax(-1))
+                for found, row in zip(features, rows, strict=True)
+            ]
+        dependence = _batch_dependence(policy, positions)
+    _require_near(policy, _largest(gaps), "learner's forward")
+    if not dependence <= _BATCH_TOLERANCE.get(policy.dtype, _COARSE_BATCH_TOLERANCE):
+        raise BackendError(
+            f"expected of {policy.config.model_type} that what it computes of a sequence does not depend on the others "
+            f"in its batch, found features that differ by {dependence:.1e} of the largest: set a smaller max_context "
+            f"than {positions}, or choose another model"
+        )
+
+
+@contextmanager
+def eager(model: Any) -> Iterator[None]:
+    """Switch a model to eager attention inside; nobody else may run it meanwhile."""
+    own = model.config._attn_implementation
+    if own == "eager":
+        yield
+        return
+    model.set_attn_implementation("eager")
+    try:
+        yield
+    finally:
+        model.set_attn_implementation(own)
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """The most by which log-probs differ from those of eager attention in fp32, and the most that they may."""
+
+    found: float
+    allowed: float
+
+    @property
+    def small(self) -> bool:
+        """Whether they differ by rounding alone; what is no number does not."""
+        return self.found <= self.allowed
+
+
+@torch.no_grad()
+def logprob_gap(policy: Policy, generations: Sequence[Generation]) -> Gap:
+    """Return the most by which log-probs of what was sampled differ from those of eager attention."""
+    with eager(policy.model):
+        return _largest([_sampled_gap(policy, generation) for generation in generations])
+
+
+def _sampled_gap(policy: Policy, generation: Generation) -> Gap:
+    expected, allowed = _eager_logprobs(policy, generation.ids)
+    expected = expected[generation.prompt_length - 1 :]
+    pairs = [
+        (place, token, logprob)
+        for place, drawn in enumerate(generation.fresh)
+        for token, logprob in ((drawn.id, drawn.logprob), *drawn.top)
+    ]
+    return Gap(max(abs(expected[place, token].item() - logprob) for place, token, logprob in pairs), allowed)
+
+
+def _largest(gaps: Sequence[Gap]) -> Gap:
+    """Return the one that is not small, if there is one, else one that allows most of them."""
+    return next((gap for gap in gaps if not gap.small), max(gaps, key=lambda gap: gap.found))
+
+
+def _answers(policy: Policy, batcher: Batcher, prompts: Sequence[Sequence[int]]) -> list[Generation]:
+    rule = Sampling(max_tokens=_ANSWER, temperature=0, top_logprobs=_LIKELIEST.get(policy.dtype, 0))
+    generations = [Generation([*prompt], rule) for prompt in prompts]
+    for generation in generations:
+        batcher.add(generation)
+    while batcher.busy:
+        batcher.step()
+    return generations
+
+
+def _ids(policy: Policy, count: int, first: int) -> list[int]:
+    return policy.checked_ids(count, first)
+
+
+def _eager_logprobs(policy: Policy, ids: Sequence[int]) -> tuple[Tensor, float]:
+    """Return log-probs (T, V) after each of ids (T) by eager attention in fp32, and how far others may be from them."""
+    least = _TOLERANCE[policy.dtype]
+    own = _logprobs(policy, ids)
+    if policy.dtype == torch.float32:
+        return own, least
+    with in_fp32(policy.model):
+        exact = _logprobs(policy, ids)
+    return exact, max(least, _MORE * _apart(policy, exact, own))
+
+
+def _logprobs(policy: Policy, ids: Sequence[int]) -> Tensor:
+    """Return log-probs (T, V) after each of ids (T), by one forward of them alone, without a cache."""
+    logits: Tensor = policy.model(input_ids=torch.tensor([list(ids)], device=policy.device), use_cache=False).logits
+    return logits[0].float().log_softmax(-1)
+
+
+def _likeliest_gap(policy: Policy, ids: Sequence[int], found: Tensor) -> Gap:
+    """Return the most by which log-probs (T, V) after ids (T) differ from those of eager attention."""
+    expected, allowed = _eager_logprobs(policy, ids)
+    return Gap(_apart(policy, expected, found), allowed)
+
+
+def _apart(policy: Policy, expected: Tensor, found: Tensor) -> float:
+    """Return the most by which log-probs (T, V) of the likeliest ids differ."""
+    likeliest = expected.topk(min(_LIKELIEST.get(policy.dtype, 1), expected.shape[-1])).indices
+    return (expected.gather(-1, likeliest) - found.gather(-1, likeliest)).abs().max().item()
+
+
+def _batch_dependence(policy: Policy, positions: int) -> float:
+    """Return how much features change, relative to the largest, alone and beside a row at the last positions."""
+    near, far = [0, 1, 2, 3], [0, 1, positions - 2, positions - 1]
+    alone, beside = _placed(policy, [near]), _placed(policy, [near, far])
+    gap = max((beside[0] - alone[0]).abs().max().item(), (beside[1, :2] - alone[0, :2]).abs().max().item())
+    return gap / alone.abs().max().item()
+
+
+def _placed(policy: Policy, places: Sequence[Sequence[int]]) -> Tensor:
+    """Return features (B, T, F) of the same ids in every row, at `places` (B, T), each seen by those behind it."""
+    size = len(places[0])
+    ids = torch.tensor([_ids(policy, size, 1)] * len(places), device=policy.device)
+    later = torch.ones(size, size, dtype=torch.bool, device=policy.device).triu(1)
+    mask = torch.zeros(len(places), 1, size, size, dtype=policy.dtype, device=policy.device)
+    return policy.features(
+        ids,
+        attention_mask=mask.masked_fill(later, -torch.inf),
+        position_ids=torch.tensor(places, device=policy.device),
+        use_cache=False,
+    ).float()
+
+
+def _refusing(policy: Policy) -> AbstractContextManager[None]:
+    kind = policy.config.model_type
+    return refusing(
+        f"expected {kind} to run from keys and values of a prompt, found that it fails", "choose another model"
+    )
+
+
+def _require_near(policy: Policy, gap: Gap, what: str) -> None:
+    if not gap.small:
+        raise BackendError(
+            f"expected the {what} to compute {policy.config.model_type} as its eager attention does, within "
+            f"{gap.allowed:.2g} of every log-prob, found {gap.found:.2g}: choose another model"
+        )
+
+
+_FP32 = 4
+_SPARE = 1.2
+
+
+class PlainModel:
+    """A causal LM of a configuration, with weights by name that come in parts; BackendError where some are missing."""
+
+    def __init__(self, config: Any, parts: Iterable[Mapping[str, Tensor]]) -> None:
+        self._model = _made(config)
+        names = set(self._model.state_dict())
+        missing = set(names)
+        for part in parts:
+            known = {name: weight for name, weight in part.items() if name in names}
+            self._model.load_state_dict(known, strict=False)
+            missing -= set(known)
+        tied = self._model.get_output_embeddings()
+        if tied is not None and tied.weight is self._model.get_input_embeddings().weight:
+            missing = {name for name in missing if self._model.get_parameter(name) is not tied.weight}
+        if missing:
+            raise BackendError(f"the weights lack {len(missing)} of the model's: {', '.join(sorted(missing)[:3])}")
+
+    @torch.no_grad()
+    def logprobs(self, ids: Tensor, temperature: float) -> Tensor:
+        """Return the log-prob (T - 1,) of each of `ids` (T,) but the first, the ones before it given."""
+        _require(2 * _FP32 * len(ids) * self._model.get_input_embeddings().num_embeddings)
+        logits = self._model(input_ids=ids[None, :-1], use_cache=False).logits[0].float() / temperature
+        found: Tensor = logits.log_softmax(-1).gather(-1, ids[1:, None])[:, 0]
+        return found
+
+
+def _made(config: Any) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    own = copy.deepcopy(config)
+    with torch.device("meta"):
+        shapes = AutoModelForCausalLM.from_config(own, dtype=torch.float32)
+    _require(sum(weight.numel() for weight in shapes.parameters()) * _FP32)
+    return AutoModelForCausalLM.from_config(own, dtype=torch.float32, attn_implementation="eager").eval()
+
+
+def _require(size: int) -> None:
+    if (needed := int(size * _SPARE)) > (free := free_bytes(torch.device("cpu"))):
+        raise BackendError(f"a plain forward needs {needed:,} bytes of memory and {free:,} are free")
+
+
+@torch.no_grad()
+def plain_weights(model: nn.Module) -> dict[str, Tensor]:
+    """Return all weights by the names that they have without an adapter; its product is added in float32."""
+    found = {}
+    for name, weight in model.state_dict().items():
+        if ".lora_" in name:
+            continue
+        parent, _, last = name.partition(".base_layer.")
+        if last == "weight":
+            layer: Any = model.get_submodule(parent)
+            delta = sum(layer.get_delta_weight(adapter).float() for adapter in layer.active_adapters)
+            weight = weight.float() + delta
+        found[name.replace(".base_layer.", ".")] = weight.detach().cpu()
+    return found

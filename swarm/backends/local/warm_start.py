@@ -1,0 +1,293 @@
+"""Imitation on demonstrations, tiny and real models.
+
+Demonstrations as training rows: the ids that a server would show, and those that the model would sample in answer.
+
+A demonstration is told to a call tree as though the model had said it, so that prompts, their continuation over turns
+and the mask are a server's own. Of an answer the chat template says how it is written; it must be one that the server
+reads back with the same calls. Knows nothing of weights.
+
+Imitation learning on rows: AdamW with the step size that fine-tuning of real models takes.
+
+The loss is the mean cross-entropy of the imitated ids. Promises: memory is bounded by the model and
+`TOKENS_AT_ONCE`, or the longest row; logits are made only where they count. Knows nothing of environments or files.
+
+Models from folders, warm-started on demonstrations of an environment, cached by hash.
+
+    python -m swarm.backends.local.warm_start --models DIR --job JSON
+
+Promises: the folder is whole or absent, and holds the model's own files but for the weights, which are in fp32 so that
+no small step is lost; the same model, environment, steps and recipe name the same folder; processes that ask at once
+make it once. No foreign code runs: the demonstrations of a brought environment are data. Does not know servers: it ends
+where reinforcement learning begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import random
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.utils.logging import disable_progress_bar
+
+from swarm.backends.folders import made_once, print_made
+from swarm.backends.local.loading import load_policy
+from swarm.environments import Demonstration, Environment, get_environment
+from swarm.environments.registry import look_in
+from swarm.errors import InvalidRequest
+from swarm.job import Job, PathModel
+from swarm.models import folder_hash, model_place, require_model_folder
+from swarm.rendering.messages import BackendError, Message, gathered
+from swarm.rendering.renderer import HFRenderer, load_renderer
+from swarm.timelines import CallTree, Prompt, linear_rows, normalise
+from swarm.timelines.node import TrainRow
+
+
+def rows_of(renderer: HFRenderer, play: Demonstration) -> tuple[TrainRow, ...]:
+    """Return the rows of a demonstration, `sampled` in each what is to be imitated.
+
+    Raises BackendError for one that the chat template cannot write.
+    """
+    tree = CallTree(renderer)
+    for number, message in enumerate(play.messages):
+        if message["role"] == "assistant":
+            _tell(tree, renderer, play, number)
+    return linear_rows(tree.nodes)
+
+
+def _tell(tree: CallTree, renderer: HFRenderer, play: Demonstration, number: int) -> None:
+    history, answer = play.messages[:number], play.messages[number]
+    prompt = tree.prompt(history, play.tools)
+    ids = _answer_ids(renderer, play, number)
+    text = renderer.decode(ids[:-1], special=True)
+    _require_read_back(renderer, play, prompt, answer, text)
+    none = [0] * len(ids)
+    tree.add(prompt, ids, [0.0] * len(ids), none, text=text, answer=answer)
+
+
+def _answer_ids(renderer: HFRenderer, play: Demonstration, number: int) -> list[int]:
+    """Return the ids of an answer through the one that ends it."""
+    plain = [normalise(message) for message in play.messages[: number + 1]]
+    asked = renderer.render(plain[:-1], tools=play.tools, generation_prompt=True)
+    told = renderer.render(plain, tools=play.tools, generation_prompt=False)
+    if not told.startswith(asked):
+        raise BackendError(
+            f"expected a chat template that writes an answer behind its prompt; found {told[-60:]!r} behind "
+            f"{asked[-60:]!r}; mend the template, or train without warm_start_steps"
+        )
+    ids = renderer.encode(told[len(asked) :])
+    end = next((place for place, token in enumerate(ids) if token in renderer.stop_ids), None)
+    return [*ids, renderer.eos_id] if end is None else ids[: end + 1]
+
+
+def _require_read_back(renderer: HFRenderer, play: Demonstration, prompt: Prompt, answer: Message, text: str) -> None:
+    wanted = _called(answer)
+    reader = renderer.answers.reader(prompt.prompt_text, list(play.tools))
+    found = [call.name for call in gathered([*reader.feed(text), *reader.finish()]).tool_calls]
+    unseen = [name for name in _named(play) if prompt.parent is None and name not in prompt.prompt_text]
+    if unseen or found != wanted:
+        what = f"no word of the tool {unseen[0]}" if unseen else f"{text!r:.80} for a call of {', '.join(wanted)}"
+        raise BackendError(
+            f"expected a chat template that writes tools and their calls, as the demonstrations have them; found "
+            f"{what}; choose a model whose template knows tools, or train without warm_start_steps"
+        )
+
+
+def _called(answer: Message) -> list[str]:
+    return [call["function"]["name"] for call in answer.get("tool_calls") or ()]
+
+
+def _named(play: Demonstration) -> Sequence[str]:
+    return [tool["function"]["name"] for tool in play.tools]
+
+
+LEARNING_RATE = 2e-5
+"""Usual for fine-tuning of models of 0.1 to 10 billion weights; a tiny one would hardly move."""
+WARM_UP = 10
+"""Steps over which it rises; after them it falls along a line to 0."""
+TOKENS_AT_ONCE = 4096
+"""Ids of one forward, padding included; a step of more takes several."""
+_IGNORED = -100
+
+Progress = Callable[[int, int], None]
+"""Told the steps done and the steps in all."""
+
+
+def imitate(
+    model: Any,
+    draw: Callable[[], Sequence[TrainRow]],
+    *,
+    steps: int,
+    learning_rate: float = LEARNING_RATE,
+    progress: Progress | None = None,
+) -> None:
+    """Train `model` in place on `steps` batches, each of which `draw` gives."""
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.0)
+    schedule = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda step: min(1.0, (step + 1) / WARM_UP) * (1.0 - step / steps)
+    )
+    model.train()
+    for step in range(steps):
+        _step(model, draw(), optimizer)
+        schedule.step()
+        if progress is not None:
+            progress(step + 1, steps)
+    model.eval()
+
+
+@torch.no_grad()
+def loss_of(model: Any, rows: Sequence[TrainRow]) -> float:
+    """Return the mean cross-entropy of the imitated ids in rows."""
+    return sum(float(_summed(model, part)) for part in _parts(rows)) / _asked(rows)
+
+
+def _step(model: Any, rows: Sequence[TrainRow], optimizer: torch.optim.Optimizer) -> None:
+    model.zero_grad()
+    for part in _parts(rows):
+        (_summed(model, part) / _asked(rows)).backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+
+
+def _summed(model: Any, rows: Sequence[TrainRow]) -> Tensor:
+    """Return the sum of the cross-entropies of the imitated ids."""
+    length, device = max(len(row.ids) for row in rows), next(model.parameters()).device
+    ids_BT = torch.tensor([[*row.ids, *[0] * (length - len(row.ids))] for row in rows], device=device)
+    labels_BT = torch.tensor([_labels(row, length) for row in rows], device=device)[:, 1:]
+    attended_BT = torch.tensor([[1] * len(row.ids) + [0] * (length - len(row.ids)) for row in rows], device=device)
+    hidden_BTD = model.get_decoder()(input_ids=ids_BT, attention_mask=attended_BT, use_cache=False).last_hidden_state
+    asked = labels_BT != _IGNORED
+    logits_NV = model.get_output_embeddings()(hidden_BTD[:, :-1][asked]).float()
+    return torch.nn.functional.cross_entropy(logits_NV, labels_BT[asked], reduction="sum")
+
+
+def _labels(row: TrainRow, length: int) -> list[int]:
+    own = [token if sampled else _IGNORED for token, sampled in zip(row.ids, row.sampled, strict=True)]
+    return own + [_IGNORED] * (length - len(own))
+
+
+def _asked(rows: Sequence[TrainRow]) -> int:
+    return sum(sum(row.sampled) for row in rows)
+
+
+def _parts(rows: Sequence[TrainRow]) -> Iterator[Sequence[TrainRow]]:
+    """Yield the rows in parts that fit a forward, the longest with the longest."""
+    part: list[TrainRow] = []
+    for row in sorted(rows, key=lambda row: -len(row.ids)):
+        if part and (len(part) + 1) * len(part[0].ids) > TOKENS_AT_ONCE:
+            yield part
+            part = []
+        part.append(row)
+    if part:
+        yield part
+
+
+_VERSION = 1
+"""Raise it when a change of the recipe gives other weights for the same model, environment and steps."""
+PLAYS_PER_STEP = 16
+_TRIES = 200
+"""Demonstrations drawn in a row that may be longer than the context before it is said to be too short."""
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".safetensors.index.json", ".bin.index.json")
+
+
+def ensure_imitated(job: Job, models: Path, progress: Progress | None = None) -> Path:
+    """Return the folder under `models` of a job's model from a path after its warm start, making it if need be.
+
+    `progress` is told (steps done, steps in all). Raises InvalidRequest for an environment that is unknown or without
+    demonstrations, BackendError for a model or chat template that will not do, OSError where nothing can be written.
+    """
+    spec = job.model
+    if not isinstance(spec, PathModel):
+        raise TypeError(f"expected a model from a path, found {spec.kind}")
+    require_model_folder(source := model_place(spec.path, models))
+    world = get_environment(job.environment)
+    if not world.has("imitate"):
+        raise InvalidRequest(
+            f"expected demonstrations of {job.environment} for warm_start_steps {spec.warm_start_steps}; it has none; "
+            "give the environment `imitate`, or set warm_start_steps to 0"
+        )
+    renderer = load_renderer(source)
+    drawn = _Drawn(renderer, world, job)
+    drawn()  # whatever is wrong with template or demonstrations shows before weights are read
+    folder = models / imitated_hash(spec, source, job.environment, job.max_context)
+    return made_once(folder, lambda scratch: _make(job, source, renderer, scratch, progress))
+
+
+def imitated_hash(spec: PathModel, source: Path, environment: str, max_context: int) -> str:
+    """Return the name of the folder: 16 hex digits of a hash over the files in `source`, environment, steps, recipe."""
+    parts = {
+        "version": _VERSION, "model": folder_hash(source), "environment": environment,
+        "steps": spec.warm_start_steps, "max_context": max_context,
+    }  # fmt: skip
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+class _Drawn:
+    """Draws batches of demonstrations of training tasks, the same ones each time it is made."""
+
+    def __init__(self, renderer: HFRenderer, environment: Environment, job: Job) -> None:
+        self._renderer, self._environment, self._most = renderer, environment, job.max_context
+        self._tasks = environment.tasks("train")
+        self._rng = random.Random("imitation")
+
+    def __call__(self) -> Sequence[TrainRow]:
+        return [row for _ in range(PLAYS_PER_STEP) for row in self._play()]
+
+    def _play(self) -> Sequence[TrainRow]:
+        """Return the rows of a demonstration that fits the job's context."""
+        for _ in range(_TRIES):
+            rows = rows_of(self._renderer, self._environment.demonstrate(self._rng.choice(self._tasks), self._rng))
+            if rows and all(len(row.ids) <= self._most for row in rows):
+                return rows
+        raise BackendError(
+            f"expected demonstrations of {self._environment.name} within max_context {self._most}; found {_TRIES} that "
+            "are longer, or without answers; raise max_context"
+        )
+
+
+def _make(job: Job, source: Path, renderer: HFRenderer, folder: Path, progress: Progress | None) -> None:
+    whole = job.model_copy(update={"lora_rank": 0, "dtype": "float32", "kl_coef": 0.0})
+    model = load_policy(source, whole, ids=renderer.ids).model
+    drawn = _Drawn(renderer, get_environment(job.environment), job)
+    imitate(model, drawn, steps=job.model.warm_start_steps, progress=progress)
+    model.save_pretrained(folder)
+    for path in _files(source):
+        if path.name != "config.json" and not path.name.endswith(_WEIGHTS):
+            shutil.copyfile(path, folder / path.name)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
+
+
+def _print_progress(done: int, of: int) -> None:
+    sys.stdout.write(f"warm start {done}/{of}\n")
+    sys.stdout.flush()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the model of the job in the command line and print its folder; return the exit code (2: bad input)."""
+    parser = argparse.ArgumentParser(
+        prog="python -m swarm.backends.local.warm_start", description="Warm-start a model."
+    )
+    parser.add_argument("--job", required=True, help="the job as JSON")
+    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
+    parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
+    given = parser.parse_args(arguments)
+    if given.environments is not None:
+        look_in(given.environments)
+    disable_progress_bar()
+    return print_made(
+        lambda: ensure_imitated(Job.recorded(given.job), given.models, _print_progress), "--job to be a job's JSON"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,394 @@
+"""A tiny Llama from a seed, its tokenizer, its warm start; folders made once.
+
+Where the tiny model's numbers begin: on circles of several periods, as pretrained models come to hold them.
+
+Random embeddings know no order, and a model of this size then learns sums by heart instead of adding. With the
+value of a number written in sines and cosines (the Fourier features found in pretrained models, arXiv
+2406.03445) it generalises to pairs and windows it has not seen. Only the start is set; training may change all.
+
+The tiny model's tokenizer: a fixed vocabulary over bytes, and a ChatML-like template with tools.
+
+Whole numbers up to `LARGEST_NUMBER` and the words an environment says are one token each, so that an answer is
+one number and an end. Every other text falls back to its UTF-8 bytes: anything can be encoded, and decodes to
+itself. Nothing is learned from data, so the same words give the same ids everywhere.
+
+The warm start: supervised imitation of an environment's mediocre scripted player.
+
+It teaches the format and a policy that sometimes succeeds; reinforcement learning starts where it ends. Only
+the train split is shown, and the loss is on the assistant's tokens alone. Given the same model, tokenizer,
+environment, steps and seed on one machine, the weights come out the same, bit for bit.
+
+Tiny models made on the spot: a standard Hugging Face Llama with its tokenizer, warm-started, cached by hash.
+
+    python -m swarm.backends.tiny_model --environment guess --models DIR [--spec JSON]
+
+Promises: the folder is in Hugging Face's format (config, safetensors, tokenizer, chat template) and whole or
+absent; the same spec, environment and code version name the same folder; processes that ask at once make it
+once. Does not know about jobs, servers or training: it ends where reinforcement learning begins.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import math
+import random
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers.utils.logging import disable_progress_bar
+
+from swarm.backends.folders import made_once, print_made
+from swarm.environments import Demonstration, Environment, get_environment
+from swarm.environments.registry import look_in
+from swarm.job import TINY_CONTEXT, TinyModel
+from swarm.rendering.messages import BackendError
+from swarm.timelines import normalise
+
+_PERIODS = (2.0, *(4.0 * 100.0 ** (step / 6) for step in range(7)))
+"""From parity to a circle of 400, twice the largest number."""
+_SCALE = 0.2
+_NOISE = 0.1
+"""Share of a code that is random, so that no two numbers are bound together."""
+
+
+def number_codes(numbers: int, width: int) -> torch.Tensor:
+    """Return one code per number from 0, (numbers, width), by torch's present random numbers.
+
+    Each is a random projection of (cos, sin)(2 pi n / period) over the periods, with root mean square of about 0.2.
+    """
+    values_N1 = torch.arange(numbers, dtype=torch.float32)[:, None]
+    angles_NP = 2.0 * math.pi * values_N1 / torch.tensor(_PERIODS)
+    circles_NF = torch.cat([angles_NP.cos(), angles_NP.sin()], dim=1)
+    projection_FD = torch.randn(circles_NF.shape[1], width) / math.sqrt(len(_PERIODS))
+    return _SCALE * (circles_NF @ projection_FD + _NOISE * torch.randn(numbers, width))
+
+
+LARGEST_NUMBER = 199
+START, END, PAD = "<|im_start|>", "<|im_end|>", "<|pad|>"
+ASSISTANT = "assistantĊ"
+"""The token after `START` that opens an answer (`Ċ` is how byte-level vocabularies write a newline)."""
+
+_ROLES = ("system\n", "user\n", "assistant\n", "tool\n")
+CALL_MARKS = (
+    '<tool_call>\n{"name": "', '", "arguments": {"', '"}}\n</tool_call>', "}}\n</tool_call>", '": "', '": ', '", "',
+)  # fmt: skip
+"""What the template writes around the names and values of a call. Each is one token of a model that is shown tools, so
+that a call takes hardly more tokens than it has words; longer marks come before those they begin with."""
+_PIECE = r"\p{N}{1,3}| ?\p{L}+[ \n]?|[^\p{N}\p{L}]"
+CHAT_TEMPLATE = (
+    "{% if tools %}<|im_start|>system\n{% if messages and messages[0]['role'] == 'system' %}"
+    "{{ messages[0]['content'] or '' }}\n{% endif %}<tools>\n"
+    "{% for tool in tools %}{{ tool['function'] | tojson }}\n{% endfor %}</tools>\n"
+    'Call: <tool_call>\n{"name": NAME, "arguments": OBJECT}\n</tool_call><|im_end|>{% endif %}'
+    "{% for message in messages %}{% if not (tools and loop.first and message['role'] == 'system') %}"
+    "<|im_start|>{{ message['role'] }}\n{{ message['content'] or '' }}"
+    "{% for call in message['tool_calls'] or [] %}{% if message['content'] or not loop.first %}{{ '\n' }}{% endif %}"
+    "<tool_call>\n{\"name\": {{ call['function']['name'] | tojson }}, \"arguments\": "
+    "{% if call['function']['arguments'] is string %}{{ call['function']['arguments'] }}"
+    "{% else %}{{ call['function']['arguments'] | tojson }}{% endif %}}\n</tool_call>{% endfor %}"
+    "<|im_end|>{% endif %}{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""ChatML without the newline between messages: what follows a served answer begins at a special token.
+
+Tools and calls are written as Hermes does, in the fewest words, for these are bytes to the model. Without tools it says
+what it said before it knew them. Its marks are plain text: the
+vocabulary of a model that is shown no tools, and with it the weights, are as they were.
+"""
+
+
+def _splitter(marks: Sequence[str]) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex("|".join([*map(re.escape, marks), _PIECE])), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+
+
+def _pieces(texts: Iterable[str], marks: Sequence[str]) -> list[str]:
+    splitter = _splitter(marks)
+    return sorted({piece for text in texts for piece, _ in splitter.pre_tokenize_str(text)})
+
+
+def build_tokenizer(
+    texts: Iterable[str], max_length: int, marks: Sequence[str] = ()
+) -> transformers.PreTrainedTokenizerFast:
+    """Return a tokenizer in which every word of `texts` is one token; `max_length` is the model's, in tokens.
+
+    `marks` are one token each too, wherever they stand.
+    """
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    words = _pieces(_ROLES, marks) + _pieces(marks, marks) + _pieces(texts, marks)
+    numbers = [str(number) for number in range(LARGEST_NUMBER + 1)]
+    vocabulary: dict[str, int] = {}
+    for piece in (PAD, START, END, *numbers, *alphabet, *words):
+        vocabulary.setdefault(piece, len(vocabulary))
+    tokenizer = Tokenizer(models.BPE(vocab=vocabulary, merges=[], ignore_merges=True))
+    tokenizer.pre_tokenizer = _splitter(marks)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([AddedToken(piece, special=True, normalized=False) for piece in (PAD, START, END)])
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        model_max_length=max_length,
+        clean_up_tokenization_spaces=False,
+        chat_template=CHAT_TEMPLATE,
+    )
+
+
+_TOKENS_PER_STEP = 2048
+_MUON_RATE, _ADAM_RATE = 0.02, 5e-3
+_WARM_UP = 20
+_IGNORED = -100
+
+Progress = Callable[[int, int], None]
+"""Told the steps done and the steps in all."""
+
+
+def warm_start(
+    model: transformers.PreTrainedModel,
+    tokenizer: transformers.PreTrainedTokenizerFast,
+    environment: Environment,
+    *,
+    steps: int,
+    seed: int,
+    progress: Progress | None = None,
+) -> None:
+    """Train `model` in place on `steps` batches of fresh plays by `environment.imitate`; none leave it as it is."""
+    if not steps:
+        return
+    rng = random.Random(f"warm start {seed}")
+    optimizers = _optimizers(model)
+    schedules = [torch.optim.lr_scheduler.LambdaLR(each, partial(_schedule, steps=steps)) for each in optimizers]
+    model.train()
+    with one_thread():
+        for step in range(steps):
+            _train_step(model, _batch(tokenizer, environment, rng), optimizers)
+            for schedule in schedules:
+                schedule.step()
+            if progress is not None:
+                progress(step + 1, steps)
+    model.eval()
+
+
+def _schedule(step: int, *, steps: int) -> float:
+    return min(1.0, (step + 1) / _WARM_UP) * (1.0 - step / steps)
+
+
+def _optimizers(model: transformers.PreTrainedModel) -> list[torch.optim.Optimizer]:
+    """Muon for the matrices inside, AdamW for embeddings, head and norms: half the steps of AdamW alone."""
+    inside = [p for name, p in model.named_parameters() if p.dim() == 2 and ".layers." in name]
+    outside = [p for name, p in model.named_parameters() if not (p.dim() == 2 and ".layers." in name)]
+    return [
+        torch.optim.Muon(inside, lr=_MUON_RATE, weight_decay=0.0),
+        torch.optim.AdamW(outside, lr=_ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0),
+    ]
+
+
+def _train_step(
+    model: transformers.PreTrainedModel,
+    batch: tuple[torch.Tensor, torch.Tensor],
+    optimizers: list[torch.optim.Optimizer],
+) -> None:
+    ids_BT, labels_BT = batch
+    hidden_BTD = model.get_decoder()(input_ids=ids_BT, use_cache=False).last_hidden_state
+    asked = labels_BT[:, 1:] != _IGNORED  # logits only where they count: the vocabulary is wider than the model
+    logits_NV = model.get_output_embeddings()(hidden_BTD[:, :-1][asked])
+    loss = torch.nn.functional.cross_entropy(logits_NV, labels_BT[:, 1:][asked])
+    model.zero_grad()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread inside: sums in another order would give other weights."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _batch(
+    tokenizer: transformers.PreTrainedTokenizerFast, environment: Environment, rng: random.Random
+) -> tuple[torch.Tensor, torch.Tensor]:
+    rows = _demonstrations(tokenizer, environment, rng)
+    length = max(len(row) for row in rows)
+    ids = [row + [tokenizer.pad_token_id] * (length - len(row)) for row in rows]
+    labels = [assistant_labels(tokenizer, row) + [_IGNORED] * (length - len(row)) for row in rows]
+    return torch.tensor(ids), torch.tensor(labels)
+
+
+def _demonstrations(
+    tokenizer: transformers.PreTrainedTokenizerFast, environment: Environment, rng: random.Random
+) -> list[list[int]]:
+    """Return fresh plays of about `_TOKENS_PER_STEP` ids in all, so that a step costs the same in any environment."""
+    tasks = environment.tasks("train")
+    rows: list[list[int]] = []
+    while sum(map(len, rows)) < _TOKENS_PER_STEP:
+        rows += encode_plays(tokenizer, [environment.demonstrate(rng.choice(tasks), rng) for _ in range(16)])
+    return rows
+
+
+def encode_plays(tokenizer: transformers.PreTrainedTokenizerFast, plays: Sequence[Demonstration]) -> list[list[int]]:
+    """Return the ids of each play as a server shows and samples them: the chat template's text, with its tools."""
+    texts = [rendered(tokenizer, play) for play in plays]
+    rows: list[list[int]] = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    return rows
+
+
+def rendered(tokenizer: transformers.PreTrainedTokenizerFast, play: Demonstration) -> str:
+    """Return the chat template's text of a whole play, its messages in the form in which a server renders them."""
+    messages = [normalise(message) for message in play.messages]
+    tools: list[Any] = list(play.tools)
+    return str(tokenizer.apply_chat_template(messages, tools=tools or None, tokenize=False))
+
+
+def assistant_labels(tokenizer: transformers.PreTrainedTokenizerFast, ids: list[int]) -> list[int]:
+    """Return `ids` with everything hidden but what the assistant says, its end token included."""
+    start, end, role = (tokenizer.convert_tokens_to_ids(token) for token in (START, END, ASSISTANT))
+    labels, speaking = [], False
+    for position, token in enumerate(ids):
+        labels.append(token if speaking else _IGNORED)
+        if token == end:
+            speaking = False
+        elif position > 0 and token == role and ids[position - 1] == start:
+            speaking = True
+    return labels
+
+
+_VERSION = 3
+"""Raise it when a change of code (player, tokenizer, recipe) gives other weights for the same spec.
+
+A change of the template alone does not: a folder that an earlier version made goes on being used with its own template
+(the first one knew no tools), so that interrupted trainings and studies see no other prompts. Delete it for another.
+"""
+
+_VOCABULARY_PLAYS = 200
+_BETWEEN_MARKS = re.compile("|".join(map(re.escape, (START, END))))
+
+
+def tiny_hash(spec: TinyModel, environment: str) -> str:
+    """Return the name of the model's folder: 16 hex digits of a hash over spec, environment and code version."""
+    parts = {"version": _VERSION, "environment": environment, "spec": spec.value()}
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def require_context(max_context: int) -> None:
+    """Raise BackendError where a job wants longer sequences than a tiny model takes."""
+    if max_context > TINY_CONTEXT:
+        raise BackendError(
+            f"expected a max_context of at most {TINY_CONTEXT}, as many as a tiny model has positions, found "
+            f"{max_context}: set max_context to {TINY_CONTEXT} or less, or name a model with more"
+        )
+
+
+def ensure_tiny(spec: TinyModel, environment: str, models: Path, progress: Progress | None = None) -> Path:
+    """Return the folder of the model `spec` describes under `models`, making it if it is not there yet.
+
+    `progress` is told (steps done, steps in all) while the warm start runs, and nothing when the model is
+    there. Raises InvalidRequest for an unknown environment, and OSError when `models` cannot be written.
+    """
+    folder = models / tiny_hash(spec, environment)
+    if folder.is_dir():  # nobody needs its environment any more
+        return folder
+    world = get_environment(environment)
+    return made_once(folder, lambda scratch: _make_model(spec, world, scratch, progress))
+
+
+def _make_model(spec: TinyModel, environment: Environment, folder: Path, progress: Progress | None) -> None:
+    tokenizer = _tokenizer(environment)
+    model = _initial(spec, tokenizer)
+    warm_start(model, tokenizer, environment, steps=spec.warm_start_steps, seed=spec.seed, progress=progress)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _tokenizer(environment: Environment) -> transformers.PreTrainedTokenizerFast:
+    """Return the tokenizer of the words in plays: what is said, and where there are tools what the template writes."""
+    rng = random.Random(0)
+    tasks = environment.tasks("train")
+    plays = [environment.demonstrate(rng.choice(tasks), rng) for _ in range(_VOCABULARY_PLAYS)]
+    if not any(play.tools for play in plays):
+        return build_tokenizer((str(message["content"]) for play in plays for message in play.messages), TINY_CONTEXT)
+    bytes_alone = build_tokenizer((), TINY_CONTEXT)
+    texts = [text for play in plays for text in _BETWEEN_MARKS.split(rendered(bytes_alone, play))]
+    return build_tokenizer(texts, TINY_CONTEXT, CALL_MARKS)
+
+
+def _initial(spec: TinyModel, tokenizer: transformers.PreTrainedTokenizerFast) -> transformers.LlamaForCausalLM:
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=spec.hidden_size,
+        intermediate_size=2 * spec.hidden_size,
+        num_hidden_layers=spec.layers,
+        num_attention_heads=max(1, spec.hidden_size // spec.head_size),
+        num_key_value_heads=max(1, spec.hidden_size // spec.head_size),
+        head_dim=spec.head_size,
+        max_position_embeddings=TINY_CONTEXT,
+        tie_word_embeddings=False,
+        initializer_range=0.05,
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    with torch.random.fork_rng(devices=[]), one_thread():
+        torch.manual_seed(spec.seed)
+        model = transformers.LlamaForCausalLM(config)
+        _order_numbers(model, tokenizer)
+    return model
+
+
+@torch.no_grad()
+def _order_numbers(model: transformers.LlamaForCausalLM, tokenizer: transformers.PreTrainedTokenizerFast) -> None:
+    ids = [tokenizer.convert_tokens_to_ids(str(number)) for number in range(LARGEST_NUMBER + 1)]
+    for table in (model.model.embed_tokens.weight, model.lm_head.weight):
+        table[ids] = number_codes(len(ids), table.shape[1])
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m swarm.backends.tiny_model", description="Make a tiny model.")
+    parser.add_argument("--environment", required=True, help="the environment whose player it imitates")
+    parser.add_argument("--models", required=True, type=Path, help="folder of models; made if missing")
+    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
+    parser.add_argument("--spec", default="{}", help="JSON of a job's tiny model; defaults where left out")
+    return parser.parse_args(arguments)
+
+
+def _print_progress(done: int, of: int) -> None:
+    if done % 50 == 0 or done == of:
+        sys.stdout.write(f"warm start {done}/{of}\n")
+        sys.stdout.flush()
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the model the command line names and print its folder; return the exit code (2: bad input)."""
+    given = _arguments(arguments)
+    disable_progress_bar()
+    if given.environments is not None:
+        look_in(given.environments)
+    return print_made(
+        lambda: ensure_tiny(
+            TinyModel.model_validate_json(given.spec), given.environment, given.models, _print_progress
+        ),
+        "--spec to be a tiny model's JSON",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,391 @@
+"""GAE with a critic on the same ranks.
+
+Every touch of verl's own names that is the critic's, pinned to 0.9 as `learning.adapter` is.
+
+What is touched: the engine of `value_model`, the function that loads its model, `compute_gae_advantage_return` and
+`compute_value_loss`. A *sequence* of verl's is an episode here, as in `learning.named`.
+Promises: the critic begins as the policy's model with a head of one number, drawn from the job's seed alone, whatever
+the number of ranks; a loss is the sum over tokens of weight times verl's term, so that parts add up.
+Knows nothing of Ray.
+
+The critic's loss, which runs inside verl's engine for each of its micro-batches, and what it measures on the way.
+
+Promises: micro-batches and ranks add up to exactly the minibatch's loss, as the policy's do (`learning.loss`).
+Knows nothing of optimisers or Ray.
+
+A rank that has its shard of a critic too, on the same device as that of the policy.
+
+Promises: what `learning.worker` does, for both: `undo` puts the critic and its optimiser back, bit for bit, and a
+checkpoint has both. `values`, `value_gradient` and `value_step` exchange with the other ranks: all must be called.
+What is exported for those who answer is the policy alone.
+
+The cluster learner with a critic: advantages are those of generalised advantage estimation (arXiv 1506.02438).
+
+An update asks the critic once what each sampled token is worth, estimates advantages and returns by verl's function
+over the whole batch, teaches the critic, and then the policy by those advantages: both over the same minibatches, with
+the same token weights.
+Promises: what `learning.learner` does, of both: an update that fails leaves the critic as it was, too.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, ClassVar
+
+import torch
+from tensordict import TensorDict
+from torch import Tensor
+
+from swarm.algorithms.objective import spread
+from swarm.algorithms.rows import Row
+from swarm.backends.local import checkpoint
+from swarm.backends.protocols import NotFinite, TrainEpisode
+from swarm.backends.verl import adapter, worker
+from swarm.backends.verl import adapter as engines
+from swarm.backends.verl.adapter import column, sampled
+from swarm.backends.verl.learner import Deal, RankedUpdate, VerlLearner
+from swarm.backends.verl.losses import Sequences
+from swarm.backends.verl.worker import Loss, Rank
+from swarm.job import Job
+from swarm.rendering.messages import BackendError
+from swarm.verl_config import CriticFields, VerlFields
+
+
+def fields(job: Job) -> CriticFields:
+    """Return what a job says of its critic."""
+    return (job.verl or VerlFields()).critic or CriticFields()
+
+
+def engine(folder: Path, job: Job, device: str) -> Any:
+    """Return verl's engine for a critic, made and sharded over the ranks of the group; all of them must call it.
+
+    All of it learns, an adapter of the policy's notwithstanding.
+    """
+    own = job.model_copy(update={"lora_rank": 0, "learning_rate": fields(job).learning_rate})
+    made = adapter.worker(folder, own, device, "value_model")
+    with _with_a_head(job.seed):
+        adapter.loaded(made)
+    return made.engine
+
+
+@contextmanager
+def _with_a_head(seed: int) -> Iterator[None]:
+    """Have verl load critics by `_critic`, and draw what their folder lacks from `seed`."""
+    from verl.utils import model
+
+    kept, model.load_valuehead_model = model.load_valuehead_model, _critic
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            yield
+    finally:
+        model.load_valuehead_model = kept
+
+
+def _critic(local_path: str, torch_dtype: torch.dtype, model_config: Any, trust_remote_code: bool) -> Any:
+    """Return a model with a head of one number: verl's own function wants flash attention, whatever the job's model."""
+    from transformers import AutoModelForTokenClassification
+
+    require_critic(model_config)
+    return AutoModelForTokenClassification.from_pretrained(
+        local_path, dtype=torch_dtype, config=model_config, trust_remote_code=trust_remote_code
+    )
+
+
+def require_critic(model_config: Any) -> None:
+    """Raise BackendError where transformers has no model of that kind with a head for each place."""
+    from transformers import MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING
+
+    if type(model_config) not in MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING:
+        raise BackendError(
+            f"verl.advantage_estimator gae: transformers has no token classification of {model_config.model_type}, "
+            "which a critic would be; take reinforce_plus_plus"
+        )
+    if hasattr(type(model_config), "hidden_dropout"):  # which verl sets to a text, and transformers refuses
+        raise BackendError(
+            f"verl.advantage_estimator gae: verl 0.9.1 makes no critic of {model_config.model_type}, whose dropout it "
+            "sets to what the model does not take; take reinforce_plus_plus"
+        )
+
+
+def critic_values(engine: Any, batch: TensorDict) -> Tensor:
+    """Return the values, jagged over the batch's ids, of what each id leads to: of the next one, before it is there."""
+    with adapter.computing(engine, engine.eval_mode()):
+        found: Tensor = engine.infer_batch(batch)["model_output"]["values"].cpu()
+    return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Estimated:
+    """Advantages (M,) of tokens, whitened by verl over all of them, and returns (M,), which their values are to be."""
+
+    advantages: Tensor
+    returns: Tensor
+
+
+def estimated(job: Job, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> Estimated:
+    """Return verl's estimate for the M > 0 tokens of a batch: their values, and the numbers of their episodes.
+
+    An episode's reward is at the last token that was sampled in it; what others said in between is not there.
+    """
+    from verl.trainer.ppo.core_algos import compute_gae_advantage_return
+
+    sequences, own = Sequences(episodes), fields(job)
+    mask = sequences.padded(torch.ones_like(episodes))
+    scores = torch.zeros(mask.shape)
+    scores[torch.arange(len(mask)), mask.sum(1) - 1] = torch.tensor(rewards)[episodes.unique()]
+    try:
+        found = compute_gae_advantage_return(scores, sequences.padded(values), mask, own.discount, own.gae_lambda)
+    except ValueError as error:  # what verl raises for a batch that it cannot whiten
+        raise BackendError(f"verl.advantage_estimator gae: verl refused the batch: {error}") from error
+    return Estimated(*map(sequences.flat, found))
+
+
+def value_loss(job: Job, present: Tensor, before: Tensor, returns: Tensor, weights: Tensor) -> tuple[Tensor, float]:
+    """Return verl's loss () of M > 0 tokens, and the part of them that it clipped; all arguments are (M,).
+
+    present: values with gradient; before: those that the update began with; weights: what each token weighs.
+    """
+    from verl.trainer.ppo.core_algos import compute_value_loss
+
+    clip, mode = fields(job).clip_range, "token-sum"
+    loss: Tensor = compute_value_loss(present, returns, before, weights, clip, mode)[0]
+    clipped = compute_value_loss(present.detach(), returns, before, torch.ones_like(weights), clip, mode)[1]
+    return loss, float(clipped)
+
+
+@dataclass(slots=True)
+class ValueSums:
+    """Sums over the tokens of all optimiser steps of one update; `loss` is weighted, the rest counts each as one."""
+
+    loss: float = 0.0
+    predicted: float = 0.0
+    clipped: float = 0.0
+    tokens: int = 0
+
+    def merge(self, other: ValueSums) -> None:
+        """Add the sums of other tokens of the same optimiser steps, as another rank took them."""
+        self.loss += other.loss
+        self.predicted += other.predicted
+        self.clipped += other.clipped
+        self.tokens += other.tokens
+
+    def metrics(self, steps: int) -> Mapping[str, float]:
+        """Return verl's metrics of an update of so many optimiser steps."""
+        tokens = max(1, self.tokens)
+        return {
+            "critic/vf_loss": self.loss / max(1, steps),
+            "critic/vf_clipfrac": self.clipped / tokens,
+            "critic/vpred_mean": self.predicted / tokens,
+        }
+
+
+class ValueLoss:
+    """verl's loss of a critic, as verl calls a loss function; `sums` are of what this rank computed in one update."""
+
+    def __init__(self, job: Job) -> None:
+        self.sums = ValueSums()
+        self._job = job
+
+    def __call__(
+        self, model_output: Mapping[str, Tensor], data: TensorDict, dp_group: Any = None
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Return the micro-batch's share () of the loss times the number of ranks, and no metrics: see `sums`."""
+        nothing = model_output["values"].values()[:0].sum()
+        if not data["response_mask"].values().any():
+            return nothing, {}
+        present = sampled(model_output["values"], data).float()
+        before, returns, weights = (column(data, name) for name in ("values", "returns", "token_weights"))
+        loss, clipped = value_loss(self._job, present, before, returns, weights)
+        predicted = present.detach().sum(dtype=torch.float64).item()
+        self.sums.merge(ValueSums(loss.item(), predicted, clipped * len(present), len(present)))
+        return loss * data["dp_size"] + nothing, {}
+
+
+@dataclass(frozen=True, slots=True)
+class ValueShare:
+    """What a rank's part of a minibatch came to for the critic; `sums` are those of the update so far."""
+
+    loss: float
+    sums: ValueSums
+
+
+class CriticRank(Rank):
+    """A Ray actor's class, for the estimator `gae`."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._critic: Any = None
+        self._value_loss: Any = None
+        self._critic_before: worker.Shards | None = None
+
+    def start(self, rank: int, world: int, address: str, port: int) -> float:
+        """Join the others, load policy and critic and shard them; return the seconds that took."""
+
+        seconds, begun = super().start(rank, world, address, port), time.perf_counter()
+        self._critic = engine(self._folder, self._job, self._device)
+        return seconds + time.perf_counter() - begun
+
+    def values(self, batch: Any, longest: int) -> Tensor:
+        """Return what the present critic says of a batch's sampled tokens (M,)."""
+        from swarm.backends.verl.adapter import sampled
+
+        prepared = engines.prepared(batch, self._job, longest, entropy=False)
+        return sampled(critic_values(self._critic, prepared), batch).float()
+
+    def estimated(self, rewards: Sequence[float], values: Tensor, episodes: Tensor) -> Estimated:
+        """Return the advantages and returns of a batch's tokens (M,); `rewards` are by the episodes' numbers."""
+
+        return estimated(self._job, rewards, values, episodes)
+
+    def begin(self, loss: Loss, *, undoable: bool) -> None:
+        """Begin an update. The critic is always kept for `undo`: it learns before the policy does."""
+
+        self._critic_before = None
+        super().begin(loss, undoable=undoable)
+        self._value_loss = ValueLoss(self._job)
+        self._critic_before = self._copied_critic()
+
+    def keep(self) -> None:
+        """End an update that was made: forget what `undo` would have put back."""
+        super().keep()
+        self._critic_before = None
+
+    def _copied_critic(self) -> worker.Shards:
+        return worker.copied(self._critic.module, self._critic.optimizer)
+
+    def value_gradient(self, batch: Any, longest: int) -> ValueShare:
+        """Leave the critic's gradient of this rank's part of a minibatch, to be exchanged; weights stay."""
+        prepared = engines.prepared(batch, self._job, longest, entropy=False)
+        return ValueShare(engines.gradient(self._critic, prepared, self._value_loss), self._value_loss.sums)
+
+    def value_step(self, size: float) -> float:
+        """Change the critic by the clipped gradient, unless it is not finite; return the norm it had."""
+        return engines.step(self._critic, size)
+
+    def undo(self) -> None:
+        """Put everything back as it was when the update began, and forget the gradients."""
+        super().undo()
+        self._critic.optimizer_zero_grad()
+        if self._critic_before is not None:
+            worker.put_back(self._critic.module, self._critic.optimizer, self._critic_before)
+        self._critic_before = None
+
+    def _modules(self) -> Mapping[str, Any]:
+        """See `Rank`."""
+        return {**super()._modules(), checkpoint.CRITIC: self._critic.module}
+
+    def _sets(self) -> checkpoint.Sets:
+        own = self._copied_critic()
+        return {**super()._sets(), checkpoint.CRITIC: own.weights, checkpoint.CRITIC_OPTIMIZER: own.moments}
+
+    def _take(self, saved: checkpoint.Sets) -> None:
+        super()._take(saved)
+        found = worker.Shards(saved[checkpoint.CRITIC], saved.get(checkpoint.CRITIC_OPTIMIZER, {}))
+        worker.put_back(self._critic.module, self._critic.optimizer, found)
+
+
+@dataclass(slots=True)
+class _Taught:
+    """What an update taught the critic so far."""
+
+    sums: ValueSums = field(default_factory=ValueSums)
+    norms: list[float] = field(default_factory=list)
+
+
+class CriticLearner(VerlLearner):
+    """Implements `Learner` for jobs of the estimator `gae`."""
+
+    RANK: ClassVar[type[Rank]] = CriticRank
+
+    def _advantages(
+        self, episodes: Sequence[TrainEpisode], counts: Sequence[Mapping[int, int]]
+    ) -> tuple[list[float], Mapping[int, Mapping[int, float]]]:
+        """Return 0 for each episode: `_score` knows better, once the critic was asked."""
+        for episode in episodes:
+            self._outcome(episode)
+        return [0.0] * len(episodes), {}
+
+    def _score(self, update: RankedUpdate) -> None:
+        super()._score(update)
+        rows = update.all_rows
+        with update.cost.measured("values"):
+            values = self._of_rows("values", rows, self._timeout_s)
+        if rows:
+            with update.cost.measured("adv"):
+                self._estimate(update, values)
+        update.told = {**update.told, **_worth(values, [row.returns for row in rows if row.returns is not None])}
+
+    def _estimate(self, update: RankedUpdate, values: Sequence[Tensor]) -> None:
+        """Fill in each token's value, advantage and return, and each episode's mean advantage.
+
+        Rows are in the order of their ends, and tokens of an episode follow one another as its calls did.
+        """
+        rows, counts = update.all_rows, [len(own) for own in values]
+        episodes = torch.tensor([row.episode for row in rows]).repeat_interleave(torch.tensor(counts))
+        calls = [torch.zeros_like(row.targets) if row.calls is None else row.calls for row in rows]
+        order = torch.cat(calls).argsort(stable=True)
+        rewards = [self._outcome(episode) for episode in update.episodes]
+        asked = (rewards, torch.cat(list(values))[order], episodes[order])
+        found = self.group.call_all("estimated", *asked, timeout_s=self._timeout_s)[0]
+        own = [torch.empty_like(each).index_copy(0, order, each) for each in (found.advantages, found.returns)]
+        parts = zip(rows, values, *(each.split(counts) for each in own), strict=True)
+        for row, *worth in parts:
+            row.values, row.advantages, row.returns = worth
+        update.advantages = [_mean_advantage(own) for own in update.rows]
+
+    def _learn(self, steps: Sequence[Sequence[int]], update: RankedUpdate) -> None:
+        """Teach the critic, and then the policy."""
+        taught, size = _Taught(), fields(self._job).learning_rate
+        with update.cost.measured("update_critic"):
+            for chosen in steps:
+                self._value_gradient(chosen, update, taught)
+                self._value_step(size, taught)
+        told = {"critic/grad_norm": fmean(taught.norms), "critic/lr": size, **taught.sums.metrics(len(steps))}
+        update.told = {**update.told, **told}
+        super()._learn(steps, update)
+
+    def _value_gradient(self, chosen: Sequence[int], update: RankedUpdate, taught: _Taught) -> None:
+        """Leave the critic's gradient of a minibatch of whole episodes with the ranks."""
+        rows, weights = self._minibatch(chosen, update)
+        deal = Deal(rows, self.group.world)
+        asked = [(part, deal.longest) for part in deal.batches(update.advantages, weights)]
+        found = self.group.call("value_gradient", asked, timeout_s=self._timeout_s)
+        loss = sum(each.loss for each in found) / len(found)
+        if not math.isfinite(loss):
+            raise NotFinite(f"the critic's loss is {loss}: the update was refused and the weights are as before")
+        taught.sums = ValueSums()
+        for each in found:
+            taught.sums.merge(each.sums)
+        update.cost.forward += deal.tokens
+
+    def _value_step(self, size: float, taught: _Taught) -> None:
+        norm = self.group.call_all("value_step", size, timeout_s=self._timeout_s)[0]
+        if not math.isfinite(norm):
+            raise NotFinite(f"the norm of the critic's gradient is {norm}: the update was refused, the weights kept")
+        taught.norms.append(norm)
+
+
+def _mean_advantage(rows: Sequence[Row]) -> float:
+    """Return the mean over an episode's tokens; 0 where nothing was sampled."""
+    found = [value for row in rows if row.advantages is not None for value in row.advantages.tolist()]
+    return fmean(found) if found else 0.0
+
+
+def _worth(values: Sequence[Tensor], returns: Sequence[Tensor]) -> dict[str, float]:
+    """Return verl's metrics of the values and returns (K,) of a batch's rows; 0 where nothing was sampled."""
+    own = torch.cat([torch.zeros(0), *values]).double()
+    due = torch.cat([torch.zeros(0), *returns]).double()
+    left, spared = (((each - each.mean()) ** 2).sum() / max(1, len(own) - 1) for each in (due - own, due))
+    explained = (1 - left / (spared + 1e-5)).item() if len(own) else 0.0
+    return {
+        **spread("critic/values", own.tolist()),
+        **spread("critic/returns", due.tolist()),
+        "critic/vf_explained_var": explained,
+    }

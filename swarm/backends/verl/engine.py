@@ -1,0 +1,533 @@
+"""VerlEngine: requests over replicas that may die.
+
+The places of an engine's replicas: who is in one, what it has open, and how often one died there.
+
+Promises: a request belongs to one life of a replica, and ends with it; deaths are counted within `WINDOW_S` alone.
+
+Which replica a request goes to: the one that answered its session before, else the least busy.
+
+Promises: a session stays with its replica while that serves and the session is among the last `MOST_SESSIONS`.
+
+The engine of a swarm server on a cluster: requests spread over replicas, which may die and are replaced.
+
+Promises: as `Engine` does. The calls of a session go to one replica. A replica that dies loses its own requests, each
+by a RequestLost, and is made again, with the weights that were published last, while others serve; one that dies again
+and again is given up, and with the last of them the engine, whose `failure` says why. A version serves once every
+replica that serves confirmed it. Replicas that rest while a learner has their devices keep their requests and wake
+with the next weights; none is made meanwhile. Nothing waits without a bound, or without watching what it waits for.
+Does not know what a replica is made of (`ReplicaHandle`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import itertools
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from swarm.backends.protocols import Chunk, GenerationRequest, NoRoom, RequestLost
+from swarm.backends.verl.processes import DeviceTurns, OwnTime, Silence
+from swarm.backends.verl.replica import RayReplica
+from swarm.backends.verl.types import Delivery, Order, ReplicaDied, ReplicaHandle, ReplicaSpec
+from swarm.backends.verl.vllm import vocabulary_of
+from swarm.rendering.messages import BackendError, GrammarRefused, RequestRefused
+
+
+class Draws:
+    """The seeds that follow from one seed; `count` is how many were taken, which a checkpoint keeps."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self.count = 0
+
+    def take(self) -> int:
+        """Return the next seed, from 0 to below 2^63."""
+        self.count += 1
+        found = hashlib.blake2b(f"{self._seed}:{self.count}".encode(), digest_size=8).digest()
+        return int.from_bytes(found) >> 1
+
+
+WINDOW_S: Final = 900.0
+"""Seconds that a replica must have served for the deaths before it to be forgiven."""
+
+
+LOOK_S: Final = 90.0
+"""Seconds at most between two looks at a replica's silence: more have passed only where this process did not run."""
+
+
+class Mailbox:
+    """Chunks of one request until who asked takes them; used on the event loop alone."""
+
+    def __init__(self) -> None:
+        self._queue: asyncio.Queue[Chunk | BackendError] = asyncio.Queue()
+
+    def put(self, found: Chunk | BackendError) -> None:
+        """Deliver a chunk, or the error that ends the request."""
+        self._queue.put_nowait(found)
+
+    async def take(self) -> Chunk:
+        """Return the next chunk; raise the error that stands in its place."""
+        found = await self._queue.get()
+        if isinstance(found, BackendError):
+            raise found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A version's weights, as references to buckets that every replica can fetch."""
+
+    version: int
+    buckets: Sequence[Any]
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """A replica from its boot to its death. `silence`: since it last brought something, or had nothing to bring."""
+
+    handle: ReplicaHandle
+    open: dict[int, Mailbox] = field(default_factory=dict)
+    silence: Silence = field(default_factory=Silence)
+    published: Published | None = None
+    loading: bool = False
+    resting: bool = False
+    """Whether it has given its memory back, and so brings nothing until it has loaded weights."""
+
+    def deliver(self, found: Delivery, lost: type[BackendError]) -> None:
+        """Hand over to who asked, if somebody still waits."""
+        if mailbox := self.open.get(found.key):
+            mailbox.put(found.chunk if found.chunk is not None else lost(found.lost))
+
+    def end(self, error: BackendError) -> None:
+        """Fail all that is open."""
+        for mailbox in self.open.values():
+            mailbox.put(error)
+        self.open.clear()
+
+    def silent(self, patience: float) -> bool:
+        """Return whether requests have waited longer than `patience` seconds for anything to come."""
+        if not self.open or self.loading or self.resting:
+            self.silence.end()
+        return self.silence.lasts(LOOK_S) > patience
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaPlace:
+    """Where one replica at a time lives; `serving` while it takes requests."""
+
+    number: int
+    life: Life | None = None
+    serving: bool = False
+    lives: int = 0
+    gone: str = ""
+    """Why nobody will live here any more."""
+    served_since: float | None = None
+    deaths: int = 0
+
+    def die(self) -> int:
+        """Count a death; return how many there were since one of them served for `WINDOW_S`."""
+        now = time.monotonic()
+        if self.served_since is not None and now - self.served_since > WINDOW_S:
+            self.deaths = 0
+        self.served_since = None
+        self.deaths += 1
+        return self.deaths
+
+
+_COLDEST: Final = 0.01
+_HOTTEST: Final = 2.0
+"""Temperatures that vLLM heeds, beside 0: it raises any below to the first, and refuses any above the last."""
+
+
+def require_readable(request: GenerationRequest, max_context: int, vocabulary: int) -> None:
+    """Raise RequestRefused, with what was expected and found, for what no replica could answer."""
+    prompt, sampling, said = request.prompt_ids, request.sampling, f"request {request.name}"
+    if not 0 < len(prompt) < max_context:
+        raise RequestRefused(f"{said}: expected 1 to {max_context - 1} prompt ids, found {len(prompt)}")
+    if min(prompt) < 0 or max(prompt) >= vocabulary:
+        strange = next(token for token in prompt if not 0 <= token < vocabulary)
+        raise RequestRefused(
+            f"{said}: expected prompt ids from 0 to {vocabulary - 1}, which the model has embeddings for, "
+            f"found {strange}"
+        )
+    if sampling.max_tokens < 1:
+        raise RequestRefused(f"{said}: expected max_tokens of 1 or more, found {sampling.max_tokens}")
+    if sampling.temperature != 0 and not _COLDEST <= sampling.temperature <= _HOTTEST:
+        raise RequestRefused(
+            f"{said}: expected temperature 0, or {_COLDEST} to {_HOTTEST}, found {sampling.temperature}"
+        )
+    if sampling.grammar is not None:
+        raise GrammarRefused(f"{said}: expected no grammar, as this engine follows none: backend `local` does")
+
+
+MOST_SESSIONS: Final = 65_536
+"""Sessions whose replica is remembered; of more, those that asked longest ago are forgotten."""
+
+
+class Router:
+    """Remembers where sessions are."""
+
+    def __init__(self, most: int = MOST_SESSIONS) -> None:
+        self._most = most
+        self._places: OrderedDict[str, int] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def choose(self, session: str, in_flight: Mapping[int, int]) -> int:
+        """Return a replica of those that serve, `in_flight` (not empty); session "" is of nobody."""
+        place = self._places.get(session)
+        if place is None or place not in in_flight:
+            place = min(in_flight, key=lambda number: (in_flight[number], number))
+        if session:
+            self._remember(session, place)
+        return place
+
+    def _remember(self, session: str, place: int) -> None:
+        self._places[session] = place
+        self._places.move_to_end(session)
+        if len(self._places) > self._most:
+            self._places.popitem(last=False)
+
+
+_log = logging.getLogger(__name__)
+
+MOST_DEATHS: Final = 3
+"""Deaths of late after which a replica's place is given up."""
+WAIT_S: Final = 1800.0
+"""Most seconds that a request waits for a replica to serve, where all are being made again."""
+SILENCE_S: Final = 300.0
+"""Seconds without a token, while requests are open, after which a replica counts as dead."""
+ROOM_S: Final = 600.0
+"""Seconds that a replica which is made again waits for room for the weights."""
+UP_S: Final = 5400.0
+"""Seconds that a learner's turn waits for a replica which boots, is given weights, or finds no room for them."""
+TURN_S: Final = 86_400.0
+"""Seconds that a replica which is to be made again waits for the end of a learner's turn."""
+_PAUSE_S: Final = 0.5
+"""Seconds before a replica is made again, times the deaths of late."""
+
+MakeReplica = Callable[[int, int], ReplicaHandle]
+"""Makes a replica, which is booted later: of a place, by number, and how many lived there before."""
+
+
+class ReplicatedEngine:
+    """Implements `Engine`. `start`, `generate` and `stop` belong to one event loop; the rest to any thread."""
+
+    def __init__(
+        self,
+        make: MakeReplica,
+        replicas: int,
+        max_context: int,
+        vocabulary: int,
+        *,
+        most_deaths: int = MOST_DEATHS,
+        draws: Draws | None = None,
+    ) -> None:
+        """Make it, not started. `draws` seed what nobody seeded, whichever replica answers; None: nobody does."""
+        self._make = make
+        self._count = replicas
+        self._max_context = max_context
+        self._vocabulary = vocabulary
+        self._most_deaths = most_deaths
+        self._draws = draws
+        self._lock = threading.Lock()
+        """Guards who serves, and what was published: `publish` runs on other threads."""
+        self._places: list[ReplicaPlace] = []
+        self._turns = DeviceTurns()
+        self._keepers: list[asyncio.Task[None]] = []
+        self._published: Published | None = None
+        self._version = 0
+        self._failure: str | None = None
+        self._stopped: str | None = "the engine is not started"
+        self._changed = asyncio.Event()
+        self._router = Router()
+        self._keys = itertools.count()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    @property
+    def guided(self) -> bool:
+        """It follows no grammar."""
+        return False
+
+    @property
+    def version(self) -> int:
+        """That of the weights which every replica confirmed last."""
+        return self._version
+
+    def failure(self) -> str | None:
+        """Return why nothing is served any more, or None."""
+        return self._failure
+
+    async def start(self) -> None:
+        """Boot all replicas; raise BackendError, with none left, where one cannot be."""
+        self._loop = asyncio.get_running_loop()
+        self._places = [ReplicaPlace(number) for number in range(self._count)]
+        self._router, self._published, self._version, self._turns = Router(), None, 0, DeviceTurns()
+        self._stopped = self._failure = None
+        self._changed = asyncio.Event()
+        booted = [self._loop.create_future() for _ in self._places]
+        self._keepers = [asyncio.ensure_future(self._keep(*pair)) for pair in zip(self._places, booted, strict=True)]
+        try:
+            await asyncio.gather(*booted)
+        except BaseException:
+            for each in booted:
+                each.cancel()
+            await self.stop()
+            raise
+
+    async def stop(self) -> None:
+        """End all replicas; open requests get a RequestLost. Safe to call twice."""
+        self._stopped = self._stopped or "the engine was stopped"
+        for keeper in self._keepers:
+            keeper.cancel()
+        await asyncio.gather(*self._keepers, return_exceptions=True)
+        self._keepers = []
+        self._changed.set()
+
+    async def generate(self, request: GenerationRequest) -> AsyncGenerator[Chunk, None]:
+        """Yield the completion's chunks, `finish` set on the last; see `Engine.generate`."""
+        require_readable(request, self._max_context, self._vocabulary)
+        life, key, mailbox = await self._life_for(request), next(self._keys), Mailbox()
+        prompt = tuple(request.prompt_ids)
+        limit = min(len(prompt) + request.sampling.max_tokens, self._max_context)
+        sampling = request.sampling
+        if self._draws is not None and sampling.seed is None and sampling.temperature > 0:
+            sampling = replace(sampling, seed=self._draws.take())
+        life.open[key] = mailbox
+        finished = False
+        try:
+            life.handle.submit(Order(key, prompt, sampling, limit))
+            while not finished:
+                chunk = await mailbox.take()
+                finished = chunk.finish is not None
+                yield chunk
+        finally:
+            if life.open.pop(key, None) and not finished:
+                life.handle.cancel(key)
+
+    async def _life_for(self, request: GenerationRequest) -> Life:
+        """Return the replica for a request, once one serves."""
+        try:
+            async with asyncio.timeout(WAIT_S):
+                while not (serving := self._serving()):
+                    self._require_alive()
+                    self._changed.clear()
+                    await self._changed.wait()
+        except TimeoutError:
+            raise RequestLost(f"request {request.name}: no replica served within {WAIT_S:.0f} s") from None
+        self._require_alive()
+        number = self._router.choose(request.session, {number: len(life.open) for number, life in serving.items()})
+        return serving[number]
+
+    def _serving(self) -> dict[int, Life]:
+        return {place.number: place.life for place in self._places if place.serving and place.life}
+
+    def _require_alive(self) -> None:
+        if self._failure:
+            raise BackendError(self._failure)
+        if self._stopped:
+            raise RequestLost(self._stopped)
+
+    def publish(self, version: int, buckets: Sequence[Any]) -> None:
+        """Have every replica that serves load buckets; return once each confirmed `version`. Blocks.
+
+        One that died is made again with these weights. NoRoom where one has none for them: the same again is possible.
+        Any other BackendError where one that lives cannot load them: nothing is served any more then.
+        """
+        published = Published(version, tuple(buckets))
+        with self._lock:
+            if self._failure or self._stopped:
+                raise BackendError(self._failure or self._stopped or "")
+            self._published = published
+            lives = self._serving()
+        with ThreadPoolExecutor(max(1, len(lives)), "publish") as pool:
+            errors = [error for error in pool.map(lambda life: self._give(life, published), lives.values()) if error]
+        if full := [error for error in errors if isinstance(error, NoRoom)]:
+            if len(full) == len(errors):
+                raise NoRoom(f"version {version} waits for room: {full[0]}")
+            errors = [error for error in errors if error not in full]
+        if errors:
+            self.fail(f"version {version} could not be published: {errors[0]}")
+            raise BackendError(self._failure or "")
+        self._version = version
+        self._turns.end()
+
+    def _give(self, life: Life, published: Published) -> BackendError | None:
+        """Have one replica load; return why it could not, though it lives."""
+        life.loading = True
+        try:
+            life.handle.load(published.version, published.buckets)
+            life.published, life.resting = published, False
+        except ReplicaDied as error:
+            _log.warning("event=replica_died while=publishing reason=%r", str(error))
+            self._withdraw(life)
+        except BackendError as error:
+            return error
+        finally:
+            life.loading = False
+        return None
+
+    def rest(self) -> None:
+        """Have every replica that serves give its device's memory back until the next `publish`. Blocks.
+
+        Requests wait meanwhile. A replica that cannot rest is ended and, as one that dies, made again after that.
+        BackendError where nothing is served any more, or one that is being made does not come up.
+        """
+        if self._failure or self._stopped:
+            raise BackendError(self._failure or self._stopped or "")
+        self._turns.begin(UP_S)
+        with self._lock:
+            lives = self._serving()
+        with ThreadPoolExecutor(max(1, len(lives)), "rest") as pool:
+            list(pool.map(self._lay_down, lives.values()))
+
+    def _lay_down(self, life: Life) -> None:
+        """Have one replica rest, or end it."""
+        life.resting = True
+        try:
+            life.handle.rest()
+        except (ReplicaDied, BackendError) as error:
+            _log.warning("event=replica_died while=resting reason=%r", str(error))
+            self._withdraw(life)
+
+    def scored(
+        self, rows: Sequence[Sequence[int]], seconds: float
+    ) -> dict[int, tuple[int, Sequence[Sequence[float]]] | str]:
+        """Return, by number, what each replica that serves says of rows (`ReplicaHandle.score`), or why it cannot."""
+        with self._lock:
+            lives = self._serving()
+        found: dict[int, tuple[int, Sequence[Sequence[float]]] | str] = {}
+        for number, life in lives.items():
+            try:
+                found[number] = life.handle.score(rows, seconds / len(lives))
+            except (ReplicaDied, BackendError) as error:
+                found[number] = str(error)
+        return found
+
+    def _withdraw(self, life: Life) -> None:
+        """Let nobody ask a dead replica any more; its keeper sees that it is gone."""
+        with self._lock:
+            for place in self._places:
+                if place.life is life:
+                    place.serving = False
+        life.handle.kill()
+
+    def fail(self, reason: str) -> None:
+        """Serve nothing any more: what is open, and whoever asks, is told the reason."""
+        self._failure = self._failure or reason
+        _log.error("event=engine_broke reason=%r", self._failure)
+        if self._loop is not None and not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._fail_open)
+
+    def _fail_open(self) -> None:
+        for place in self._places:
+            place.serving = False
+            if place.life:
+                place.life.end(BackendError(self._failure or ""))
+        self._changed.set()
+
+    async def _keep(self, place: ReplicaPlace, booted: asyncio.Future[None]) -> None:
+        """Have a replica live in a place, and another after it, until there were too many deaths."""
+        while not self._failure:
+            try:
+                await self._live(place, booted)
+            except Exception as error:  # noqa: BLE001  -- a keeper that ended unseen would leave its place empty
+                if not booted.done():
+                    booted.set_exception(BackendError(f"replica {place.number}: {error}"))
+                    return
+                if place.die() > self._most_deaths:
+                    self._give_up(place, str(error))
+                    return
+                _log.warning("event=replica_died number=%d reason=%r: it is made again", place.number, str(error))
+            await asyncio.sleep(_PAUSE_S * place.deaths)
+
+    def _give_up(self, place: ReplicaPlace, reason: str) -> None:
+        place.gone = reason
+        _log.error("event=replica_given_up number=%d reason=%r", place.number, reason)
+        if all(each.gone for each in self._places):
+            self.fail(f"all {len(self._places)} replicas are dead beyond repair; the last: {reason}")
+
+    async def _live(self, place: ReplicaPlace, booted: asyncio.Future[None]) -> None:
+        """Have one replica live; it ends by ReplicaDied, or BackendError, or when this is cancelled."""
+        life = place.life = Life(self._make(place.number, place.lives))
+        place.lives += 1
+        reason = "the engine was stopped"
+        try:
+            async with self._turns.booting(TURN_S):
+                await life.handle.boot()
+                await self._bring_up_to_date(place, life)
+            if not booted.done():
+                booted.set_result(None)
+            await self._deliver(life)
+        except (ReplicaDied, BackendError) as error:
+            reason = f"the replica that answered is gone: {error}"
+            raise
+        finally:
+            with self._lock:
+                place.serving = False
+            life.end(RequestLost(reason))
+            with suppress(ReplicaDied):
+                await asyncio.to_thread(life.handle.kill)
+
+    async def _bring_up_to_date(self, place: ReplicaPlace, life: Life) -> None:
+        """Give a new replica what was published, and let it serve once that is the newest."""
+        while True:
+            with self._lock:
+                published = self._published
+                if published is None or published is life.published:
+                    place.serving, place.served_since = True, time.monotonic()
+                    break
+            await self._given(life, published)
+        self._changed.set()
+
+    async def _given(self, life: Life, published: Published) -> None:
+        """Have a new replica load what was published; NoRoom where it found none for `ROOM_S`."""
+        patience = OwnTime(ROOM_S)
+        while True:
+            try:
+                await asyncio.to_thread(life.handle.load, published.version, published.buckets)
+            except NoRoom as error:
+                _log.warning("event=replica_waits reason=%r", str(error))
+                if not patience.spend():
+                    raise
+                await asyncio.sleep(patience.slice)
+            else:
+                life.published = published
+                return
+
+    async def _deliver(self, life: Life) -> None:
+        """Bring what a replica generates to who asked, for as long as it lives."""
+        while True:
+            found = await life.handle.take()
+            if found:
+                life.silence.end()
+            for each in found:
+                life.deliver(each, RequestLost)
+            if life.silent(SILENCE_S):
+                raise ReplicaDied(f"no token came within {SILENCE_S:.0f} s, though requests are open")
+
+
+def make_engine(
+    spec: ReplicaSpec, replicas: int, options: Callable[[int], Mapping[str, Any]], draws: Draws | None = None
+) -> ReplicatedEngine:
+    """Return an engine, not started; `options` are Ray's for a replica's actor by its number, as where it is placed.
+
+    Ray is joined or started by whoever calls, before `start`. BackendError where the folder has no model.
+    """
+    return ReplicatedEngine(
+        lambda number, life: RayReplica(spec, number, life, options(number)),
+        replicas,
+        spec.max_context,
+        vocabulary_of(Path(spec.folder)),
+        draws=draws,
+    )

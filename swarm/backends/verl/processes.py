@@ -1,0 +1,357 @@
+"""Environment, output, suspend-aware timeouts, device scheduler.
+
+One thread that lasts as long as this process, for what is bound to the thread that begins it.
+
+Promises: whatever it is given runs on the same thread, in the order of the calls; what that raises, the caller sees.
+Does not know what runs on it.
+
+What a process's children print, kept in memory: its beginning and its end.
+
+Promises: bounded, whatever they print; no file, so that nothing is left behind however anybody ends; who prints is
+never held up for long, as a thread reads.
+
+Bounds on waiting that count only the time in which this process ran.
+
+A process that was stopped, or a machine that slept, finds on waking that hours have passed in which nobody could have
+answered it: what it waits for is not to blame. Time is counted in slices; one counts as itself, however long it took.
+
+What the processes of a training have in their environment: an allow-list, for they inherit what started them.
+
+Promises: nothing of the server's own (`AJET_*`, keys of trackers, tokens of hubs) is in the environment of a Ray that
+is started here, nor Ray's token in what a replica starts; a PYTHONPATH says where this package is, and nothing else.
+
+Whose turn it is on devices that a learner shares with what generates, of which each takes most of the memory.
+
+Promises: nobody begins to boot in a learner's turn, and a learner's turn begins once nobody boots any more; what is
+waited for has a bound. Does not know who learns, nor what boots.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import socket
+import threading
+import time
+import warnings
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from concurrent.futures import Future
+from contextlib import asynccontextmanager, contextmanager, suppress
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+import psutil
+import torch
+from torch import Tensor
+
+from swarm.rendering.messages import BackendError
+
+
+class Bucket(dict[str, Tensor]):
+    """Tensors on the CPU by name. What comes out of the store shares its memory, which may only be read.
+
+    torch pickles a tensor's bytes into the stream, which copies them several times on the way in and again on the way
+    out; those of an array lie beside it (PEP 574), are copied once on the way in, and never on the way out.
+    """
+
+    def __reduce__(self) -> tuple[Callable[..., Bucket], tuple[dict[str, tuple[Any, torch.dtype]]]]:
+        return _restored, ({name: (_bits(tensor), tensor.dtype) for name, tensor in self.items()},)
+
+
+def _bits(tensor: Tensor) -> Any:
+    """Return an array over a tensor's memory; numpy has no bfloat16, and gets its bits."""
+    plain = tensor.detach().contiguous()
+    return (plain.view(torch.int16) if plain.dtype is torch.bfloat16 else plain).numpy()
+
+
+def _restored(arrays: dict[str, tuple[Any, torch.dtype]]) -> Bucket:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*not writable", category=UserWarning)
+        return Bucket({name: torch.from_numpy(array).view(dtype) for name, (array, dtype) in arrays.items()})
+
+
+T = TypeVar("T")
+
+
+class OneThread:
+    """Calls on one thread, which no end of the interpreter waits for and which outlives what ends with it.
+
+    An executor of one thread is ended before what a library does at exit, which such a library may not survive.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._beginning = threading.Lock()
+
+    def call(self, function: Callable[[], T]) -> T:
+        """Return what the function returns on the thread, or raise what it raises. Blocks."""
+        with self._beginning:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        answer: Future[T] = Future()
+        self._calls.put(lambda: _answer(answer, function))
+        return answer.result()
+
+    def _run(self) -> None:
+        while True:
+            self._calls.get()()
+
+
+def _answer(answer: Future[T], function: Callable[[], T]) -> None:
+    try:
+        answer.set_result(function())
+    except BaseException as error:  # noqa: BLE001 - the caller raises it
+        answer.set_exception(error)
+
+
+FIRST: Final = 1000
+"""Lines that are kept of the beginning."""
+LAST: Final = 200
+"""Lines that are kept of the end."""
+LONGEST: Final = 2000
+"""Characters that are kept of a line."""
+_QUOTED: Final = 8
+_READ: Final = 1 << 16
+
+
+class ChildOutput:
+    """A pipe and what came through it."""
+
+    def __init__(self) -> None:
+        self._reading, self._writing = os.pipe()
+        self._first: list[str] = []
+        self._last: deque[str] = deque(maxlen=LAST)
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._read, name="output", daemon=True)
+        self._thread.start()
+
+    @contextmanager
+    def taken(self) -> Iterator[None]:
+        """Take what this process prints, and from now on what those print that it starts meanwhile. Once."""
+        back = os.dup(1), os.dup(2)
+        os.dup2(self._writing, 1)
+        os.dup2(self._writing, 2)
+        try:
+            yield
+        finally:
+            for place, old in zip((1, 2), back, strict=True):
+                with suppress(OSError):
+                    os.dup2(old, place)
+                os.close(old)
+            os.close(self._writing)
+
+    def lines(self, wait_s: float = 0.0) -> list[str]:
+        """Return the lines that are kept, oldest first; wait so long for those who print to be gone."""
+        self._thread.join(wait_s)
+        with self._lock:
+            return [*self._first, *self._last]
+
+    def quoted(self, wait_s: float = 1.0) -> str:
+        """Return its last lines as one, or that there are none."""
+        last = [line.strip()[:300] for line in self.lines(wait_s) if line.strip()][-_QUOTED:]
+        return " | ".join(last) or "nothing"
+
+    def _read(self) -> None:
+        rest = b""
+        with os.fdopen(self._reading, "rb", buffering=0) as pipe:
+            while part := pipe.read(_READ):
+                *whole, rest = (rest + part).split(b"\n")
+                self._keep(whole)
+                rest = rest[-4 * LONGEST :]
+        self._keep([rest])
+
+    def _keep(self, lines: list[bytes]) -> None:
+        with self._lock:
+            for line in lines:
+                text = line.decode(errors="replace")[:LONGEST]
+                if text and len(self._first) < FIRST:
+                    self._first.append(text)
+                elif text:
+                    self._last.append(text)
+
+
+SLICE_S: Final = 1.0
+"""Seconds of a slice."""
+
+
+class OwnTime:
+    """Seconds that something may still take."""
+
+    def __init__(self, seconds: float) -> None:
+        self.left = seconds
+
+    @property
+    def slice(self) -> float:
+        """Seconds to wait now."""
+        return max(0.0, min(SLICE_S, self.left))
+
+    def spend(self) -> bool:
+        """Count a slice in which nothing came; return whether more may follow."""
+        self.left -= self.slice or SLICE_S
+        return self.left > 0
+
+
+async def within(future: asyncio.Future[T], seconds: float) -> T:
+    """Return what a future comes to within so many seconds; raise TimeoutError, and cancel it, where it does not."""
+    patience = OwnTime(seconds)
+    try:
+        while True:
+            done, _ = await asyncio.wait({future}, timeout=patience.slice)
+            if done:
+                return future.result()
+            if not patience.spend():
+                raise TimeoutError
+    finally:
+        if not future.done():
+            future.cancel()
+
+
+def ready_within(ray: Any, reference: Any, seconds: float) -> bool:
+    """Return whether a reference of Ray's is ready within so many seconds. Blocks."""
+    patience = OwnTime(seconds)
+    while not ray.wait([reference], timeout=patience.slice)[0]:
+        if not patience.spend():
+            return False
+    return True
+
+
+class Silence:
+    """Seconds, of those in which this process ran, since something was last heard."""
+
+    def __init__(self) -> None:
+        self._seconds = 0.0
+        self._looked = time.monotonic()
+
+    def end(self) -> None:
+        """Say that something was heard."""
+        self._seconds, self._looked = 0.0, time.monotonic()
+
+    def lasts(self, most_between: float) -> float:
+        """Return for how long it was silent; between two looks no more than `most_between` seconds count."""
+        now = time.monotonic()
+        self._seconds += min(now - self._looked, most_between)
+        self._looked = now
+        return self._seconds
+
+
+_NAMES: Final = frozenset(
+    {
+        "PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR", "XDG_CACHE_HOME", "VIRTUAL_ENV",
+        "LD_LIBRARY_PATH", "LD_PRELOAD", "DO_NOT_TRACK", "TOKENIZERS_PARALLELISM", "PYTHONDONTWRITEBYTECODE",
+        "PYTHONHASHSEED",
+    }
+)  # fmt: skip
+_BEGINNINGS: Final = (
+    "LC_", "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "UCX_", "TORCH", "PYTORCH_", "TRITON_", "OMP_", "KMP_", "MKL_",
+    "GOMP_", "RAY_", "VLLM_", "VERL_", "HF_", "TRANSFORMERS_",
+)  # fmt: skip
+_SECRET: Final = re.compile(r"TOKEN$|_KEY|SECRET|PASSWORD|CREDENTIAL")
+RAY_TOKEN: Final = "RAY_AUTH_TOKEN"
+"""Ray's own processes need it, and nobody else."""
+_OURS: Final = "AJET_"
+_IP: Final = (socket.AF_INET, socket.AF_INET6)
+
+
+def allowed(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return what of an environment a Ray that is started here may inherit."""
+    found = {name: value for name, value in environment.items() if _is_needed(name)}
+    root = str(Path(__file__).parents[3])
+    if root in map(os.path.abspath, filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))):
+        found["PYTHONPATH"] = root
+    return found
+
+
+def _is_needed(name: str) -> bool:
+    return name == RAY_TOKEN or (
+        (name in _NAMES or name.startswith(_BEGINNINGS)) and (not _SECRET.search(name) or name in _NAMES)
+    )
+
+
+@contextmanager
+def needed_alone() -> Iterator[None]:
+    """Have this process's environment hold no more than what is allowed, while it starts Ray.
+
+    Ray copies the environment of who starts it and takes none in its place.
+    """
+    before, kept = dict(os.environ), allowed(os.environ)
+    taken = {name: value for name, value in before.items() if kept.get(name) != value}
+    for name in taken:
+        os.environ.pop(name, None)
+    if "PYTHONPATH" in kept:
+        os.environ["PYTHONPATH"] = kept["PYTHONPATH"]
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
+
+
+def forget_secrets() -> None:
+    """Take Ray's token and what is the server's own out of this process's environment: what it starts needs neither.
+
+    Ray, which this process is connected to, has read its token by then.
+    """
+    for name in [name for name in os.environ if name == RAY_TOKEN or name.startswith(_OURS)]:
+        del os.environ[name]
+
+
+def meet_at(address: str) -> None:
+    """Have gloo listen where this machine has an address, by which others reach it, unless it is told where.
+
+    By itself it takes what the machine's own name stands for, which often is an address that no other one reaches. It
+    is told of a link alone, and listens at that one's first address: where that is another one, it is left to itself.
+    """
+    links = psutil.net_if_addrs().items()
+    of_ip = {name: [each.address for each in has if each.family in _IP] for name, has in links}
+    link = next((name for name, addresses in of_ip.items() if addresses[:1] == [address]), None)
+    if link is not None:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", link)
+
+
+class DeviceTurns:
+    """The turns of one training; a learner's begins and ends on any thread, and boots are of one event loop."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._booting = 0
+        self._learning = False
+
+    def begin(self, seconds: float) -> None:
+        """Begin the learner's turn; raise BackendError where somebody boots for so long. Blocks."""
+        patience = OwnTime(seconds)
+        with self._changed:
+            self._learning = True  # or boots that follow one another could keep it off for ever
+            while self._booting:
+                self._changed.wait(patience.slice)
+                if self._booting and not patience.spend():
+                    raise BackendError(f"expected what boots beside the learner to be up within {seconds:.0f} s")
+
+    def end(self) -> None:
+        """End the learner's turn, if it is one."""
+        with self._changed:
+            self._learning = False
+
+    @asynccontextmanager
+    async def booting(self, seconds: float) -> AsyncIterator[None]:
+        """Boot within; BackendError where the learner's turn, which is waited for first, lasts for so long."""
+        patience = OwnTime(seconds)
+        while not self._boots():
+            await asyncio.sleep(patience.slice)  # it ends on another thread
+            if not patience.spend():
+                raise BackendError(f"expected the learner's turn to end within {seconds:.0f} s")
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._booting -= 1
+                self._changed.notify_all()
+
+    def _boots(self) -> bool:
+        with self._changed:
+            self._booting += not self._learning
+            return not self._learning

@@ -1,0 +1,475 @@
+"""ReplicaInstance in an actor; commands, spec.
+
+The open requests of one replica, each answered in segments that one version of the weights sampled.
+
+Promises: all tokens of a segment are of one version; a request that new weights catch is stopped, keeps what it has,
+and goes on from there under the new ones; a finish is told by the ids alone (a stop id, or no room for another), never
+by what the model's engine calls it; tokens that come faster than they are taken are gathered.
+Does not know what samples (`TokenStream`), nor who takes.
+
+A replica: an engine in an actor's process, its open requests, and how it comes by new weights.
+
+Promises: weights change only while nothing generates, all of them or, with an error, none that is served; prefixes of
+older weights are not found afterwards; one that rests gives its memory back, keeps its requests, and takes memory again
+with the next weights; where the engine's processes are gone, whoever takes is told so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+from swarm.backends.protocols import NO_ROOM, Chunk, Finish, NoRoom, Sampling
+from swarm.backends.verl import vllm
+from swarm.backends.verl.processes import ChildOutput, OwnTime, forget_secrets, ready_within, within
+from swarm.backends.verl.types import Delivery, Order, Piece, ReplicaDied, ReplicaSpec, Top
+from swarm.rendering.messages import BackendError
+
+STILL_S: Final = 60.0
+"""Seconds within which all that generates must have stopped once it was told to."""
+_STOP_AGAIN_S = 0.05
+"""Seconds after which what still generates is told again to stop."""
+
+
+class TokenStream(Protocol):
+    """What samples: one stream a name, which ends by itself or where it is stopped."""
+
+    def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
+        """Yield what follows `ids`; streams of another salt share no cache with it. ReplicaDied where it is dead."""
+        ...
+
+    async def abort(self, names: Sequence[str]) -> None:
+        """End these streams early."""
+        ...
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """Tokens of one version that nobody took yet."""
+
+    version: int
+    ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    top: list[Top] = field(default_factory=list)
+    finish: Finish | None = None
+
+    def add(self, piece: Piece, finish: Finish | None) -> None:
+        self.ids += piece.ids
+        self.logprobs += piece.logprobs
+        self.top += piece.top
+        self.finish = finish
+
+    def chunk(self) -> Chunk:
+        return Chunk(tuple(self.ids), tuple(self.logprobs), self.version, self.finish, tuple(self.top))
+
+
+class Outbox:
+    """What was generated and is not taken yet, in the order in which it came."""
+
+    def __init__(self) -> None:
+        self._gathered: dict[int, list[_Gathered]] = {}
+        self._lost: list[Delivery] = []
+        self._filled = asyncio.Event()
+
+    def add(self, key: int, version: int, piece: Piece, finish: Finish | None) -> None:
+        """Put a piece beside what there is of its request."""
+        parts = self._gathered.setdefault(key, [])
+        if not parts or parts[-1].version != version:
+            parts.append(_Gathered(version))
+        parts[-1].add(piece, finish)
+        self._filled.set()
+
+    def lose(self, key: int, reason: str) -> None:
+        """Say that no more will come of a request."""
+        self._lost.append(Delivery(key, None, reason))
+        self._filled.set()
+
+    def forget(self, key: int) -> None:
+        """Drop what is there of a request that nobody waits for."""
+        self._gathered.pop(key, None)
+
+    async def wait(self, seconds: float) -> None:
+        """Return once something is there, or after so many seconds."""
+        try:
+            await asyncio.wait_for(self._filled.wait(), seconds)
+        except TimeoutError:
+            return
+
+    def take(self) -> list[Delivery]:
+        """Return all that is there, and keep none."""
+        chunks = [Delivery(key, each.chunk()) for key, parts in self._gathered.items() for each in parts]
+        lost, self._gathered, self._lost = self._lost, {}, []
+        self._filled.clear()
+        return chunks + lost
+
+
+class Segments:
+    """Requests on one event loop, from their order to their last token."""
+
+    def __init__(self, model: TokenStream) -> None:
+        self.version = 0
+        self.outbox = Outbox()
+        self._model = model
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._streaming: set[str] = set()
+        self._open = asyncio.Event()
+        self._open.set()
+        self._still = asyncio.Event()
+        self._still.set()
+
+    @property
+    def count(self) -> int:
+        """Requests that are not finished."""
+        return len(self._tasks)
+
+    def begin(self, order: Order) -> None:
+        """Generate for an order."""
+        task = asyncio.ensure_future(self._answer(order))
+        self._tasks[order.key] = task
+        task.add_done_callback(lambda _: self._tasks.pop(order.key, None))
+
+    def cancel(self, keys: Iterable[int]) -> None:
+        """Forget these requests: whoever asked went away."""
+        for key in keys:
+            self.outbox.forget(key)
+            if task := self._tasks.get(key):
+                task.cancel()
+
+    async def pause(self) -> None:
+        """Stop all that generates, keeping what it has; raise ReplicaDied where something does not stop."""
+        self._open.clear()
+        try:
+            async with asyncio.timeout(STILL_S):
+                while self._streaming:  # one that is about to begin is not there to be stopped yet
+                    await self._model.abort(list(self._streaming))
+                    await asyncio.wait([asyncio.ensure_future(self._still.wait())], timeout=_STOP_AGAIN_S)
+        except TimeoutError:
+            raise ReplicaDied(f"{len(self._streaming)} requests did not stop within {STILL_S:.0f} s") from None
+
+    def resume(self, version: int) -> None:
+        """Go on, from now on under `version`."""
+        self.version = version
+        self._open.set()
+
+    async def _answer(self, order: Order) -> None:
+        try:
+            ids, part, done = list(order.prompt_ids), 0, False
+            while not done:
+                await self._open.wait()
+                done = await self._segment(order, ids, part)
+                part += 1
+        except Exception as error:  # noqa: BLE001 - the request's edge: whatever it was is told to who asked
+            _log.warning("event=request_lost", exc_info=True)
+            self.outbox.lose(order.key, f"{type(error).__name__}: {error}")
+
+    async def _segment(self, order: Order, ids: list[int], part: int) -> bool:
+        """Generate under the present version, adding to `ids`; return whether that finished the request."""
+        name, version, finish = f"{order.key}-{part}", self.version, None
+        sampling = rest_of(order, len(ids), part)
+        self._streaming.add(name)
+        self._still.clear()
+        try:
+            async for piece in self._model.stream(name, ids, sampling, str(version)):
+                ids += piece.ids
+                finish = finish_of(order, ids)
+                self.outbox.add(order.key, version, piece, finish)
+        finally:
+            self._streaming.discard(name)
+            if not self._streaming:
+                self._still.set()
+        if finish is None and self._open.is_set():
+            raise RuntimeError(f"the engine ended the answer early, after {len(ids) - len(order.prompt_ids)} ids")
+        return finish is not None
+
+
+def rest_of(order: Order, length: int, part: int) -> Sampling:
+    """Return how to sample on from `length` tokens: with what is left, and with random numbers not used before."""
+    sampling = replace(order.sampling, max_tokens=order.limit - length)
+    if sampling.seed is None:
+        return sampling
+    digest = hashlib.sha256(f"{sampling.seed}/{part}".encode()).digest()
+    return replace(sampling, seed=int.from_bytes(digest[:6], "big"))
+
+
+def finish_of(order: Order, ids: Sequence[int]) -> Finish | None:
+    """Return how an order ends with `ids` of prompt and answer, or None where it goes on."""
+    if len(ids) > len(order.prompt_ids) and ids[-1] in order.sampling.stop_ids:
+        return "stop"
+    return "length" if len(ids) >= order.limit else None
+
+
+_log = logging.getLogger(__name__)
+
+TAKE_S: Final = 2.0
+"""Seconds after which `take` returns though there is nothing: that is a replica's sign of life."""
+GATHER_S: Final = 0.02
+"""Seconds within which tokens are gathered into one answer."""
+_SHARED: Final = Path("/dev/shm")
+_SPARE: Final = 1 << 30
+ROOM_S: Final = 120.0
+"""Seconds that weights which are half loaded wait for room."""
+_AGAIN_S: Final = 1.0
+
+
+class Replica:
+    """What runs in an actor; its methods are called from elsewhere, all on the actor's event loop."""
+
+    def __init__(self, spec: ReplicaSpec) -> None:
+        self._spec = spec
+        self._model: vllm.VllmStream | None = None
+        self._output: ChildOutput
+        self._segments: Segments | None = None
+        self._resting = False
+
+    async def boot(self) -> None:
+        """Load the model; BackendError says why it could not."""
+        vllm.check()
+        forget_secrets()
+        vllm.surround(self._spec)
+        vllm.require_servable(self._spec)
+        self._output = ChildOutput()
+        try:
+            with self._output.taken():
+                self._model = vllm.VllmStream(self._spec)
+        except Exception as error:
+            raise vllm.boot_error(error, self._output.lines(wait_s=1.0), self._spec) from error
+        self._segments = Segments(self._model)
+
+    def submit(self, order: Order) -> None:
+        """Generate for an order."""
+        self._running().begin(order)
+
+    def cancel(self, key: int) -> None:
+        """Forget an order."""
+        self._running().cancel([key])
+
+    async def take(self) -> list[Delivery]:
+        """Return what was generated; ReplicaDied where the engine's processes are gone."""
+        outbox = self._running().outbox
+        await outbox.wait(TAKE_S)
+        await asyncio.sleep(GATHER_S)
+        if self._served().dead:
+            raise ReplicaDied(f"the engine's process ended; it said last: {self._output.quoted()}")
+        return outbox.take()
+
+    def health(self) -> dict[str, Any]:
+        """Return its process, the version that it serves, its open requests, and whether the engine's are gone."""
+        running = self._running()
+        return {"pid": os.getpid(), "version": running.version, "open": running.count, "dead": self._served().dead}
+
+    async def rest(self) -> None:
+        """Stop all that generates, keeping what it has, and give memory back until the next `load`."""
+        await self._running().pause()
+        await self._served().sleep()
+        self._resting = True
+
+    async def score(self, rows: Sequence[Sequence[int]]) -> tuple[int, list[list[float]]]:
+        """Return the version that it serves, and the log-probs that each row's ids but the first have under it.
+
+        Raise BackendError while it rests: it has no weights then.
+        """
+        if self._resting:
+            raise BackendError("it rests, as the learner has its device: a colocated replica has no weights then")
+        model, most = self._served(), self._spec.max_context - 1
+        found = [await model.score(f"score-{number}", ids[:most]) for number, ids in enumerate(rows)]
+        return self._running().version, found
+
+    async def load(self, version: int, buckets: Sequence[Any]) -> int:
+        """Load weights from references to buckets, and serve them as `version`, which is returned.
+
+        Raise NoRoom, with nothing changed, where there is none for the first; ReplicaDied where others find none.
+        """
+        running, model = self._running(), self._served()
+        first = await asyncio.to_thread(_written, await buckets[0]) if buckets else None
+        await running.pause()
+        if self._resting:
+            await model.wake("weights")
+        await model.begin_weights()
+        if first is not None:
+            await _load_from(model, first)
+        for bucket in buckets[1:]:
+            await _load_from(model, await _written_at_last(await bucket))
+        if missing := await model.finish_weights():
+            raise BackendError(
+                f"expected all weights of {self._spec.folder}, found none named {', '.join(missing[:3])}"
+            )
+        if self._resting:  # only now, when nothing that loading took beside the weights is there any more
+            await model.wake("kv_cache")
+            self._resting = False
+        await model.forget_prefixes()
+        running.resume(version)
+        return version
+
+    def _running(self) -> Segments:
+        if self._segments is None:
+            raise ReplicaDied("it was not booted")
+        return self._segments
+
+    def _served(self) -> vllm.VllmStream:
+        if self._model is None:
+            raise ReplicaDied("it was not booted")
+        return self._model
+
+
+_BUCKET: Final = "bucket.pt"
+
+
+async def _load_from(model: vllm.VllmStream, folder: Path) -> None:
+    try:
+        await model.load_bucket(str(folder / _BUCKET))
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _written_at_last(bucket: dict[str, Any]) -> Path:
+    """Write a bucket, however often there is no room for it within `ROOM_S`; ReplicaDied then: half is loaded."""
+    patience = OwnTime(ROOM_S)
+    while True:
+        try:
+            return await asyncio.to_thread(_written, bucket)
+        except NoRoom as error:
+            _log.warning("event=weights_wait reason=%r", str(error))
+            if not patience.spend():
+                raise ReplicaDied(str(error)) from error
+            await asyncio.sleep(_AGAIN_S)
+
+
+def _written(bucket: dict[str, Any]) -> Path:
+    """Write a bucket where workers of this machine can map it, in memory if there is room; return its folder.
+
+    NoRoom, with nothing left, where no disk has any.
+    """
+
+    import torch
+
+    size = sum(weight.numel() * weight.element_size() for weight in bucket.values())
+    in_memory = _SHARED.is_dir() and shutil.disk_usage(_SHARED).free > size + _SPARE
+    place = _SHARED if in_memory else Path(tempfile.gettempdir())
+    folder: Path | None = None
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="ajet-weights-", dir=place))
+        with (folder / _BUCKET).open("wb") as file:
+            torch.save(dict(bucket), file)  # workers read plain types alone
+    except BaseException as error:
+        if folder is not None:
+            shutil.rmtree(folder, ignore_errors=True)
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            raise NoRoom(
+                f"{place} has no room for {size:,} bytes of weights that a replica is to load: free space there, "
+                "or let TMPDIR name a folder that has it"
+            ) from error
+        raise
+    return folder
+
+
+BOOT_S: Final = 1800.0
+"""Seconds within which a replica must have loaded its model."""
+LOAD_S: Final = 1800.0
+"""Seconds within which a replica must serve new weights."""
+REST_S: Final = 300.0
+"""Seconds within which a replica must have given its device's memory back."""
+_SILENCE_S: Final = 60.0
+"""Seconds without a sign of life, beyond `TAKE_S`, after which a replica counts as dead."""
+_CALLS: Final = 1000
+"""Calls of one actor that may be under way at once; what generates is none of them."""
+_SEEDS: Final = 1_000_003
+
+
+class RayReplica:
+    """Implements `ReplicaHandle` by an actor. `options` are Ray's, for where it is placed."""
+
+    def __init__(self, spec: ReplicaSpec, number: int, life: int, options: Mapping[str, Any]) -> None:
+        self._spec = replace(spec, seed=(spec.seed * _SEEDS + number * 1009 + life) % (1 << 31))
+        self._options = options
+        self._actor: Any = None
+
+    async def boot(self) -> None:
+        """Make the actor and load the model; ReplicaDied where it dies meanwhile, BackendError where it cannot."""
+        import ray
+
+        made = ray.remote(Replica).options(max_restarts=0, max_concurrency=_CALLS, **self._options)
+        self._actor = made.remote(self._spec)
+        await self._awaited(self._actor.boot.remote(), BOOT_S, "did not load its model")
+
+    def submit(self, order: Order) -> None:
+        """Send an order."""
+        self._actor.submit.remote(order)
+
+    def cancel(self, key: int) -> None:
+        """Send that nobody waits for an order any more."""
+        self._actor.cancel.remote(key)
+
+    async def take(self) -> Sequence[Delivery]:
+        """Return what came; ReplicaDied where the actor is gone or silent."""
+        found: Sequence[Delivery] = await self._awaited(self._actor.take.remote(), TAKE_S + _SILENCE_S, "was silent")
+        return found
+
+    async def health(self) -> dict[str, Any]:
+        """Return what the replica says of itself."""
+        found: dict[str, Any] = await self._awaited(self._actor.health.remote(), _SILENCE_S, "was silent")
+        return found
+
+    def load(self, version: int, buckets: Sequence[Any]) -> None:
+        """Have it load references to buckets; return once it confirmed the version."""
+        confirmed = self._done(self._actor.load.remote(version, list(buckets)), f"did not load version {version}")
+        if confirmed != version:
+            raise BackendError(f"expected a replica to confirm version {version}, it confirmed {confirmed}")
+
+    def rest(self) -> None:
+        """Have it rest; see `ReplicaHandle`."""
+        self._done(self._actor.rest.remote(), "did not give its memory back", REST_S)
+
+    def score(self, rows: Sequence[Sequence[int]], seconds: float) -> tuple[int, Sequence[Sequence[float]]]:
+        """Have it score rows; see `ReplicaHandle`."""
+        found: tuple[int, Sequence[Sequence[float]]]
+        found = self._done(self._actor.score.remote(rows), "did not score", seconds)
+        return found
+
+    def kill(self) -> None:
+        """End the actor; its engine's processes see that and end."""
+        import ray
+
+        if self._actor is not None:
+            ray.kill(self._actor, no_restart=True)
+
+    async def _awaited(self, reference: Any, seconds: float, otherwise: str) -> Any:
+        try:
+            return await within(asyncio.wrap_future(reference.future()), seconds)
+        except TimeoutError:
+            raise ReplicaDied(f"it {otherwise} within {seconds:.0f} s") from None
+        except Exception as error:
+            raise _told(error) from error
+
+    def _done(self, reference: Any, otherwise: str, seconds: float = LOAD_S) -> Any:
+        import ray
+
+        if not ready_within(ray, reference, seconds):
+            raise ReplicaDied(f"it {otherwise} within {seconds:.0f} s")
+        try:
+            return ray.get(reference)
+        except Exception as error:
+            raise _told(error) from error
+
+
+def _told(error: Exception) -> Exception:
+    """Return what an error that came over Ray says: the replica's own, or that its process is gone."""
+    import ray
+
+    if isinstance(error, ray.exceptions.RayTaskError):
+        cause = error.cause if isinstance(error.cause, Exception) else error
+        if isinstance(cause, BackendError | ReplicaDied):
+            return type(cause)(str(cause))
+        return BackendError(f"{type(cause).__name__}: {cause}")
+    if isinstance(error, ray.exceptions.ActorUnschedulableError):
+        return BackendError(f"Ray has no place for a replica: {error}")
+    if isinstance(error, ray.exceptions.RayActorError):
+        return ReplicaDied("its process ended")
+    return error if isinstance(error, BackendError | ReplicaDied) else ReplicaDied(f"{type(error).__name__}: {error}")

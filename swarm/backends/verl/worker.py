@@ -1,0 +1,452 @@
+"""One rank: shard, gradients, save.
+
+A platform for verl that computes on a CPU: verl brings CUDA and NPU alone.
+
+verl finds it by its own extension point: `VERL_USE_EXTERNAL_MODULES` names this module, `VERL_PLATFORM=cpu` chooses
+what it registers. Import it in no other way: verl must be about to choose.
+
+A rank's shards of weights and optimiser, by parameter name: copied, put back, and made whole for others.
+
+Promises: names are those of the model's own parameters; what `put_back` restores is bit-exact; `whole` gives full
+tensors under Hugging Face's names, adapters merged into what they are on, and tied embeddings under both names.
+Does not know files, Ray or verl.
+
+One rank: a process with its shard of the policy, which computes gradients and changes its weights by verl's engine.
+
+Promises: between `begin` and the last `step` of an update `undo` puts weights and optimiser back as they were, bit
+for bit; `prepare` changes nothing; the reference is the model as training begins with it, whatever was loaded since.
+`start`, `score`, `gradient`, `step` and `exported` exchange with the other ranks: all of them must be called.
+Does not know the order of minibatches, metrics' names or the driver's waiting.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from verl.plugin.platform.platform_base import PlatformBase
+from verl.plugin.platform.platform_manager import PlatformRegistry
+
+from swarm.algorithms.objective import UpdateSums
+from swarm.backends.local import checkpoint
+from swarm.backends.protocols import NoRoom
+from swarm.backends.verl import adapter
+from swarm.backends.verl.processes import Bucket, forget_secrets, meet_at
+from swarm.job import Job
+from swarm.rendering.messages import BackendError
+
+if TYPE_CHECKING:
+    from swarm.backends.verl.losses import Corrected, Whole
+
+_NOTHING_TO_DO = (
+    "empty_cache", "synchronize", "ipc_collect", "set_device", "reset_peak_memory_stats", "manual_seed",
+    "manual_seed_all",
+)  # fmt: skip
+_MEMORY = ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved")
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do what a CPU needs: nothing."""
+
+
+def _resident(*_: Any, **__: Any) -> int:
+    """Return the process's peak memory in bytes."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+def _device_module() -> ModuleType:
+    """Return what stands for `torch.cuda` in the calls that verl makes of it."""
+    module = ModuleType("cpu_device")
+    members: Mapping[str, Any] = {
+        **dict.fromkeys(_NOTHING_TO_DO, _nothing),
+        **dict.fromkeys(_MEMORY, _resident),
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: torch.device("cpu"),
+        "get_device_name": lambda *_: "cpu",
+        "is_bf16_supported": lambda *_: True,
+        "mem_get_info": lambda *_: (0, 0),
+        "get_rng_state": lambda *_, **__: torch.get_rng_state(),
+        "set_rng_state": lambda state, *_, **__: torch.set_rng_state(state),
+    }
+    module.__dict__.update(members)
+    return module
+
+
+@PlatformRegistry.register(platform="cpu")
+class PlatformCPU(PlatformBase):
+    """Implements verl's platform. It is never detected, only chosen by name."""
+
+    device_name = "cpu"
+    vendor_name = "generic"
+    device_module = _device_module()
+
+    def is_available(self) -> bool:
+        """Return that a CPU is there."""
+        return True
+
+    def is_platform_available(self, use_smi_check: bool = False) -> bool:
+        """Return that it is not to be detected."""
+        return False
+
+    def current_device(self) -> torch.device:
+        """Return where verl puts tensors."""
+        return torch.device("cpu")  # verl passes it to `Tensor.to`, where a number would be a GPU's
+
+    def device_count(self) -> int:
+        """Return how many devices a process sees."""
+        return 1
+
+    set_device = synchronize = manual_seed = manual_seed_all = set_allocator_settings = empty_cache = _nothing
+    profiler_start = profiler_stop = cudart = _nothing
+
+    def get_device_capability(self, device_index: int = 0) -> tuple[None, None]:
+        """Return that it has no compute capability."""
+        return None, None
+
+    def communication_backend_name(self) -> str:
+        """Return torch's name of what ranks exchange by."""
+        return "gloo"
+
+    def visible_devices_envvar(self) -> str:
+        """Return a variable that hides no CPU."""
+        return "VERL_CPU_VISIBLE_DEVICES"
+
+    @contextmanager
+    def nvtx_range(self, msg: str) -> Iterator[None]:
+        """Mark nothing."""
+        yield
+
+    def ray_resource_name(self) -> str:
+        """Return Ray's name of the device."""
+        return "CPU"
+
+    def ray_resource_options(self, num_gpus: float) -> dict[str, float]:
+        """Return what an actor asks Ray for."""
+        return {"num_cpus": num_gpus}
+
+    def ray_noset_envvars(self) -> list[str]:
+        """Return that Ray sets no variable for it."""
+        return []
+
+    def is_ipc_supported(self) -> bool:
+        """Return that processes share no device memory."""
+        return False
+
+
+_HEAD, _ADAPTED = "lm_head.weight", ".base_layer"
+_PREFIX = "base_model.model."
+"""What peft puts before the names of a model with an adapter."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Shards:
+    """This rank's parts of the trained weights, and of AdamW's state by `PARAMETER/KEY`."""
+
+    weights: Mapping[str, Tensor]
+    moments: Mapping[str, Tensor]
+
+
+def copied(module: nn.Module, optimizer: torch.optim.Optimizer) -> Shards:
+    """Return copies, on the CPU, of all that a step changes."""
+    own = trained(module)
+    weights = {name: _copy(weight) for name, weight in own.items()}
+    moments = {
+        f"{name}/{key}": _copy(value) for name, weight in own.items() for key, value in optimizer.state[weight].items()
+    } if optimizer.state else {}  # fmt: skip
+    return Shards(weights, moments)
+
+
+def trained(module: nn.Module) -> dict[str, nn.Parameter]:
+    """Return the parameters that learn, by name."""
+    return {name: weight for name, weight in module.named_parameters() if weight.requires_grad}
+
+
+def shapes(module: nn.Module) -> dict[str, torch.Size]:
+    """Return the shapes of this rank's parts of the parameters that learn, by name."""
+    return {name: _local(weight).shape for name, weight in trained(module).items()}
+
+
+def _local(value: Any) -> Tensor:
+    """Return this rank's part of a tensor, which shares its memory."""
+    found: Tensor = (value.to_local() if hasattr(value, "to_local") else value).detach()
+    return found
+
+
+def _copy(value: Tensor) -> Tensor:
+    return _local(value).to("cpu", copy=True)
+
+
+@torch.no_grad()
+def put_back(module: nn.Module, optimizer: torch.optim.Optimizer, shards: Shards) -> None:
+    """Put weights and AdamW's state back as they were copied."""
+    own = trained(module)
+    put_weights(module, shards.weights)
+    optimizer.state.clear()
+    for path, value in shards.moments.items():
+        name, key = path.rsplit("/", 1)
+        optimizer.state[own[name]][key] = value.clone() if key == "step" else _like(own[name], value)
+
+
+@torch.no_grad()
+def put_weights(module: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Put weights back as they were copied."""
+    for name, weight in trained(module).items():
+        _local(weight).copy_(weights[name])
+
+
+def _like(weight: Tensor, value: Tensor) -> Tensor:
+    """Return this rank's `value` sharded as the weight is."""
+    found = torch.zeros_like(weight)
+    _local(found).copy_(value)
+    return found
+
+
+@torch.no_grad()
+def whole_tensors(module: Any, *, dtype: torch.dtype) -> Iterator[tuple[str, Tensor]]:
+    """Yield name and full tensor, on the CPU, of all that the model consists of, in the order of the names.
+
+    All ranks must take every one. An adapter's product is added to the weight that it is on: what is yielded is the
+    plain model.
+    """
+    state: Mapping[str, Tensor] = module.state_dict()
+    for name, own in sorted(_sources(module, state).items()):
+        full = _full(state[own])
+        if _ADAPTED in own and own.endswith(".weight"):
+            full = full + _adapter(module, state, own)
+        yield name, full.to("cpu", dtype, copy=True)
+
+
+def _sources(module: Any, state: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return by each name of the plain model the model's own one; of a head that is tied, the embeddings'."""
+    found = {own.removeprefix(_PREFIX).replace(_ADAPTED, ""): own for own in state if ".lora_" not in own}
+    embeddings = next((own for name, own in found.items() if name.endswith("embed_tokens.weight")), None)
+    if getattr(module.config, "tie_word_embeddings", False) and embeddings is not None:
+        found.setdefault(_HEAD, embeddings)
+    return found
+
+
+def _full(value: Any) -> Tensor:
+    found: Tensor = value.full_tensor() if hasattr(value, "full_tensor") else value
+    return found
+
+
+def _adapter(module: Any, state: Mapping[str, Tensor], name: str) -> Tensor:
+    """Return what the adapter on a weight adds to it (arXiv 2106.09685, section 4.1)."""
+    base = name.split(_ADAPTED)[0]
+    down, up = (_full(state[f"{base}.lora_{side}.default.weight"]) for side in ("A", "B"))
+    scaling: float = module.get_submodule(base).scaling["default"]
+    return up @ down * scaling
+
+
+BUCKET_BYTES = 256 << 20
+"""Most bytes of a bucket of exported weights, unless one tensor alone has more."""
+
+
+class Loss(Protocol):
+    """A loss function for verl's engine that counts in `sums`."""
+
+    sums: UpdateSums
+    whole: Whole | None
+
+    def __call__(self, model_output: Any, data: Any, dp_group: Any = None) -> tuple[Tensor, dict[str, Any]]:
+        """Return the share of a micro-batch and its metrics."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class RankShare:
+    """What a rank's part of a minibatch came to; `sums` are those of the update so far."""
+
+    loss: float
+    sums: UpdateSums
+
+
+class Rank:
+    """A Ray actor's class. Nothing of verl is imported before `start`."""
+
+    def __init__(self, folder: str, job: Job, device: str) -> None:
+        self._folder, self._job, self._device = Path(folder), job, device
+        self._engine: Any = None
+        self._loss: Any = None
+        self._before: Shards | None = None
+        self._read: checkpoint.Sets | None = None
+        self._reference: Mapping[str, Tensor] | None = None
+        self._rank, self._world = 0, 1
+        self._meeting: Any = None
+        forget_secrets()
+
+    def alive(self) -> None:
+        """Say that this process lives."""
+
+    def address(self) -> tuple[str, int]:
+        """Return where rank 0 can be met from now on: its node's address and a port."""
+        import ray
+
+        here = ray.util.get_node_ip_address()
+        self._meeting = adapter.meeting(here, begin=True)
+        return here, int(self._meeting.port)
+
+    def start(self, rank: int, world: int, address: str, port: int) -> float:
+        """Join the others, load the model and shard it; return the seconds that took."""
+        import ray
+
+        begun = time.perf_counter()
+        self._rank, self._world = rank, world
+        if self._device == "cpu":
+            torch.set_num_threads(1)  # ranks that spin beside one another cost ten times as much
+        adapter.set_rank(rank, world, address, port)
+        alone = self._job.verl is None or self._job.verl.address is None
+        meet_at("127.0.0.1" if alone else ray.util.get_node_ip_address())  # nobody else is to reach a Ray of its own
+        if not adapter.joined():
+            adapter.join(self._device, rank, world, self._meeting or adapter.meeting(address, port, begin=False))
+        self._require_names()
+        self._engine = adapter.engine(self._folder, self._job, self._device)
+        if self._job.kl_coef > 0 and not self._job.lora_rank:
+            self._reference = self._copied().weights
+        return time.perf_counter() - begun
+
+    def _require_names(self) -> None:
+        from swarm.backends.verl import losses
+
+        losses.require(self._job)
+
+    def _copied(self) -> Shards:
+        return copied(self._engine.module, self._engine.optimizer)
+
+    def score(self, batch: Any, longest: int, *, reference: bool) -> Tensor:
+        """Return the log-probs (M,) of a batch's sampled tokens under the present weights, or the frozen reference."""
+        from swarm.backends.verl.adapter import sampled
+
+        prepared = adapter.prepared(batch, self._job, longest, entropy=False)
+        if not reference:
+            return sampled(adapter.logprobs(self._engine, prepared), batch)
+        if self._reference is None:
+            with self._engine.disable_adapter():
+                return sampled(adapter.logprobs(self._engine, prepared), batch)
+        present = self._copied().weights
+        try:
+            put_weights(self._engine.module, self._reference)
+            return sampled(adapter.logprobs(self._engine, prepared), batch)
+        finally:
+            put_weights(self._engine.module, present)
+
+    def advantages(self, rewards: Sequence[float], groups: Sequence[str], tokens: Sequence[int]) -> list[float]:
+        """Return what verl's estimator, by the name in the job, makes of the rewards of a batch's episodes."""
+        from swarm.backends.verl import losses
+
+        return losses.advantages(self._job, rewards, groups, tokens)
+
+    def corrected(self, proximal: Tensor, rollout: Tensor, episodes: Tensor) -> Corrected:
+        """Return what verl's preset, by the name in the job, makes of a batch's tokens (M,)."""
+        from swarm.backends.verl import losses
+
+        return losses.corrected(self._job, proximal, rollout, episodes)
+
+    def begin(self, loss: Loss, *, undoable: bool) -> None:
+        """Begin an update; `undoable`: it may fail after a step, and everything is kept for `undo`."""
+        self._loss, self._before = loss, None
+        if undoable:
+            self._before = self._copied()
+
+    def keep(self) -> None:
+        """End an update that was made: forget what `undo` would have put back."""
+        self._before = None
+
+    def gradient(self, batch: Any, longest: int, whole: Whole | None = None) -> RankShare:
+        """Leave the gradient of this rank's part of a minibatch, to be exchanged; weights stay.
+
+        whole: the minibatch, where the loss must see it.
+        """
+        self._loss.whole = whole
+        prepared = adapter.prepared(batch, self._job, longest, entropy=True)
+        return RankShare(adapter.gradient(self._engine, prepared, self._loss), self._loss.sums)
+
+    def step(self, size: float) -> float:
+        """Change the weights by the clipped gradient, unless it is not finite; return the norm it had."""
+        norm = adapter.step(self._engine, size)
+        self._loss.sums.steps += 1
+        return norm
+
+    def undo(self) -> None:
+        """Put everything back as it was when the update began, and forget the gradient."""
+        self._engine.optimizer_zero_grad()
+        if self._before is not None:
+            put_back(self._engine.module, self._engine.optimizer, self._before)
+        self._before = None
+
+    def save(self, folder: str) -> None:
+        """Write this rank's shards into a folder of its own in `folder`."""
+        checkpoint.write_rank(Path(folder), self._rank, self._sets())
+
+    def _sets(self) -> checkpoint.Sets:
+        own = self._copied()
+        return {checkpoint.MODEL: own.weights, checkpoint.OPTIMIZER: own.moments}
+
+    def prepare(self, folder: str) -> None:
+        """Read this rank's shards and hold them for `restore`; BackendError for what is damaged or does not fit.
+
+        As many ranks as there are now share what was saved, by however many.
+        """
+        saved = checkpoint.read_rank(Path(folder), self._rank, self._world)
+        for name, module in self._modules().items():
+            if {own: value.shape for own, value in saved.get(name, {}).items()} != shapes(module):
+                raise BackendError(f"the checkpoint {folder} is of another model: load it into the job that wrote it")
+        self._read = saved
+
+    def _modules(self) -> Mapping[str, Any]:
+        """Return what learns, by the set of a checkpoint in which all of its weights must be found."""
+        return {checkpoint.MODEL: self._engine.module}
+
+    def restore(self) -> None:
+        """Take over what `prepare` read."""
+        assert self._read is not None
+        self._take(self._read)
+        self._read = None
+
+    def _take(self, saved: checkpoint.Sets) -> None:
+        found = Shards(saved[checkpoint.MODEL], saved.get(checkpoint.OPTIMIZER, {}))
+        put_back(self._engine.module, self._engine.optimizer, found)
+
+    def exported(self) -> list[Any]:
+        """Return references to buckets of full tensors by name, in Ray's object store: of rank 0, none of others.
+
+        NoRoom where the store and the disk behind it are full; the others are kept company to the end first.
+        """
+        import ray
+
+        adapter.release(self._engine)  # an update that ran out of memory may have left some
+        found: list[Any] = []
+        full: Exception | None = None
+        for bucket in self._buckets():
+            try:
+                if self._rank == 0 and full is None:
+                    found.append(ray.put(bucket))
+            except (ray.exceptions.ObjectStoreFullError, ray.exceptions.OutOfDiskError) as error:
+                full, found = error, []
+        if full is not None:
+            said = " ".join(str(full).split())[:200]
+            raise NoRoom(
+                "Ray's object store, and the disk that it spills to, have no room for the weights that are published: "
+                f"free space under /tmp or where Ray keeps its session; it said: {said}"
+            )
+        return found
+
+    def _buckets(self) -> Iterator[Bucket]:
+        bucket = Bucket()
+        size = 0
+        for name, tensor in whole_tensors(self._engine.module, dtype=getattr(torch, self._job.dtype)):
+            if bucket and size + tensor.nbytes > BUCKET_BYTES:
+                yield bucket
+                bucket, size = Bucket(), 0
+            bucket[name] = tensor
+            size += tensor.nbytes
+        yield bucket

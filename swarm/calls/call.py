@@ -1,0 +1,423 @@
+"""Call: prompt -> generate -> store -> reply; retries.
+
+One model call: a request of an agent, from its prompt to the moment its reply is taken.
+
+    opened -> generating -> generated -> captured -> served
+                                any of them -> given up, or failed
+
+- opened: its prompt is made of the episode's call tree, its sampling plan of the job and what was asked.
+- generating: `n` answers to one prompt are sampled at once; where the client streams, their pieces are heard.
+- generated: all are whole. Nothing is written before somebody is there to take the end of the reply.
+- captured: the store has all of them, durably, or none.
+- served: a client that was not known to be gone is about to be sent the end of the reply. Only now are they nodes
+  of the episode's tree, which is what the next request is matched with and what is trained.
+
+A call outlives its request. A client that goes away cancels it at once, unless it announced that it sends its
+requests again (SDKs do, by a header): then the call goes on for `GRACE_S`, and a request that comes back attaches
+to it, so that there is one generation, one node, and one reply. Who comes back later starts afresh.
+
+So a reply that nobody took is never trained, whenever its client went away: before the capture nothing was
+written, and after it a `Withdrawn` is noted, always before the episode is closed. What was served once may be
+taken again by a request that was sent again, and changes nothing.
+
+Knows messages and sampling, but no wire format.
+
+Which call a request belongs to that was sent again.
+
+SDKs send a request again when its answer did not come, and say so by a header. Such a request is answered by the
+call it was first made for, if that can still be had: one that waits for its client to come back, else one that
+generates, else one that was served a short while ago. Requests with equal bodies that were not sent again are
+calls of their own. Knows calls by a key alone, which holds whatever must be equal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import logging
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from swarm.backends.protocols import Backend
+from swarm.calls.generation import AnswerGeneration, SampledPiece
+from swarm.calls.prompts import PromptBuilder, SamplingPlan, sampling_plan, shown_tools
+from swarm.dialects.base import Ask, Reply
+from swarm.errors import ContextExceeded, EngineUnavailable, SwarmError
+from swarm.job import TINY_CONTEXT, Job, TinyModel
+from swarm.rendering.messages import Tool
+from swarm.rollout.episodes import LeasedEpisode, Ledger
+from swarm.rollout.keys import Claims
+from swarm.rollout.rollout import Rollout
+from swarm.store import Captured, Withdrawn
+from swarm.timelines import Node, Prompt
+
+log = logging.getLogger(__name__)
+
+GRACE_S = 10.0
+"""Seconds for which a call waits for a client that went away and announced to come back."""
+_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What calls are made with: the rollout of their episodes, the backend, and the builder of prompts."""
+
+    rollout: Rollout
+    backend: Backend
+    prompts: PromptBuilder
+
+
+class Call:
+    """Made and used on one event loop. Starts at once; whoever wants its reply is `attached` to it.
+
+    Raises ContextExceeded where there is no room for an answer.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        backend: Backend,
+        episode: LeasedEpisode,
+        prompt: Prompt,
+        plan: SamplingPlan,
+        *,
+        n: int = 1,
+        agent: str = "",
+        grace_s: float = GRACE_S,
+    ) -> None:
+        _check_room(prompt, plan, ledger.job)
+        self._ledger = ledger
+        self._episode = episode
+        self._claims = Claims("model", episode=episode.id, epoch=episode.epoch)
+        self._grace_s = grace_s
+        self.name = f"{episode.id}/{next(_numbers)}"
+        self.reply_name = hashlib.blake2b(self.name.encode(), digest_size=12).hexdigest()
+        self.created = int(time.time())
+        self.prompt_tokens = len(prompt.prompt_ids)
+        self._answers = [
+            AnswerGeneration(backend, prompt, plan.nth(choice), f"{self.name}.{choice}", choice, episode.id)
+            for choice in range(n)
+        ]
+        self._streamed = plan.streamed
+        self._trained = plan.trained
+        self._agent = agent
+        self._said: list[SampledPiece] = []
+        self._nodes: list[Node] = []
+        self._replies: Sequence[Reply] = ()
+        self._clients = 0
+        self._takers = 0
+        self._grace: asyncio.TimerHandle | None = None
+        self._watchers: list[asyncio.Future[None]] = []
+        self._generated = False
+        self._captured = False
+        self._served = False
+        self._error: BaseException | None = None
+        self.over_at: float | None = None
+        """When its reply was first taken, or it failed or was given up, by the event loop's clock."""
+        self._enter()
+        self._task = asyncio.create_task(self._run())
+
+    @classmethod
+    async def open(
+        cls,
+        serving: Serving,
+        claims: Claims,
+        episode: LeasedEpisode,
+        ask: Ask,
+        *,
+        agent: str = "",
+        grace_s: float = GRACE_S,
+    ) -> Call:
+        """Make the prompt and the sampling plan of what an open episode's `agent` asks, and start the call.
+
+        Raises InvalidRequest for what cannot be honoured, and what the key's owner is told where its episode ends
+        while the prompt is made.
+        """
+        rollout, tools = serving.rollout, shown_tools(ask)
+        playing = partial(rollout.playing, claims)
+        episode, prompt = await serving.prompts.build(episode, playing, ask.messages, tools)
+        _tell_left_out((*ask.left_out, *(["tools"] if _unseen(tools, prompt) else [])), rollout.counts)
+        plan = sampling_plan(ask, episode.kind, rollout.ledger, serving.backend, prompt.prompt_text)
+        plan = plan.within(rollout.ledger.job, ask.wishes.max_tokens, len(prompt.prompt_ids))
+        return cls(rollout.ledger, serving.backend, episode, prompt, plan, n=ask.n, agent=agent, grace_s=grace_s)
+
+    @property
+    def alive(self) -> bool:
+        """Its reply can be had, now or in a while."""
+        return self._error is None
+
+    @property
+    def waiting(self) -> bool:
+        """Nobody took its reply and nobody is there to take it."""
+        return self.alive and not self._served and not self._clients
+
+    @property
+    def served(self) -> bool:
+        """Somebody took its reply."""
+        return self._served
+
+    @property
+    def generating(self) -> bool:
+        """The engine works for it."""
+        return any(answer.generating for answer in self._answers)
+
+    @contextlib.contextmanager
+    def attached(self, *, comes_back: bool) -> Iterator[None]:
+        """Be a client of the call; the last one to leave it unserved gives it up, or lets it wait."""
+        if self._grace is not None:
+            self._grace.cancel()
+            self._grace = None
+        self._clients += 1
+        try:
+            yield
+        finally:
+            self._clients -= 1
+            if self.waiting:
+                self._left(comes_back)
+
+    async def said(self) -> AsyncIterator[Sequence[SampledPiece]]:
+        """Yield all pieces, those from before too, as they come; raise what the call failed with."""
+        heard = 0
+        while True:
+            pieces = self._said[heard:]
+            heard += len(pieces)
+            if pieces:
+                yield pieces
+            elif self._generated:
+                return
+            else:
+                await self._change()
+
+    async def replies(self) -> Sequence[Reply]:
+        """Return the replies once they are captured; raise what the call failed with.
+
+        They count as served from then on, so the caller must send them before it waits for anything else.
+        """
+        self._takers += 1
+        try:
+            self._tell()
+            while self._error is not None or not self._captured:
+                await self._change()
+            self._serve()
+        finally:
+            self._takers -= 1
+        return self._replies
+
+    def interrupt(self, error: SwarmError) -> None:
+        """End the call now: who waits for it, or asks for it later, gets `error`."""
+        self._end(error)
+
+    async def _run(self) -> None:
+        try:
+            await self._generate()
+            await self._taker()
+            await self._capture()
+        except asyncio.CancelledError:
+            if self._error is None:  # not by `_end`: the event loop is closing
+                raise
+        except Exception as error:  # noqa: BLE001  -- raised again to all who wait for the call
+            if self.over_at is None:
+                self._error = error
+                self._ledger.counts["calls_failed"] += 1
+                self._over()
+
+    async def _taker(self) -> None:
+        """Wait until somebody is there for the end; a client that reads slowly does not keep its lease alive."""
+        self._generated = True
+        if self._streamed:
+            self._tell()
+        if self._takers:
+            return
+        self._leave()
+        while not self._takers:
+            await self._change()
+        self._ledger.leases.renewed(self._claims)
+        self._enter()
+
+    def _enter(self) -> None:
+        """Keep the lease alive from now on, and let `interrupt` reach the call."""
+        self._ledger.leases.touch(self._episode)
+        self._episode.calls.add(self)
+
+    def _leave(self) -> None:
+        self._episode.calls.discard(self)
+        self._ledger.leases.touch(self._episode)
+
+    async def _generate(self) -> None:
+        self._ledger.counts["calls"] += len(self._answers)
+        if not self._trained:
+            self._ledger.counts["calls_untrained"] += len(self._answers)
+        gate, emit = self._ledger.gate, self._heard if self._streamed else None
+        if len(self._answers) == 1:
+            await self._answers[0].run(gate, emit)
+            return
+        tasks = [asyncio.create_task(answer.run(gate, emit)) for answer in self._answers]
+        try:
+            await asyncio.gather(*tasks)
+        finally:  # one that fails takes the others with it
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _capture(self) -> None:
+        """Write all answers, or none: a store that refuses leaves no trace."""
+        self._nodes = [self._node(answer) for answer in self._answers]
+        try:
+            await self._ledger.store.write(*(Captured(self._episode.id, node) for node in self._nodes))
+        except SwarmError:
+            self._nodes = []
+            raise
+        self._captured = True
+        self._tell()
+
+    def _node(self, answer: AnswerGeneration) -> Node:
+        return self._episode.tree.finished(
+            answer.prompt,
+            answer.ids,
+            answer.logprobs,
+            answer.versions,
+            text=answer.text,
+            trained=self._trained,
+            agent=self._agent,
+            cut=answer.finish == "length",
+        )
+
+    def _serve(self) -> None:
+        if self._served:
+            return
+        self._served = True
+        self._replies = [answer.reply for answer in self._answers]
+        if self._nodes and not self._episode.tree.nodes:
+            self._ledger.allowance.earn(self._episode.owner)
+        for node, answer in zip(self._nodes, self._answers, strict=True):
+            self._episode.tree.keep(answer.prompt, node, answer.message)
+        self._over()
+        self._nodes, self._answers = [], []  # the reply is all that a call is remembered for
+
+    def _left(self, comes_back: bool) -> None:
+        give_up = partial(self._end, EngineUnavailable(f"nobody came back for call {self.name}; ask again"))
+        if comes_back:
+            self._grace = asyncio.get_running_loop().call_later(self._grace_s, give_up)
+        else:
+            give_up()
+
+    def _end(self, error: SwarmError) -> None:
+        if self.over_at is not None:
+            return
+        self._error = error
+        self._ledger.counts["calls_cancelled"] += 1
+        if self._nodes:
+            self._ledger.store.note(*(Withdrawn(self._episode.id, node) for node in self._nodes))
+            self._ledger.counts["calls_withdrawn"] += 1
+        self._over()
+        self._task.cancel()
+
+    def _over(self) -> None:
+        self.over_at = asyncio.get_running_loop().time()
+        if self._episode.kind == "train":
+            self._ledger.sampled_tokens += sum(answer.sampled for answer in self._answers)
+        self._ledger.counts["tokens_beyond_end"] += sum(answer.sampled - len(answer.ids) for answer in self._answers)
+        self._leave()
+        self._tell()
+
+    def _heard(self, said: SampledPiece) -> None:
+        self._said.append(said)
+        self._tell()
+
+    def _tell(self) -> None:
+        """Wake all who wait for a change."""
+        watchers, self._watchers = self._watchers, []
+        for watcher in watchers:
+            if not watcher.done():  # a client that went away no longer waits
+                watcher.set_result(None)
+
+    async def _change(self) -> None:
+        """Wait for the next change; raise what the call failed with."""
+        if self._error is None:
+            watcher = asyncio.get_running_loop().create_future()
+            self._watchers.append(watcher)
+            await watcher
+        if self._error is not None:
+            raise self._error
+
+
+def _check_room(prompt: Prompt, plan: SamplingPlan, job: Job) -> None:
+    asked, answer, most = len(prompt.prompt_ids), plan.sampling.max_tokens, job.max_context
+    if asked + answer <= most:
+        return
+    full = isinstance(job.model, TinyModel) and most >= TINY_CONTEXT
+    ways = [
+        "shorten the messages",
+        *(["ask for a smaller `max_tokens`"] if asked < most else []),
+        "or train a model with more positions than a tiny one (`ajet swarm start --model`)" if full else
+        "or give the job a larger `max_context` (`ajet swarm start --max-context N`)",
+    ]  # fmt: skip
+    raise ContextExceeded(  # begins as OpenAI's does: litellm and others know it by these words
+        f"This model's maximum context length is {most} tokens (the job's `max_context`), and {asked + answer} were "
+        f"requested: {asked} of prompt and {answer} of answer; {', '.join(ways)}",
+        param="messages",
+    )
+
+
+def _unseen(tools: Sequence[Tool], prompt: Prompt) -> bool:
+    """Tell whether a conversation begins whose chat template shows none of its tools: it has no word for them."""
+    if prompt.parent is not None or not tools:
+        return False
+    return not any(tool["function"]["name"] in prompt.prompt_text for tool in tools)
+
+
+def _tell_left_out(names: Sequence[str], counts: Counter[str]) -> None:
+    """Count what a request has that no model here gets, and say it once of each."""
+    for name in names:
+        counts[f"left_out_{name}"] += 1
+        if counts[f"left_out_{name}"] == 1:
+            log.warning("event=left_out what=%s reason=no_model_here_can_be_given_it", name)
+
+
+KEPT_S = 10.0
+"""Seconds for which a call can be found after it was over: SDKs wait up to eight before they ask again."""
+
+
+class Retries:
+    """The calls of one route. `clock` is the event loop's."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._calls: dict[Hashable, list[Call]] = {}
+        self._due: deque[tuple[float, Hashable, Call]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def find(self, key: Hashable) -> Call | None:
+        """Return the call a request that was sent again is answered by, if there is one."""
+        calls = [call for call in self._calls.get(key, ()) if call.alive]
+        return min(calls, key=_rank, default=None)
+
+    def add(self, key: Hashable, call: Call) -> None:
+        """Let the call be found, and forget those whose time is over."""
+        now = self._clock()
+        self._calls.setdefault(key, []).append(call)
+        self._due.append((now + KEPT_S, key, call))
+        while self._due[0][0] <= now:
+            self._judge(now, *self._due.popleft()[1:])
+
+    def _judge(self, now: float, key: Hashable, call: Call) -> None:
+        """Forget a call that was over long enough ago."""
+        due = (now if call.over_at is None else call.over_at) + KEPT_S
+        if due > now:
+            self._due.append((due, key, call))
+            return
+        calls = self._calls[key]
+        calls.remove(call)
+        if not calls:
+            del self._calls[key]
+
+
+def _rank(call: Call) -> int:
+    return 0 if call.waiting else 2 if call.served else 1

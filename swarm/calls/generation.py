@@ -1,0 +1,466 @@
+"""AnswerGeneration: pieces, stop strings, one call.
+
+Where an answer ends that may call one tool: with its first call.
+
+An answer that the model itself ends right behind the call, with nothing but space between, is whole as it is; one
+that goes on is cut after the id that completes the call. Whether it goes on is seen at the first id that says
+anything more, so that the result depends on the ids alone and not on how many of them come at once.
+
+A family that writes several calls as one block without a part that can be read (a list in Python) keeps the block.
+Knows no engine, no stop strings and no log-probs.
+
+Sampled ids as served text: whole at the end, or piece by piece as they come, cut at stop strings.
+
+Promises that the pieces joined are `served`; that no piece ends inside a character whose last bytes are still to
+come; and that nothing of a stop string, nor after it, is ever served. It is over with the first id whose text has the
+end of a stop string, however many ids were fed at once. What comes piece by piece is what comes whole, but for one
+thing: some tokenizers (byte fallback) show every byte of a run as U+FFFD once one of them is broken, and characters of
+that run that went out before stay what they were.
+
+One answer being sampled: through the gate, from the engine, and read piece by piece.
+
+It promises that what is captured is what the engine sampled through the answer's end, and that its pieces joined are
+its answer. The end is the model's own, the id that completes a stop string, or that of the one call an answer may make;
+what an engine sampled beyond it, as it was fast, is counted and forgotten: neither kept, nor told, nor trained. So the
+same ids give the same answer, however many come at once. It knows prompts and sampling, but no wire format, no retries
+and no call tree: that a finished answer becomes a node is its call's business.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import AsyncGenerator, Callable, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from swarm.backends.protocols import Backend, Chunk, Finish, GenerationRequest, RequestLost
+from swarm.calls.prompts import SamplingPlan
+from swarm.dialects.base import Reply, Token
+from swarm.errors import EngineUnavailable, InvalidRequest
+from swarm.rendering.messages import (
+    Answer,
+    GrammarRefused,
+    Message,
+    Piece,
+    Reader,
+    Renderer,
+    RequestRefused,
+    Tool,
+    ToolCall,
+    Words,
+    chat_message,
+    gathered,
+)
+from swarm.rendering.reading import joined
+from swarm.rollout.state import Gate
+from swarm.timelines import Prompt
+
+Read = Callable[[Sequence[int]], Sequence[Piece]]
+"""Returns what an answer says that consists of these ids."""
+Decode = Callable[[Sequence[int]], str]
+_CLOSING = frozenset("}])>")
+
+
+class OneCall:
+    """Watches one answer. Give it all ids so far with the pieces that the last one made certain."""
+
+    def __init__(self, read: Read, decode: Decode, stop_ids: Sequence[int]) -> None:
+        self._read = read
+        self._decode = decode
+        self._stops = frozenset(stop_ids)
+        self.length: int | None = None
+        """Ids through the end of the first call; None while there is none."""
+
+    def take(self, ids: Sequence[int], pieces: Sequence[Piece]) -> Sequence[Piece]:
+        """Return the pieces that are served: none after the first call."""
+        if self.length is not None:
+            return ()
+        first = next((place for place, piece in enumerate(pieces) if isinstance(piece, ToolCall)), None)
+        if first is None:
+            return pieces
+        alone = sum(isinstance(piece, ToolCall) for piece in pieces) == 1
+        self.length = self._from_behind(ids) if alone else self._from_the_front(ids)
+        return pieces[: first + 1]
+
+    def goes_on(self, ids: Sequence[int]) -> bool:
+        """Tell whether the answer says anything after its first call."""
+        if self.length is None:
+            return False
+        rest = ids[self.length :]
+        return bool(self._decode(rest[:-1] if rest and rest[-1] in self._stops else rest).strip())
+
+    def ends_itself(self, ids: Sequence[int]) -> bool:
+        """Tell whether the model ended the answer, right behind its first call if there is one."""
+        return self.length is None or (ids[-1] in self._stops and not self.goes_on(ids))
+
+    def _from_behind(self, ids: Sequence[int]) -> int:
+        """Return the fewest ids from whose reading the call does not fall out, looking at the last ones first."""
+        length = len(ids)
+        while self._calls(ids[: length - 1]):
+            length -= 1
+        return length
+
+    def _from_the_front(self, ids: Sequence[int]) -> int:
+        """Return the fewest ids that say a call: more than one became certain at once."""
+        ends = (n for n in range(1, len(ids)) if not _CLOSING.isdisjoint(self._decode(ids[n - 1 : n])))
+        return next((n for n in ends if self._calls(ids[:n])), len(ids))
+
+    def _calls(self, ids: Sequence[int]) -> bool:
+        return any(isinstance(piece, ToolCall) for piece in self._read(ids))
+
+
+_BROKEN = "\ufffd"
+_LONGEST = 4
+"""Ids of one character, at most: it has no more bytes."""
+_PATIENCE = 16
+"""Ids that are waited for while the text ends inside a character: more than that, and they are not for its bytes."""
+
+
+class TextStream:
+    """Feed it ids. It decodes as they come if it must (`incremental`, or stop strings), else once at the end."""
+
+    def __init__(
+        self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), *, incremental: bool = False
+    ) -> None:
+        self._decode = decode
+        self._stops = tuple(stops)
+        self._eager = incremental or bool(stops)
+        self._held = max((len(stop) for stop in stops), default=1) - 1
+        self._ids: list[int] = []
+        self._start = 0  # ids before it are decoded for good; those up to `_stable` are context for the rest
+        self._stable = 0
+        self._text = ""
+        self._waiting = ""  # whole characters before one that is not whole yet
+        self._given = 0
+        self._cut = False
+        self.stopped_at: str | None = None
+
+    @property
+    def stopped(self) -> bool:
+        """A stop string was found (`stopped_at`); nothing after it is served."""
+        return self.stopped_at is not None
+
+    @property
+    def served(self) -> str:
+        """The text given so far."""
+        return self._text[: self._given]
+
+    @property
+    def length(self) -> int:
+        """Ids that are part of the answer: all, or those through the end of the stop string."""
+        return len(self._ids)
+
+    @property
+    def decoded(self) -> str:
+        """The text of the answer's ids, stop string and all; whole after `finish`."""
+        return self._decode(self._ids) if self.stopped or self._cut else self.served
+
+    def feed(self, ids: Sequence[int]) -> str:
+        """Take sampled ids, those behind a stop string excepted; return the text that may be served now."""
+        if self._eager:
+            return "".join([self._next(token) for token in ids])
+        self._ids += ids
+        return ""
+
+    def cut(self, length: int) -> None:
+        """Let the answer end with its first `length` ids, whose text was given."""
+        self._ids, self._cut, self.stopped_at = self._ids[:length], True, None
+
+    def finish(self) -> str:
+        """Return the rest of the text."""
+        if self.stopped or self._cut:
+            return ""
+        if self._eager:
+            self._advance(final=True)
+        else:
+            self._text = self._decode(self._ids)
+        return self._give(len(self._text))
+
+    def _next(self, token: int) -> str:
+        if self.stopped:
+            return ""
+        self._ids.append(token)
+        self._advance(final=False)
+        return self._give(len(self._text) - self._held)
+
+    def _advance(self, *, final: bool) -> None:
+        """Decode the new ids together with the few before them, which some tokenizers need for their spaces."""
+        before = self._decode(self._ids[self._start : self._stable])
+        all_text = self._decode(self._ids[self._start :])
+        end, text = self._decodable(all_text, final=final)
+        self._waiting = all_text[len(before) :].rstrip(_BROKEN) if end == self._stable else ""
+        if len(text) > len(before):
+            self._text += text[len(before) :]
+            self._start, self._stable = self._stable, end
+
+    def _decodable(self, text: str, *, final: bool) -> tuple[int, str]:
+        """Return how many ids end with a whole character or one that stays broken, and their text from `_start` on.
+
+        `text` is that of all ids from there on.
+        """
+        end = len(self._ids)
+        if final or not text.endswith(_BROKEN):
+            return end, text
+        if end - self._stable <= _PATIENCE:
+            return self._stable, ""
+        cuts = [(cut, self._decode(self._ids[self._start : cut])) for cut in range(end - 2 * _LONGEST, end - _LONGEST)]
+        return next((found for found in cuts if not found[1].endswith(_BROKEN)), cuts[0])
+
+    def _give(self, most: int) -> str:
+        found = self._stop_found()
+        if found is not None:
+            self._text += self._waiting
+            most, self.stopped_at = found
+        piece = self._text[self._given : max(most, self._given)]
+        self._given += len(piece)
+        return piece
+
+    def _stop_found(self) -> tuple[int, str] | None:
+        text = self._text + self._waiting
+        found = [(text.find(stop, self._given), stop) for stop in self._stops]
+        return min((place for place in found if place[0] >= 0), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledPiece:
+    """A piece of answer number `choice`, with the ids sampled since the piece before and a tool call's id."""
+
+    choice: int
+    piece: Piece
+    tokens: tuple[Token, ...] = ()
+    call_id: str | None = None
+
+
+Emit = Callable[[SampledPiece], None]
+
+
+class AnswerGeneration:
+    """Answer number `choice` of a call. Runs once; its fields are whole when `run` returns.
+
+    `name` is unique and the same for a request that was sent again; tool calls are named after it.
+    `session` is the episode's, for an engine that keeps what its calls share.
+    """
+
+    def __init__(
+        self, backend: Backend, prompt: Prompt, plan: SamplingPlan, name: str, choice: int, session: str = ""
+    ) -> None:
+        self._backend = backend
+        self.prompt = prompt
+        self._plan = plan
+        self._choice = choice
+        self.name = name
+        self._session = session
+        self.ids: list[int] = []
+        self.logprobs: list[float] = []
+        self.versions: list[int] = []
+        self.finish: Finish = "stop"
+        self.sampled = 0
+        """Ids the engine sampled, those beyond the answer's end too."""
+        self.generating = False
+        self._tops: list[tuple[tuple[int, float], ...]] = []
+        self._said: list[SampledPiece] = []
+        self._told = 0  # ids whose tokens went with a piece
+        self._decode = _decoder(backend.renderer, plan.tools)
+        self._one_call = (
+            OneCall(self._reading, self._decode, backend.renderer.stop_ids) if plan.one_call and plan.tools else None
+        )
+        watched = plan.streamed or self._one_call is not None
+        self._text = TextStream(self._decode, plan.stops, incremental=watched)
+        self._reader = self._new_reader()
+        self._emit: Emit | None = None
+        self.answer = Answer()
+
+    async def run(self, gate: Gate, emit: Emit | None = None) -> None:
+        """Sample the whole answer; `emit` gets each piece that may be served."""
+        self._emit = emit
+        await gate.enter()
+        self.generating = True
+        try:
+            await self._sample()
+        finally:
+            self.generating = False
+            gate.leave()
+        self._close()
+        self.answer = gathered([said.piece for said in self._said])
+
+    @property
+    def text(self) -> str:
+        """What the answer's ids decode to, stop string and all."""
+        return self._text.decoded
+
+    @property
+    def message(self) -> Message:
+        """Return the answer in the form in which chat clients send it back."""
+        return chat_message(self.answer, self._call_ids)
+
+    @property
+    def reply(self) -> Reply:
+        """What a dialect writes."""
+        parent = self.prompt.parent
+        prompt_tokens = len(self.prompt.prompt_ids)
+        return Reply(
+            answer=self.answer,
+            call_ids=self._call_ids,
+            finish=self.finish,
+            stop=self._text.stopped_at,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=prompt_tokens - len(self.prompt.context) if parent is not None else 0,
+            sampled_tokens=len(self.ids),
+            version=self.versions[-1],
+            key=self.name,
+            tokens=tuple(token for said in self._said for token in said.tokens),
+        )
+
+    @property
+    def _call_ids(self) -> tuple[str, ...]:
+        return tuple(said.call_id for said in self._said if said.call_id is not None)
+
+    async def _sample(self) -> None:
+        async with contextlib.aclosing(self._chunks()) as chunks:
+            try:
+                async for chunk in chunks:
+                    self._take(chunk)
+                    if self._over:
+                        return
+            except GrammarRefused as refusal:
+                field = self._plan.guided_by
+                raise InvalidRequest(
+                    f"`{field}`: the engine cannot hold its answer to that form: {refusal}", param=field
+                ) from None
+            except RequestRefused as refusal:
+                raise InvalidRequest(f"the engine refuses this call: {refusal}") from None
+            except RequestLost as loss:
+                raise EngineUnavailable(str(loss)) from None
+
+    def _chunks(self) -> AsyncGenerator[Chunk, None]:
+        request = GenerationRequest(self.name, self.prompt.prompt_ids, self._plan.sampling, self._session)
+        generated = self._backend.engine.generate(request)
+        return cast(AsyncGenerator[Chunk, None], generated)
+
+    def _take(self, chunk: Chunk) -> None:
+        """Take a chunk's ids: one by one where the answer may end before the last of them."""
+        self.sampled += len(chunk.ids)
+        step = 1 if self._plan.stops or self._one_call else max(len(chunk.ids), 1)
+        pieces: list[Piece] = []
+        for start in range(0, len(chunk.ids), step):
+            pieces += self._keep(chunk, slice(start, start + step))
+            if self._over:
+                break
+        else:
+            self.finish = chunk.finish or self.finish
+        self._tell(pieces)
+
+    def _keep(self, chunk: Chunk, part: slice) -> Sequence[Piece]:
+        """Keep a part of a chunk; return what is certain now."""
+        ids = chunk.ids[part]
+        self.ids += ids
+        self.logprobs += chunk.logprobs[part]
+        self.versions += [chunk.version] * len(ids)
+        self._tops += chunk.top[part]
+        return self._served(self._read(self._text.feed(ids)))
+
+    @property
+    def _over(self) -> bool:
+        """Whatever the engine samples from now on is beyond the answer's end."""
+        return self._text.stopped or (self._one_call is not None and self._one_call.goes_on(self.ids))
+
+    def _close(self) -> None:
+        """Nothing more comes: say the rest, and forget what is beyond the answer's end."""
+        pieces = [*self._served(self._read(self._text.finish())), *self._served(self._reader.finish())]
+        if self._text.stopped:  # a stop string may have waited for the rest of a character behind it
+            self.finish = "stop"
+        if self._one_call is not None and not self._one_call.ends_itself(self.ids):
+            self._cut(self._one_call.length or 0)
+        self._one_call = None  # what is kept is the answer, and all of it may be told
+        self._tell(pieces)
+        if self._plan.tokens and self._told < len(self.ids):
+            self._say(Words(""))
+
+    def _cut(self, length: int) -> None:
+        for kept in (self.ids, self.logprobs, self.versions, self._tops):
+            del kept[length:]
+        self._text.cut(length)
+        self.finish = "stop"
+
+    def _read(self, text: str) -> Sequence[Piece]:
+        return self._reader.feed(text) if text else ()
+
+    def _served(self, pieces: Sequence[Piece]) -> Sequence[Piece]:
+        return pieces if self._one_call is None else self._one_call.take(self.ids, pieces)
+
+    def _reading(self, ids: Sequence[int]) -> Sequence[Piece]:
+        """Return what an answer of these ids would say."""
+        reader = self._new_reader()
+        return [*reader.feed(self._decode(ids)), *reader.finish()]
+
+    def _new_reader(self) -> Reader:
+        return self._backend.renderer.answers.reader(self.prompt.prompt_text, self._plan.tools)
+
+    def _tell(self, pieces: Sequence[Piece]) -> None:
+        for piece in joined(pieces):
+            self._say(piece)
+
+    def _say(self, piece: Piece) -> None:
+        call_id = None
+        if isinstance(piece, ToolCall):
+            call_id = short_name(f"{self.name}/{len(self._call_ids)}")
+        said = SampledPiece(self._choice, piece, self._tokens(), call_id)
+        self._said.append(said)
+        if self._emit is not None:
+            self._emit(said)
+
+    def _tokens(self) -> tuple[Token, ...]:
+        """Return the tokens of the ids sampled since the last piece, where they are wanted."""
+        if not self._plan.tokens:
+            return ()
+        known = None if self._one_call is None else self._one_call.length
+        if self._one_call is not None and known is None and self._plan.stops:
+            return ()  # of the text that is held back for a stop string some may end a call, and the rest be cut
+        start, self._told = self._told, len(self.ids) if known is None else min(known, len(self.ids))
+        return tuple(self._token(place) for place in range(start, self._told))
+
+    def _token(self, place: int) -> Token:
+        decode = self._backend.renderer.decode
+        wanted = self._plan.sampling.top_logprobs
+        top = self._tops[place][:wanted] if wanted else ()
+        likeliest = tuple((decode([token], special=True), logprob) for token, logprob in top)
+        return Token(decode([self.ids[place]], special=True), self.logprobs[place], likeliest)
+
+
+def _decoder(renderer: Renderer, tools: Sequence[Tool]) -> Callable[[Sequence[int]], str]:
+    """Return what decodes ids to the text the family's format reads, without the id that ends an answer."""
+    if not renderer.answers.special(tools):
+        return renderer.decode
+    stops = frozenset(renderer.stop_ids)
+
+    def decode(ids: Sequence[int]) -> str:
+        return renderer.decode(ids[:-1] if ids and ids[-1] in stops else ids, special=True)
+
+    return decode
+
+
+def read_message(renderer: Renderer, prompt: str, ids: Sequence[int]) -> Message:
+    """Return the answer to a prompt's text as a chat message, read as if tools had been offered: no record says which.
+
+    So what is written as a call is one, offered or not, and an argument that its family writes without JSON is read by
+    its looks: a number where it may be one. A stop string that was cut from what was served is part of the ids, and of
+    this.
+    """
+    reader = renderer.answers.reader(prompt, _SOME_TOOL)
+    answer = gathered([*reader.feed(_decoder(renderer, _SOME_TOOL)(ids)), *reader.finish()])
+    return chat_message(answer, [f"call_{number}" for number in range(len(answer.tool_calls))])
+
+
+_SOME_TOOL: tuple[Tool, ...] = ({"type": "function", "function": {"name": "any", "parameters": {"type": "object"}}},)
+_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+
+
+def short_name(text: str) -> str:
+    """Return nine letters and digits made of `text`: what every family's template takes for a tool call's id."""
+    number = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest())
+    letters = []
+    for _ in range(9):
+        number, letter = divmod(number, len(_ALPHABET))
+        letters.append(_ALPHABET[letter])
+    return "".join(letters)

@@ -1,0 +1,273 @@
+"""PromptBuilder, SamplingPlan.
+
+Who makes the prompt of a call: the builder, which lets no long prompt hold up the calls of others.
+
+Long texts are encoded in threads. What cannot fit the context was refused before it was read (`whole_body`).
+
+A prompt is made in one piece, on the event loop, since it reads the episode's call tree. Where it needs the ids of a
+long text, the attempt is given up, the text is encoded in a thread, and the prompt is made anew: of the episode as it
+is then, with the ids at hand. Meanwhile the call counts as in flight, so that the episode's lease lives.
+
+The sampling plan of a call: how its answer is sampled, by what was asked, the kind of the episode, and the job.
+
+An evaluation honours whatever the engine can do; what it cannot is refused. In a training episode the sampling
+policy is the job's, because the learner must recompute its log-probs: what would change the distribution
+(another temperature, top_p, top_k, a forced tool, a response format, penalties, ...) is refused with the field's
+name, or neutralised where the job says so: sampled as the job says, and counted as `neutralised_<field>`.
+
+`max_tokens`, `stop` and `seed` are always honoured: they cut an answer or choose among equals, and leave the
+log-prob of each sampled token as it is. `tool_choice` "none" shows the model no tools, which is a prompt, no policy.
+A call that is not trained (`train` false) is sampled as an evaluation's, whatever its episode is.
+An evaluation's call without a seed is given one, so that it takes none of the numbers that training draws.
+An answer that must call a tool is held to that alone, whatever response format was asked for beside it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from swarm.backends.protocols import Backend, Sampling
+from swarm.dialects.base import Ask, ToolChoice, Wishes
+from swarm.errors import InvalidRequest, SwarmError
+from swarm.job import Job
+from swarm.rendering.grammars import json_answer
+from swarm.rendering.messages import BackendError, Message, Renderer, Tool
+from swarm.rollout.episodes import LeasedEpisode, Ledger
+from swarm.timelines import Prompt
+from swarm.wire import EpisodeKind
+
+LONG = 16_384
+"""Characters of text from which it is encoded in a thread: some 10 to 20 ms of work."""
+AT_ONCE = 2
+"""Long texts that are encoded at the same time; the others wait for their turn."""
+
+
+class PromptBuilder:
+    """Makes prompts for one renderer; made and used on one event loop."""
+
+    def __init__(self, renderer: Renderer) -> None:
+        self._renderer = renderer
+        self._turn = asyncio.Semaphore(AT_ONCE)
+
+    async def build(
+        self,
+        episode: LeasedEpisode,
+        again: Callable[[], LeasedEpisode],
+        messages: Sequence[Message],
+        tools: Sequence[Tool],
+    ) -> tuple[LeasedEpisode, Prompt]:
+        """Return the episode and the prompt of a call; `again` returns the episode after a wait, or raises.
+
+        Raises InvalidRequest for messages or tools the template refuses. Nothing is waited for between making the
+        prompt that is returned and returning it.
+        """
+        known: dict[str, Sequence[int]] = {}
+
+        def encode(text: str) -> Sequence[int]:
+            if len(text) < LONG:
+                return self._renderer.encode(text)
+            if text not in known:
+                raise _Unknown(text)
+            return known[text]
+
+        while True:
+            try:
+                return episode, episode.tree.prompt(messages, tools, encode)
+            except _Unknown as long:
+                with _InFlight(episode):
+                    async with self._turn:
+                        known[long.text] = await asyncio.to_thread(self._renderer.encode, long.text)
+                episode = again()
+            except BackendError as refusal:
+                raise InvalidRequest(f"the chat template refuses these messages: {refusal}", param="messages") from None
+
+
+class _InFlight:
+    """A call of an episode, of which a text is being encoded; one that is interrupted finds its episode closed."""
+
+    generating = False
+
+    def __init__(self, episode: LeasedEpisode) -> None:
+        self._calls = episode.calls
+
+    def __enter__(self) -> None:
+        self._calls.add(self)
+
+    def __exit__(self, *_: object) -> None:
+        self._calls.discard(self)
+
+    def interrupt(self, _: SwarmError) -> None:
+        """Hold the episode up no more."""
+        self._calls.discard(self)
+
+
+class _Unknown(Exception):
+    """A prompt needs the ids of a text."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__("the ids of a long text are not known yet")
+        self.text = text
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingPlan:
+    """How an answer is sampled and read.
+
+    stops: strings that end it. tools: what the model was shown. one_call: its first tool call ends it.
+    streamed: pieces are wanted as they come. tokens: each sampled id is wanted with its text and log-prob.
+    guided_by: the field that asked for the grammar. trained: what is sampled is learned.
+    """
+
+    sampling: Sampling
+    stops: tuple[str, ...] = ()
+    tools: tuple[Tool, ...] = ()
+    one_call: bool = False
+    streamed: bool = False
+    tokens: bool = False
+    guided_by: str | None = None
+    trained: bool = True
+
+    def nth(self, choice: int) -> SamplingPlan:
+        """Return the plan of one of several answers: with a seed, each has its own."""
+        seed = self.sampling.seed
+        if choice == 0 or seed is None:
+            return self
+        return replace(self, sampling=replace(self.sampling, seed=(seed + choice) % 2**63))
+
+    def within(self, job: Job, asked: int | None, prompt: int) -> SamplingPlan:
+        """Return the plan of an answer to so long a prompt: no limit but the job's own takes more than is left."""
+        left = max(1, job.max_context - prompt)
+        if self.sampling.max_tokens <= left or (asked is not None and asked < job.max_tokens):
+            return self
+        return replace(self, sampling=replace(self.sampling, max_tokens=left))
+
+
+def shown_tools(ask: Ask) -> tuple[Tool, ...]:
+    """Return the tools the model is told of."""
+    return () if ask.tool_choice.mode == "none" else ask.tools
+
+
+def sampling_plan(ask: Ask, kind: EpisodeKind, ledger: Ledger, backend: Backend, prompt: str) -> SamplingPlan:
+    """Return how to sample and read the answer to `prompt`; InvalidRequest names what cannot be honoured."""
+    if kind == "train" and ask.train:
+        for field in _foreign(ask, ledger.job):
+            _neutralise(field, ledger)
+        sampling = _sampling(ask, ledger.job, backend, as_job=True, grammar=None)
+    else:
+        _refuse_others(ask.wishes)
+        sampling = _sampling(ask, ledger.job, backend, as_job=False, grammar=_grammar(ask, backend, prompt))
+    if kind == "eval" and sampling.seed is None:
+        sampling = replace(sampling, seed=ledger.evaluation_seed())
+    return SamplingPlan(
+        sampling=sampling,
+        stops=ask.wishes.stop,
+        tools=shown_tools(ask),
+        one_call=not ask.parallel_tool_calls,
+        streamed=ask.stream,
+        tokens=ask.logprobs is not None,
+        guided_by="tool_choice" if ask.tool_choice.mode == "required" else "response_format",
+        trained=ask.train,
+    )
+
+
+def honoured(ask: Ask, kind: EpisodeKind, job: Job) -> Ask:
+    """Return an ask that `sampling_plan` took, as it is answered: without what was neutralised, defaults filled in."""
+    as_job, forced = kind == "train" and ask.train, ask.tool_choice.mode == "required"
+    schema = None if as_job or forced else ask.wishes.json_schema
+    return replace(
+        ask,
+        tool_choice=ToolChoice() if as_job and forced else ask.tool_choice,
+        wishes=replace(ask.wishes, **_drawn(ask.wishes, job, as_job=as_job), json_schema=schema, others={}),
+    )
+
+
+def _foreign(ask: Ask, job: Job) -> Iterator[str]:
+    """Yield the fields that ask for another policy than the job's."""
+    wishes = ask.wishes
+    if wishes.temperature is not None and abs(wishes.temperature - job.temperature) > 1e-9:
+        yield "temperature"
+    if wishes.top_p is not None and wishes.top_p < 1:
+        yield "top_p"
+    if wishes.top_k is not None and wishes.top_k > 0:
+        yield "top_k"
+    if ask.tool_choice.mode == "required":
+        yield "tool_choice"
+    if wishes.json_schema is not None:
+        yield "response_format"
+    yield from wishes.others
+
+
+def _neutralise(field: str, ledger: Ledger) -> None:
+    if ledger.job.foreign_sampling == "neutralise":
+        ledger.counts[f"neutralised_{field}"] += 1
+        return
+    expected = f" (temperature {ledger.job.temperature:g})" if field == "temperature" else ""
+    raise InvalidRequest(
+        f"a training episode samples as its job says{expected}, and `{field}` asks for something else; leave it out, "
+        'begin an eval episode, or set the job\'s `foreign_sampling` to "neutralise"',
+        param=field,
+    )
+
+
+def _refuse_others(wishes: Wishes) -> None:
+    for field in wishes.others:
+        raise InvalidRequest(f"`{field}` is not honoured by this server's engine; leave it out", param=field)
+
+
+def _sampling(ask: Ask, job: Job, backend: Backend, *, as_job: bool, grammar: str | None) -> Sampling:
+    return Sampling(
+        **_drawn(ask.wishes, job, as_job=as_job),
+        stop_ids=backend.renderer.stop_ids,
+        seed=ask.wishes.seed,
+        top_logprobs=ask.logprobs or 0,
+        grammar=grammar,
+    )
+
+
+def _drawn(wishes: Wishes, job: Job, *, as_job: bool) -> dict[str, Any]:
+    """Return how ids are drawn, with nothing left open."""
+    given = None if as_job else wishes.temperature
+    return {
+        "max_tokens": min(job.max_tokens, wishes.max_tokens or job.max_tokens),
+        "temperature": job.temperature if given is None else given,
+        "top_p": 1.0 if as_job or wishes.top_p is None else wishes.top_p,
+        "top_k": 0 if as_job else max(wishes.top_k or 0, 0),
+    }
+
+
+def _grammar(ask: Ask, backend: Backend, prompt: str) -> str | None:
+    """Return the grammar that holds the answer to what was asked, or None where it is free."""
+    if ask.tool_choice.mode == "required":
+        return _forced(ask, backend, prompt)
+    if ask.wishes.json_schema is None:
+        return None
+    if shown_tools(ask):
+        raise InvalidRequest(
+            "`response_format` is not honoured beside tools the model may call; leave one of them out, or set "
+            '`tool_choice` to "none" or "required"',
+            param="response_format",
+        )
+    _must_be_guided(backend, "response_format")
+    return json_answer(ask.wishes.json_schema or {"type": "object"}, backend.renderer.answers.thinking(prompt))
+
+
+def _forced(ask: Ask, backend: Backend, prompt: str) -> str:
+    name = ask.tool_choice.name
+    wanted = [tool for tool in ask.tools if name is None or tool["function"]["name"] == name]
+    if not wanted:
+        raise InvalidRequest(
+            f"`tool_choice` asks for {name or 'a tool'!r}, which is not in `tools`", param="tool_choice"
+        )
+    _must_be_guided(backend, "tool_choice")
+    grammar = backend.renderer.answers.grammar(wanted, prompt)
+    if grammar is None:
+        raise InvalidRequest("this model's tool calls cannot be forced; leave `tool_choice` out", param="tool_choice")
+    return grammar
+
+
+def _must_be_guided(backend: Backend, field: str) -> None:
+    if not backend.engine.guided:
+        raise InvalidRequest(f"`{field}`: this server's engine cannot guide its output; leave it out", param=field)

@@ -1,0 +1,397 @@
+"""The client on asyncio: give a server its job, begin episodes, roll an agent out, evaluate it."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import logging
+import os
+import socket
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Literal, Self
+from urllib.parse import quote, urlencode
+
+from pydantic import ValidationError
+
+from swarm.client.episode import Agent, Episode, EpisodeResult, HasId, Result, RolloutSummary, TaskT
+from swarm.client.identity import Role, Succession, at_home, in_environment
+from swarm.client.rollout import GOODBYE_S, WAIT_S, Place, RolloutLoop, StreamTasks, once_the_engine_is_on
+from swarm.client.transport import Transport
+from swarm.errors import (
+    EngineUnavailable,
+    InvalidRequest,
+    JobConflict,
+    NotFound,
+    ServerFailed,
+    UnknownAnswer,
+    Unreachable,
+    wrong_value,
+)
+from swarm.snapshot import HistoryPage, Snapshot
+from swarm.wire import (
+    EVALUATION_STREAM,
+    EXPORT_HEADER,
+    BeginRequest,
+    CheckpointList,
+    EpisodeKind,
+    EpisodeList,
+    EpisodeRecord,
+    EraseRequest,
+    Erasure,
+    ExportCounts,
+    Lease,
+    Released,
+    ReleaseReason,
+    ReleaseRequest,
+    ServerState,
+    SharesRequest,
+    Status,
+    StreamList,
+    TaskList,
+    TaskListKnown,
+)
+
+if TYPE_CHECKING:
+    from swarm.job import Job
+
+log = logging.getLogger(__name__)
+
+_SERVING = {ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING}
+_POLL_S = 0.2
+EPISODE_TIMEOUT_S = 600.0
+ExportFormat = Literal["openenv", "parquet"]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedTask:
+    """A task that is nothing but its id."""
+
+    id: str
+
+
+class AsyncSwarmClient:
+    """A client of one swarm server; use as an async context manager.
+
+        async with AsyncSwarmClient(url, token) as client:
+            await client.ensure_training(job)
+            await client.rollout(agent, tasks, concurrency=64)
+
+    `token` is a role token of the server (admin for jobs, client for episodes); `owner` is shown in its logs, with a
+    mark by which a client that is started again takes over from one that was killed (`swarm.client.identity`).
+    `code`, the sha256 of the agent's files, labels the episodes it begins.
+    """
+
+    def __init__(self, url: str, token: str, *, owner: str | None = None, code: str | None = None) -> None:
+        self._transport = Transport(url)
+        self._token = token
+        self._code = code
+        self._succession = Succession(url, owner or f"{socket.gethostname()}:{os.getpid()}")
+
+    @classmethod
+    def from_home(
+        cls, name: str | None = None, *, home: Path | str | None = None, role: Role = "admin", owner: str | None = None
+    ) -> Self:
+        """Return a client of a server of this machine, by its name; Unreachable where it does not run.
+
+        `home` is the installation's folder: AJET_HOME, else `.ajet`, where it is left out.
+        """
+        found = at_home(name, home, role=role)
+        return cls(found.url, found.token, owner=owner)
+
+    @classmethod
+    def from_environment(cls, *, owner: str | None = None) -> Self:
+        """Return a client of the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one is missing."""
+        found = in_environment()
+        return cls(found.url, found.token, owner=owner)
+
+    async def __aenter__(self) -> Self:
+        self._transport.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def url(self) -> str:
+        """The server's address."""
+        return self._transport.url
+
+    async def close(self) -> None:
+        """Close all connections."""
+        self._succession.leave()
+        await self._transport.close()
+
+    async def status(self, *, within_s: float | None = None) -> Status:
+        """Return what the server is doing; Unreachable where it does not say so `within_s`, if that is given."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._transport.ask(Status.model_validate, "GET", "/status", self._token)
+        except TimeoutError:
+            raise self._silent(within_s) from None
+
+    async def job(self) -> Job | None:
+        """Return the loaded job, or None."""
+        from swarm.job import Job  # not at the top: most clients never ask, and a container starts anew each time
+
+        try:
+            return await self._transport.ask(Job.recorded, "GET", "/job", self._token)
+        except NotFound:
+            return None
+
+    async def ensure_training(self, job: Job, *, timeout_s: float = 600.0) -> Status:
+        """Make the server train `job` and return once it serves; nothing happens if it does so already.
+
+        Raises JobConflict when it trains another job, ServerFailed when booting fails, EngineUnavailable when it
+        does not serve within `timeout_s`.
+        """
+        status = await self.status()
+        if status.state is ServerState.OFFLINE:
+            await self._transport.call("POST", "/job", self._token, json.dumps(job.value()).encode())
+            await self._transport.call("POST", "/engine/start", self._token, b"")
+        return await self._serving(job, timeout_s)
+
+    async def stop(self) -> Status:
+        """Stop the engine: tracking is finished, the server is OFFLINE."""
+        return await self._transport.ask(Status.model_validate, "POST", "/engine/stop", self._token, b"")
+
+    async def begin(
+        self,
+        task: TaskT,
+        *,
+        kind: EpisodeKind = "train",
+        stream: str = "default",
+        wait_s: float = 0.0,
+        timeout_s: float | None = None,
+    ) -> Episode[TaskT]:
+        """Begin one episode of a task; raises Throttled when there is no room within `wait_s`.
+
+        Who begins training episodes by hand plays each task `group_size` times: a group that nobody goes on
+        with is dropped after `lease_ttl_s`. `timeout_s` is how long the episode may take (`swarm.wire.BeginRequest`).
+        """
+        try:
+            asked = BeginRequest(
+                task_id=task.id, stream=stream, kind=kind, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s
+            )
+        except ValidationError as error:
+            raise wrong_value(error) from None
+        return Episode(self._transport, await self._begin(asked), task)
+
+    async def begin_next(
+        self, tasks: StreamTasks[TaskT], *, wait_s: float = 0.0, timeout_s: float | None = None
+    ) -> Episode[TaskT]:
+        """Begin one training episode of the stream's next place, whose task the server chooses; raises as `begin`.
+
+        First what was begun by anybody and not brought to its end, then the next task of the pass. The stream's list
+        is named before: `name_tasks`.
+        """
+        lease = await self._begin(
+            BeginRequest(tasks=tasks.digest, stream=tasks.stream, owner=self.owner, wait_s=wait_s, timeout_s=timeout_s)
+        )
+        return Episode(self._transport, lease, tasks[lease.task_id])
+
+    async def name_tasks(self, tasks: Iterable[TaskT], stream: str = "default") -> StreamTasks[TaskT]:
+        """Name the tasks of a stream, in the order in which they are to be played; any number of clients share them.
+
+        A stream has one list for ever: JobConflict where it has other tasks, ValueError for none. The order counts
+        that came first.
+        """
+        named = StreamTasks(stream, tasks)
+        if not (await self._named(named.request(with_ids=False))).known:
+            await self._named(named.request(with_ids=True))
+        return named
+
+    @property
+    def owner(self) -> str:
+        """Who begins the client's episodes, as the server's records have it."""
+        return self._succession.owner
+
+    async def take_over(self) -> None:
+        """Have the server give up what killed clients of this machine left open; beginning an episode does it too."""
+        await self._succession.enter(self._release)
+
+    async def erase(self, secret: str, episodes: Sequence[str]) -> Erasure:
+        """Delete the tokens of episodes whose owner's name has the `fingerprint` of this secret (`swarm.wire`)."""
+        body = EraseRequest(secret=secret, episodes=tuple(episodes)).model_dump_json().encode()
+        return await self._transport.ask(Erasure.model_validate, "POST", "/owners/erase", self._token, body)
+
+    async def give_up_open(self, reason: ReleaseReason) -> int:
+        """Have the server fence what is open under this client's name, also by others that bear it within theirs.
+
+        Returns how many episodes that were.
+        """
+        return (await self._release(self._succession.secret, reason)).episodes
+
+    async def episodes(self, limit: int = 100) -> EpisodeList:
+        """Return the newest episodes."""
+        return await self._transport.ask(EpisodeList.model_validate, "GET", f"/episodes?limit={limit}", self._token)
+
+    async def episode(self, episode: str) -> EpisodeRecord:
+        """Return one episode with every token; raises NotFound if there is none of this id."""
+        path = f"/episodes/{quote(episode, safe='')}"
+        return await self._transport.ask(EpisodeRecord.model_validate, "GET", path, self._token)
+
+    async def export(self, to: Path, format: ExportFormat = "openenv", episode: str | None = None) -> int:
+        """Write one episode, or all the server knows, to a file; return its bytes."""
+        return (await self.exported(to, format, episode))[0]
+
+    async def exported(
+        self, to: Path, format: ExportFormat = "openenv", episode: str | None = None
+    ) -> tuple[int, ExportCounts | None]:
+        """Do as `export`; return also what is in the file and what was left out, None of an older server."""
+        asked = {"format": format, **({"episode": episode} if episode is not None else {})}
+        size, headers = await self._transport.download(f"/samples?{urlencode(asked)}", self._token, to)
+        told = headers.get(EXPORT_HEADER)
+        return size, None if told is None else ExportCounts.model_validate_json(told)
+
+    async def model(self) -> str:
+        """Return the name of the model that serves, as calls name it."""
+        return await self._transport.ask(lambda told: str(told["data"][0]["id"]), "GET", "/v1/models", self._token)
+
+    async def checkpoints(self) -> CheckpointList:
+        """Return the checkpoints that are kept, the newest first."""
+        return await self._transport.ask(CheckpointList.model_validate, "GET", "/checkpoints", self._token)
+
+    async def snapshot(self, *, within_s: float | None = None) -> Snapshot:
+        """Return what the server does at a glance; NotFound from a server of an earlier release, else as `status`."""
+        try:
+            async with asyncio.timeout(within_s):
+                return await self._transport.ask(Snapshot.model_validate, "GET", "/snapshot", self._token)
+        except TimeoutError:
+            raise self._silent(within_s) from None
+
+    async def history(
+        self, after: int = 0, keys: Iterable[str] = (), limit: int = 100, *, newest: bool = False
+    ) -> HistoryPage:
+        """Return what finished steps above `after` measured, at most `limit` of them (500): the first, or the newest.
+
+        Of each all metrics, or those of the keys; `stream/*` names all that begin so. NotFound from a server of an
+        earlier release.
+        """
+        named = {"keys": ",".join(names)} if (names := list(keys)) else {}
+        asked = {"after": after, "limit": limit, **({"newest": "true"} if newest else {}), **named}
+        return await self._transport.ask(HistoryPage.model_validate, "GET", f"/history?{urlencode(asked)}", self._token)
+
+    async def streams(self) -> StreamList:
+        """Return where every stream stands."""
+        return await self._transport.ask(StreamList.model_validate, "GET", "/streams", self._token)
+
+    async def share(self, shares: Mapping[str, float]) -> StreamList:
+        """Give streams new shares, by name and in any unit, from the next group that begins (needs the admin role)."""
+        try:
+            asked = SharesRequest(shares=shares)
+        except ValidationError as error:
+            raise InvalidRequest(f"expected a share above 0 for each stream, found {dict(shares)!r}") from error
+        body = asked.model_dump_json().encode()
+        return await self._transport.ask(StreamList.model_validate, "POST", "/streams", self._token, body)
+
+    async def rollout(
+        self,
+        agent: Agent,
+        tasks: Iterable[HasId],
+        *,
+        concurrency: int = 64,
+        stream: str = "default",
+        timeout_s: float = EPISODE_TIMEOUT_S,
+    ) -> RolloutSummary:
+        """Let `agent` play the tasks, each once per place in its group, over and over, until the job is finished.
+
+        The server hands the places out (`name_tasks`), so that any number of clients share one pass over the tasks, and
+        a restarted one goes on from the breakpoint; JobConflict where the stream has other tasks.
+        An agent that raises, or takes longer than `timeout_s`, gives up its episode; it is counted and played
+        again; where an API it uses is rate-limited (HTTP 429), after a pause. A server that goes away is waited for, up
+        to two minutes. Raises AgentFailed after many failures in a row, and its subclass AgentMisplays at once for an
+        agent whose plays can never be trained (`swarm.client.rollout`); ServerFailed at once, and Unreachable once the
+        server has been away for too long.
+        """
+        if (await self.status()).group_size is None:
+            raise InvalidRequest("the server has no job yet; call ensure_training(job) first")
+        known = list(tasks)
+        named = await once_the_engine_is_on(lambda: self.name_tasks(known, stream))
+        rollout = RolloutLoop(agent, timeout_s)
+        begin = partial(self.begin_next, named, wait_s=WAIT_S, timeout_s=timeout_s + GOODBYE_S)
+        await rollout.play(itertools.repeat(Place(0, begin)), concurrency)
+        return rollout.summary()
+
+    async def evaluate(
+        self,
+        agent: Agent,
+        tasks: Iterable[HasId],
+        *,
+        samples: int = 1,
+        concurrency: int = 64,
+        timeout_s: float = EPISODE_TIMEOUT_S,
+        worst: Result = 0.0,
+    ) -> list[EpisodeResult]:
+        """Let `agent` play each task `samples` times in evaluation episodes; results by task, then sample.
+
+        A play that the agent fails, by an error or by more than `timeout_s`, is worth `worst`, is not solved, and says
+        why (`failed`). AgentFailed where plays fail again and again before they call the model.
+        """
+        known = list(tasks)
+        rollout = RolloutLoop(agent, timeout_s, worst)
+        begin = partial(
+            self.begin, kind="eval", stream=EVALUATION_STREAM, wait_s=WAIT_S, timeout_s=timeout_s + GOODBYE_S
+        )
+        places = (Place(sample, partial(begin, task)) for task in known for sample in range(samples))
+        await rollout.play(places, concurrency)
+        order = {task.id: place for place, task in enumerate(known)}
+        results = rollout.results
+        if any(result.success is None for result in results):  # of an agent that does not say what is solved
+            results = [replace(result, success=None) if result.failed else result for result in results]
+        return sorted(results, key=lambda result: (order[result.task_id], result.sample))
+
+    def _silent(self, seconds: float | None) -> Unreachable:
+        return Unreachable(f"the swarm server at {self.url} did not answer within {seconds:g} s")
+
+    async def _begin(self, asked: BeginRequest) -> Lease:
+        await self.take_over()
+        asked = asked.model_copy(update={"code": self._code})
+        body = asked.model_dump_json(exclude_none=True).encode()
+        return await self._transport.ask(Lease.model_validate, "POST", "/episodes", self._token, body)
+
+    async def _named(self, asked: TaskList) -> TaskListKnown:
+        body = asked.model_dump_json(exclude_none=True).encode()
+        return await self._transport.ask(TaskListKnown.model_validate, "POST", "/streams/tasks", self._token, body)
+
+    async def _release(self, secret: str, reason: ReleaseReason = "owner_died") -> Released:
+        body = ReleaseRequest(secret=secret, reason=reason).model_dump_json().encode()
+        found = await self._transport.ask(Released.model_validate, "POST", "/owners/release", self._token, body)
+        log.info("event=took_over episodes=%d", found.episodes)
+        return found
+
+    async def _serving(self, job: Job, timeout_s: float) -> Status:
+        deadline = time.monotonic() + timeout_s
+        known = {job.digest()}
+        while True:
+            status = await self.status()
+            if status.job_digest not in known:  # also when another client's job came between this one's two calls
+                await self._require(job, status)
+                known.add(str(status.job_digest))
+            if status.state in _SERVING:
+                return status
+            if status.state is ServerState.FAILED:
+                raise ServerFailed(f"the server failed: {status.reason}")
+            if time.monotonic() > deadline:
+                raise EngineUnavailable(f"the server is still {status.state} after {timeout_s:g} s")
+            await asyncio.sleep(_POLL_S)
+
+    async def _require(self, job: Job, status: Status) -> None:
+        """Raise JobConflict unless the loaded job means what this one does, though another release digested it."""
+        try:
+            loaded = await self.job()
+        except UnknownAnswer:  # it says what this release does not know
+            loaded = None
+        if loaded is None or not job.same(loaded):
+            differs = "" if loaded is None else f" (this one has {', '.join(job.differences(loaded))})"
+            raise JobConflict(
+                f"the server at {self.url} trains job {str(status.job_digest)[:12]}, not {job.digest()[:12]}{differs}; "
+                "stop it first (`ajet swarm stop`, or the client's stop()), or use another server"
+            )

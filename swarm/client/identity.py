@@ -1,0 +1,204 @@
+"""ClientIdentity: takeover of a killed client's leases; servers of this machine.
+
+Where an installation keeps its swarm servers, so that a client finds one that runs on this machine.
+
+    <home>/swarm/           the server without a name
+    <home>/swarms/NAME/     the one called NAME
+        server.json         its address; a killed server leaves it behind
+        server.lock         locked by the server for as long as its process lives
+        tokens.json         its keys by role, readable by their owner alone
+
+Home is AJET_HOME, else `.ajet` of the working folder. A server that is found here lives: no key is sent to whoever took
+the port of one that was killed.
+
+Succession: a client that is started again takes over at once what a killed one of this machine left open.
+
+Each client holds a record of its server and a secret under an exclusive file lock, for as long as it lives; the kernel
+lets go of the lock when its process is gone, however it died. Whoever can take the lock of a record so knows that its
+client is dead, and has its secret, with which the server gives its open episodes up (`POST /owners/release`). The name
+under which a client begins episodes ends with the secret's fingerprint, so that nobody can be taken for another.
+
+It promises that no living client's episodes are given up: a client that lives holds its lock, also one of the same
+name, in the same process, or stopped; records of another boot or machine (a shared file system, whose locks may not
+reach) are left alone. Where no record can be kept, or its client died with its machine, the lease runs out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import logging
+import os
+import secrets
+import socket
+import stat
+import tempfile
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from swarm.errors import EngineUnavailable, InvalidKey, InvalidRequest, SwarmError, Unreachable
+from swarm.wire import fingerprint
+
+Role = Literal["admin", "client", "viewer"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """A server and a key for it."""
+
+    url: str
+    token: str = field(repr=False)
+
+
+def folder_of(home: Path, name: str | None = None) -> Path:
+    """Return the folder of a server of an installation."""
+    return home / "swarm" if name is None else home / "swarms" / name
+
+
+def at_home(name: str | None = None, home: Path | str | None = None, *, role: Role = "admin") -> ServerAddress:
+    """Return the address of a server that runs on this machine, with its key; Unreachable where none does."""
+    root = Path(home or os.environ.get("AJET_HOME") or ".ajet").expanduser().absolute()
+    folder = folder_of(root, name)
+    called = "" if name is None else f" called {name}"
+    start = "ajet swarm start" if name is None else f"ajet swarm start --name {name}"
+    try:
+        found = ServerAddress(str(_read(folder / "server.json")["url"]), str(_read(folder / "tokens.json")[role]))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Unreachable(
+            f"expected a running swarm server{called} in {root}; found none ({type(error).__name__}); start it with "
+            f"`{start}`, or set AJET_HOME"
+        ) from None
+    if not _lives(folder):
+        raise Unreachable(
+            f"expected a running swarm server{called} in {root}; found that the one at {found.url} is gone; start it "
+            f"again with `{start}`"
+        )
+    return found
+
+
+def in_environment(environ: Mapping[str, str] | None = None) -> ServerAddress:
+    """Return the server that AJET_SERVER and AJET_TOKEN name; InvalidRequest where one of them is missing."""
+    known = os.environ if environ is None else environ
+    url, token = known.get("AJET_SERVER", "").strip(), known.get("AJET_TOKEN", "").strip()
+    if not url or not token:
+        missing = " and ".join(name for name, value in (("AJET_SERVER", url), ("AJET_TOKEN", token)) if not value)
+        raise InvalidRequest(f"expected AJET_SERVER (an address) and AJET_TOKEN (a key for it); found no {missing}")
+    return ServerAddress(url.rstrip("/"), token)
+
+
+def _lives(folder: Path) -> bool:
+    """Return whether a server holds the lock of its folder, which the kernel lets go of however it ends."""
+    try:
+        with (folder / "server.lock").open("rb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except OSError:  # it is held (BlockingIOError), or its file system knows no locks to tell by
+        return True
+    return False
+
+
+def _read(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(path.read_text())
+    return found
+
+
+log = logging.getLogger(__name__)
+
+Release = Callable[[str], Awaitable[object]]
+"""Tells the server that the client with this secret is dead."""
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_MOST_OWNER = 128
+_SEPARATOR = ":"
+
+
+class Succession:
+    """One client's record; `folder` is where those of this user lie."""
+
+    def __init__(self, url: str, name: str, folder: Path | None = None) -> None:
+        self.secret = secrets.token_hex(32)
+        """With which the server gives up what is open under the owner's name."""
+        mark = f"{_SEPARATOR}{fingerprint(self.secret)}"
+        self.owner = name[: _MOST_OWNER - len(mark)] + mark
+        """Under which the client begins episodes."""
+        self._folder = folder or _folder()
+        self._server = hashlib.sha256(url.rstrip("/").encode()).hexdigest()[:16]
+        self._path = self._folder / f"{self._server}-{secrets.token_hex(8)}.lock"
+        self._lock: int | None = None
+
+    async def enter(self, release: Release) -> None:
+        """Hold the record from now on, and take over from dead clients of the same server; again: no change."""
+        if self._lock is not None:
+            return
+        with contextlib.suppress(OSError):  # no place for records: leases run out by themselves
+            self._lock = self._hold()
+        for path, secret in list(self._left()):
+            try:
+                await release(secret)
+            except (Unreachable, EngineUnavailable, InvalidKey):
+                continue  # the next client may try
+            except SwarmError as refusal:  # a server, or a door before it, that does not do that
+                log.info("event=not_released reason=%r", refusal.message)
+            with contextlib.suppress(OSError):  # a folder that became read-only
+                path.unlink(missing_ok=True)
+
+    def leave(self) -> None:
+        """Give the record up: nothing is open any more."""
+        if self._lock is not None:
+            self._path.unlink(missing_ok=True)
+            os.close(self._lock)
+            self._lock = None
+
+    def _hold(self) -> int:
+        """Make the record; it gets its name only once it is locked."""
+        _private(self._folder)
+        new = self._path.with_suffix(".new")
+        lock = os.open(new, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(lock, json.dumps({"boot": _boot(), "secret": self.secret}).encode())
+            os.rename(new, self._path)
+        except OSError:  # a full disk: nothing is left behind, so that the next episode may find room
+            os.close(lock)
+            new.unlink(missing_ok=True)
+            raise
+        return lock
+
+    def _left(self) -> Iterator[tuple[Path, str]]:
+        """Yield the records, and secrets, of dead clients of the same server."""
+        for path in sorted(self._folder.glob(f"{self._server}-*.lock")):
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # BlockingIOError: its client lives
+                record = json.load(file)
+                if record["boot"] == _boot():
+                    yield path, str(record["secret"])
+
+
+def _folder() -> Path:
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        return Path(runtime) / "ajet-clients"
+    try:
+        temporary = tempfile.gettempdir()
+    except FileNotFoundError:  # no place can be written to: there will be no record, and a client plays all the same
+        temporary = "/tmp"
+    return Path(temporary) / f"ajet-clients-{os.getuid()}"
+
+
+def _private(folder: Path) -> None:
+    """Make the folder; raise PermissionError where somebody else could read or change what lies in it."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise PermissionError(f"{folder} is not this user's alone")
+
+
+def _boot() -> str:
+    """Return what tells this run of this machine's kernel from all others, as far as the system says."""
+    with contextlib.suppress(OSError):
+        return _BOOT_ID.read_text().strip()
+    return socket.gethostname()

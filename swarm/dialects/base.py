@@ -1,0 +1,280 @@
+"""CompletionRequest, CompletionReply, Dialect.
+
+A model request and its reply, independent of the wire format, and the protocol that each format implements.
+
+A dialect turns a body into an `Ask` and replies into bytes; it knows no episode, timeline or engine. Promises of
+every dialect: a field is honoured, known to have no influence, left out and told (`Ask.left_out`), or refused with
+InvalidRequest that names it; nothing is dropped silently.
+
+Opaque tokens with which a client that keeps its own history gives a model's thinking back as it was.
+
+A `signature` goes with thinking that is shown and fits that text alone. A `sealed` token carries thinking that
+is not shown. Both are the same whenever and wherever they are made, hold nothing but what their text says, and
+need no secret: they guard against a mistake (a text edited on the way), not against a client who wants to invent
+thinking, which every client of a model may.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol
+
+from pydantic_core import to_json
+
+from swarm.backends.protocols import Finish
+from swarm.errors import SwarmError
+from swarm.rendering.messages import Answer, Message, Piece, Tool
+
+
+@dataclass(frozen=True, slots=True)
+class ToolChoice:
+    """`auto`: the model may call tools; `none`: it sees none; `required`: it must call one, `name` if given."""
+
+    mode: Literal["auto", "none", "required"] = "auto"
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """How the client would like the answer sampled; None where it does not say.
+
+    stop: strings that end the answer. json_schema: the answer must be JSON of this schema ({} for any object).
+    others: fields that change the sampling distribution and that no engine here applies (`logit_bias`,
+    `min_p`, penalties, ...), by name, where they ask for something.
+    """
+
+    max_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    json_schema: Mapping[str, Any] | None = None
+    others: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One request in the server's own terms.
+
+    messages, tools: in OpenAI's chat form. n: answers wanted. train: what a training episode samples here is learned.
+    logprobs: None for none, else how many alternatives beside the chosen id's. usage_in_stream: a stream ends with the
+    tokens used. left_out: by name, what a client offers the model or advises it, and no model here gets. echo: what the
+    dialect needs again when it writes the reply. created: when the call began that answers it, in Unix seconds.
+    """
+
+    messages: tuple[Message, ...]
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
+    parallel_tool_calls: bool = True
+    wishes: Wishes = Wishes()
+    n: int = 1
+    train: bool = True
+    stream: bool = False
+    logprobs: int | None = None
+    usage_in_stream: bool = False
+    left_out: tuple[str, ...] = ()
+    echo: Mapping[str, Any] = field(default_factory=dict)
+    created: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One sampled id as clients see it: its text, its log-prob, and the likeliest alternatives with theirs."""
+
+    text: str
+    logprob: float
+    top: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """One finished generation.
+
+    call_ids: the id of each tool call of `answer`. finish: why sampling ended; a dialect says `tool_calls` (or its
+    own word for it) where an answer that was not cut has any. tokens: filled where log-probs were asked for. key:
+    names the call in its episode and is the same for a request that was sent again; what the client gets must not
+    betray more.
+    """
+
+    answer: Answer
+    call_ids: tuple[str, ...]
+    finish: Finish
+    stop: str | None
+    prompt_tokens: int
+    cached_tokens: int
+    sampled_tokens: int
+    version: int
+    key: str
+    tokens: tuple[Token, ...] = ()
+
+
+class StreamWriter(Protocol):
+    """Writes one stream of server-sent events; all methods return the bytes to send."""
+
+    def opening(self) -> bytes:
+        """Return what comes before any piece."""
+        ...
+
+    def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
+        """Return the events of a piece of answer number `choice`; a tool call has its id."""
+        ...
+
+    def finished(self, choice: int, reply: Reply) -> bytes:
+        """Return the events that end answer number `choice`."""
+        ...
+
+    def closing(self, replies: Sequence[Reply]) -> bytes:
+        """Return the events that end the stream."""
+        ...
+
+    def keep_alive(self) -> bytes:
+        """Return what tells a waiting client that the answer is still coming."""
+        ...
+
+    def failed(self, error: SwarmError) -> bytes:
+        """Return the events that end the stream with an error."""
+        ...
+
+
+class Dialect(Protocol):
+    """One wire format."""
+
+    @property
+    def echoes(self) -> bool:
+        """Its answers repeat what was asked: the `Ask` they are written for has the wishes that held, not all made."""
+        ...
+
+    def parse(self, body: bytes, model: str) -> Ask:
+        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
+        ...
+
+    def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
+        """Return the whole answer as JSON; `name` is unique and stable for a request that was sent again."""
+        ...
+
+    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> StreamWriter:
+        """Return what writes the answer as a stream; how much was read is known before anything is sampled."""
+        ...
+
+    def error(self, error: SwarmError) -> bytes:
+        """Return an error's JSON body."""
+        ...
+
+
+COMMENT = b": keep-alive\n\n"
+"""What every client of server-sent events must skip."""
+
+
+_LINE_ENDS = tuple((letter.encode(), b"\\u%04x" % ord(letter)) for letter in "\x85\u2028\u2029")
+
+
+def event(value: Mapping[str, Any]) -> bytes:
+    """Return an event of one line of data; a number that JSON cannot write becomes null.
+
+    No end of a line that some clients see and others do not is left in it (U+0085, U+2028, U+2029).
+    """
+    data = to_json(value, inf_nan_mode="null")
+    if not data.isascii():
+        for raw, escaped in _LINE_ENDS:
+            data = data.replace(raw, escaped)
+    return b"data: " + data + b"\n\n"
+
+
+def named_event(value: Mapping[str, Any]) -> bytes:
+    """Return an event that bears the name its data has as `type`."""
+    return b"event: " + str(value["type"]).encode() + b"\n" + event(value)
+
+
+def named_as(error: SwarmError, names: Mapping[str, str]) -> SwarmError:
+    """Return the error with fields named as the protocol does; `names` has chat's name for each first."""
+    if error.param is None or error.param not in names:
+        return error
+    message = error.message
+    for name, own in names.items():
+        message = message.replace(f"`{name}`", f"`{own}`")
+    return type(error)(message, param=names[error.param], retry_after=error.retry_after)
+
+
+_SIGNED = "v1.s."
+_SEALED = "v1.r."
+_DIGEST_BYTES = 24
+MOST_CHARACTERS = 4_000_000
+"""Thinking longer than this is not unsealed."""
+_FOLDED = 8
+"""Bytes a packed one may unfold to; what would pack better is not packed. So no body full of short tokens, which any
+client may make, unfolds into a server's whole memory."""
+
+
+def signature(text: str) -> str:
+    """Return the token of a text that is shown."""
+    return _SIGNED + _encoded(_digest(text))
+
+
+def sealed(text: str) -> str:
+    """Return a token that carries a text."""
+    raw = text.encode()
+    packed = zlib.compress(raw)
+    if len(raw) > _FOLDED * len(packed):
+        packed = zlib.compress(raw, 0)
+    return _SEALED + _encoded(_digest(text) + packed)
+
+
+def unsealed(token: str) -> str | None:
+    """Return the text a token carries, or None if it was not made by `sealed`."""
+    if not token.startswith(_SEALED):
+        return None
+    try:
+        raw = base64.b64decode(token[len(_SEALED) :], altchars=b"-_", validate=True)
+        text = _inflated(raw[_DIGEST_BYTES:]).decode()
+    except (binascii.Error, zlib.error, ValueError):
+        return None
+    return text if _digest(text) == raw[:_DIGEST_BYTES] else None
+
+
+def thinking_of(text: str, token: str) -> str | None:
+    """Return what was thought: `text` if `token` signs it, else what `token` carries if no text is shown; or None."""
+    if token == signature(text):
+        return text
+    carried = unsealed(token)
+    return carried if text in ("", carried) else None
+
+
+def _inflated(packed: bytes) -> bytes:
+    unpacker = zlib.decompressobj()
+    most = min(4 * MOST_CHARACTERS, _FOLDED * len(packed))
+    found = unpacker.decompress(packed, most + 1)
+    if len(found) > most or not unpacker.eof:
+        raise ValueError("too long, or cut")
+    return found
+
+
+def _digest(text: str) -> bytes:
+    return hashlib.blake2b(text.encode(), digest_size=_DIGEST_BYTES).digest()
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode()
+
+
+def spoken(reply: Reply) -> Sequence[Token]:
+    """Return the tokens that overlap the answer's words; all of them where thinking and calls cannot be told apart."""
+    answer, tokens = reply.answer, reply.tokens
+    if not answer.reasoning and not answer.tool_calls:
+        return tokens
+    text = "".join(token.text for token in tokens)
+    thought = max(text.find(answer.reasoning), 0) + len(answer.reasoning)
+    first = text.find(answer.content, thought)
+    if first < 0:
+        return tokens
+    found, place = [], 0
+    for token in tokens:
+        if place < first + len(answer.content) and place + len(token.text) > first:
+            found.append(token)
+        place += len(token.text)
+    return found

@@ -1,0 +1,420 @@
+"""OpenAI chat completions.
+
+Reads a request of OpenAI's chat completions into an `Ask`.
+
+What is decided here and nowhere else:
+
+- `developer` messages are `system` messages: chat templates know no other word for them.
+- `reasoning` of an assistant's message is what others call `reasoning_content`.
+- A tool message answers a call that an assistant's message before it made; its `tool_call_id` says which.
+- `stream_options` without `stream`, and `top_logprobs` 0, ask for nothing that could be refused.
+- Penalties, biases and the like are known, but no engine here applies them: they are handed on as `others`.
+- `reasoning_effort` and `verbosity` are advice to a model, which no model here is given: they are left out and told.
+- What clients store of our own answers and send back is taken: litellm's `provider_specific_fields`, which repeat what
+  it has no field for.
+
+OpenAI's chat completions on the wire: `POST /v1/chat/completions`, and the list of models.
+
+What is honoured and what is refused stands in `reading`. Thinking goes out as `reasoning_content`, apart from
+the words. Log-probs are those of all sampled ids, in their order, whatever part of the answer they belong to.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from swarm.dialects.base import COMMENT, Ask, Reply, StreamWriter, Token, ToolChoice, Wishes, event
+from swarm.dialects.fields import (
+    Fields,
+    answered,
+    body_fields,
+    function_tool,
+    is_plain,
+    joined_text,
+    known_choice,
+    refused,
+    shown,
+    trained,
+)
+from swarm.errors import NotFound, SwarmError
+from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
+
+MOST_ANSWERS = 128
+MOST_ALTERNATIVES = 20
+_NO_INFLUENCE = (
+    "user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention",
+)  # fmt: skip
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+}
+_OTHERS: Mapping[str, Any] = {
+    "logit_bias": {},
+    "frequency_penalty": 0,
+    "presence_penalty": 0,
+    "repetition_penalty": 1,
+    "min_p": 0,
+    "min_tokens": 0,
+    "ignore_eos": False,
+}
+"""Fields that shape the distribution, each with the value that asks for nothing."""
+_ADVICE: Mapping[str, str | None] = {"reasoning_effort": None, "verbosity": "medium"}
+"""Fields that advise the model, each with the value that advises nothing."""
+
+
+def parse(body: bytes, model: str) -> Ask:
+    """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
+    fields = body_fields(body)
+    name = fields.words("model")
+    if name != model:
+        raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
+    messages, stream = _messages(fields.items("messages")), fields.flag("stream") or False
+    if fields.empty:  # as most requests are
+        return Ask(messages, stream=stream)
+    tools = [_tool(Fields(tool, f"tools.{number}")) for number, tool in enumerate(fields.items("tools") or [])]
+    parallel = fields.flag("parallel_tool_calls")
+    ask = Ask(
+        messages=messages,
+        tools=tuple(tools),
+        tool_choice=_tool_choice(fields.take("tool_choice"), tools),
+        parallel_tool_calls=parallel is not False,
+        wishes=_wishes(fields),
+        n=fields.whole("n", 1, MOST_ANSWERS) or 1,
+        train=trained(fields),
+        stream=stream,
+        logprobs=_wanted_logprobs(fields),
+        usage_in_stream=_usage_in_stream(fields.inner("stream_options")),
+        left_out=tuple(name for name, plain in _ADVICE.items() if fields.text(name) not in (None, plain)),
+    )
+    fields.without_influence(*_NO_INFLUENCE)
+    fields.neutral(**_NEUTRAL)
+    fields.close()
+    return ask
+
+
+def _wishes(fields: Fields) -> Wishes:
+    limits = [fields.whole("max_tokens", 1), fields.whole("max_completion_tokens", 1)]
+    return Wishes(
+        max_tokens=min((limit for limit in limits if limit is not None), default=None),
+        temperature=fields.number("temperature", 0, 5),
+        top_p=fields.number("top_p", 1e-9, 1),
+        top_k=fields.whole("top_k", -1),
+        seed=fields.whole("seed", -(2**63), 2**63 - 1),
+        stop=fields.stops("stop", alone=True),
+        json_schema=_schema(fields.inner("response_format")),
+        others={name: value for name, value in ((n, fields.take(n)) for n in _OTHERS) if _asks(name, value)},
+    )
+
+
+def _asks(name: str, value: Any) -> bool:
+    return value is not None and value != _OTHERS[name]
+
+
+def _schema(found: Fields | None) -> Mapping[str, Any] | None:
+    """Return the schema an answer must follow, {} for any object, None for free text."""
+    kind = None if found is None else found.choice("type", ("text", "json_object", "json_schema"))
+    if found is None:
+        return None
+    if kind is None:
+        raise refused(found.at("type"), "expected text, json_object or json_schema, found none")
+    schema: Mapping[str, Any] | None = {} if kind == "json_object" else None
+    if kind == "json_schema":
+        inner = found.inner("json_schema")
+        if inner is None:
+            raise refused(found.at("json_schema"), "expected an object, found none")
+        schema = inner.object("schema") or {}
+        inner.without_influence("name", "description", "strict")
+        inner.close()
+    found.close()
+    return schema
+
+
+def _wanted_logprobs(fields: Fields) -> int | None:
+    wanted, most = fields.flag("logprobs") or False, fields.whole("top_logprobs", 0, MOST_ALTERNATIVES)
+    if most and not wanted:
+        raise refused("top_logprobs", "is given only beside `logprobs` true; add it, or leave this out")
+    return (most or 0) if wanted else None
+
+
+def _usage_in_stream(options: Fields | None) -> bool:
+    if options is None:
+        return False
+    wanted = options.flag("include_usage") or False
+    options.without_influence("include_obfuscation")
+    options.close()
+    return wanted
+
+
+def _tool(fields: Fields) -> Tool:
+    function = _function(fields, fields.text("type"), "tools")
+    tool = function_tool(function.words("name"), function.text("description"), function.object("parameters"))
+    function.without_influence("strict")
+    function.close()
+    fields.close()
+    return tool
+
+
+def _function(fields: Fields, kind: str | None, what: str) -> Fields:
+    """Return the function of a tool or a call."""
+    if kind != "function":
+        raise refused(fields.at("type"), f"only {what} of type 'function' are honoured, found {kind!r}")
+    function = fields.inner("function")
+    if function is None:
+        raise refused(fields.at("function"), "expected an object with the function's name, found none")
+    return function
+
+
+def _tool_choice(found: Any, tools: list[Tool]) -> ToolChoice:
+    if found is None or found == "auto":
+        return ToolChoice()
+    if found == "none":
+        return ToolChoice("none")
+    return known_choice(ToolChoice("required", None if found == "required" else _named(found)), tools)
+
+
+def _named(found: Any) -> str:
+    if not isinstance(found, dict) or found.get("type") != "function":
+        raise refused("tool_choice", f"expected none, auto, required or a function, found {shown(found)}")
+    fields = Fields(found, "tool_choice")
+    fields.take("type")
+    function = fields.inner("function")
+    if function is None:
+        raise refused("tool_choice.function", "expected an object, found none")
+    name = function.words("name")
+    function.close()
+    fields.close()
+    return name
+
+
+def _messages(found: list[Any] | None) -> tuple[Message, ...]:
+    if not found:
+        raise refused("messages", "expected a list of at least one message, found none")
+    called: set[str] = set()
+    return tuple(
+        message if is_plain(message) else _message(Fields(message, f"messages.{number}"), called)
+        for number, message in enumerate(found)
+    )
+
+
+def _message(fields: Fields, called: set[str]) -> Message:
+    """Return one message; `called` are the ids of the tool calls before it, and gets its own."""
+    role = fields.choice("role", tuple(_ROLES))
+    if role is None:
+        raise refused(fields.at("role"), f"expected one of {', '.join(_ROLES)}, found none")
+    message: dict[str, Any] = {"role": _ROLES[role]}
+    content = fields.take("content")
+    if content is None and role != "assistant":
+        raise refused(fields.at("content"), "expected a string or a list of text parts, found none")
+    message["content"] = "" if content is None else joined_text(content, fields.at("content"), _TEXT)
+    name = fields.text("name")
+    if name:
+        message["name"] = name
+    if role == "assistant":
+        message |= _assistant(fields, called)
+    elif role == "tool":
+        message["tool_call_id"] = answered(fields, "tool_call_id", called)
+    fields.close()
+    return message
+
+
+def _assistant(fields: Fields, called: set[str]) -> Message:
+    """Return what an answer has besides its words; what the SDKs add when they write one down asks for nothing."""
+    fields.neutral(refusal=("",), audio=(), function_call=(), annotations=([],))
+    fields.without_influence("parsed")
+    _take_stored(fields)
+    message: dict[str, Any] = {}
+    thought = [fields.text("reasoning_content"), fields.text("reasoning")]
+    if any(thought):
+        message["reasoning_content"] = thought[0] or thought[1]
+    where = fields.at("tool_calls")
+    calls = [
+        _read_call(Fields(call, f"{where}.{number}")) for number, call in enumerate(fields.items("tool_calls") or [])
+    ]
+    if calls:
+        message["tool_calls"] = calls
+        called.update(call["id"] for call in calls)
+    return message
+
+
+def _take_stored(fields: Fields) -> None:
+    """Take what litellm stored of an answer of ours beside its own fields: no refusal, and the thinking once more."""
+    stored = fields.inner(_STORED)
+    if stored is not None:
+        stored.neutral(refusal=("",))
+        stored.without_influence("reasoning_content", "reasoning")
+        stored.close()
+
+
+def _read_call(fields: Fields) -> dict[str, Any]:
+    call_id, function = fields.words("id"), _function(fields, fields.text("type") or "function", "calls")
+    named = {"name": function.words("name"), "arguments": function.words("arguments")}
+    function.without_influence("parsed_arguments", _STORED)
+    function.close()
+    fields.without_influence("index", _STORED)
+    fields.close()
+    return {"id": call_id, "type": "function", "function": named}
+
+
+def _plain(part: Fields) -> None:
+    part.without_influence("cache_control")
+
+
+_STORED = "provider_specific_fields"
+_TEXT = {"text": _plain}
+_ROLES: Mapping[str, str] = {
+    "developer": "system",
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
+
+
+_END = b"data: [DONE]\n\n"
+
+
+class ChatDialect:
+    """Implements `Dialect`."""
+
+    echoes = False
+
+    def parse(self, body: bytes, model: str) -> Ask:
+        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
+        return parse(body, model)
+
+    def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
+        """Return the whole chat completion as JSON."""
+        choices = [_choice(number, ask, reply) for number, reply in enumerate(replies)]
+        head = _head(name, "chat.completion", model, ask, replies[0].version)
+        return to_json({**head, "choices": choices, "usage": _usage(replies)})
+
+    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> StreamWriter:
+        """Return what writes the chat completion as a stream."""
+        return ChatWriter(_head(name, "chat.completion.chunk", model, ask, version), ask)
+
+    def error(self, error: SwarmError) -> bytes:
+        """Return OpenAI's error object."""
+        return to_json(error.to_wire())
+
+
+class ChatWriter:
+    """Writes the chunks of one chat completion."""
+
+    def __init__(self, head: Mapping[str, Any], ask: Ask) -> None:
+        self._head = {**head, "usage": None} if ask.usage_in_stream else head
+        self._ask = ask
+        self._calls: Counter[int] = Counter()
+
+    def opening(self) -> bytes:
+        """Return the first chunk of each answer: the role."""
+        first = {"role": "assistant", "content": ""}
+        return b"".join(self._chunk(choice, first) for choice in range(self._ask.n))
+
+    def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
+        """Return the chunk of a piece; a tool call comes whole."""
+        return self._chunk(choice, self._delta(choice, piece, call_id), tokens)
+
+    def finished(self, choice: int, reply: Reply) -> bytes:
+        """Return the chunk that says why an answer ended."""
+        return self._chunk(choice, {}, finish=_finish(reply))
+
+    def closing(self, replies: Sequence[Reply]) -> bytes:
+        """Return the usage if asked for, and the end mark."""
+        if not self._ask.usage_in_stream:
+            return _END
+        return event({**self._head, "choices": [], "usage": _usage(replies)}) + _END
+
+    def keep_alive(self) -> bytes:
+        """Return a comment."""
+        return COMMENT
+
+    def failed(self, error: SwarmError) -> bytes:
+        """Return the error object as the last event; an end mark would say that all went well."""
+        return event(error.to_wire())
+
+    def _delta(self, choice: int, piece: Piece, call_id: str | None) -> Mapping[str, Any]:
+        match piece:
+            case Words(text):
+                return {"content": text}
+            case Reasoning(text):
+                return {"reasoning_content": text}
+            case ToolCall():
+                index = self._calls[choice]
+                self._calls[choice] += 1
+                return {"tool_calls": [{"index": index, **_call_json(call_id or "", piece)}]}
+
+    def _chunk(
+        self, choice: int, delta: Mapping[str, Any], tokens: Sequence[Token] = (), *, finish: str | None = None
+    ) -> bytes:
+        logprobs = _logprobs_json(tokens) if tokens else None
+        one = {"index": choice, "delta": delta, "logprobs": logprobs, "finish_reason": finish}
+        return event({**self._head, "choices": [one]})
+
+
+def models(name: str) -> bytes:
+    """Return the list of the one model."""
+    return to_json({"object": "list", "data": [model_card(name)]})
+
+
+def model_card(name: str) -> dict[str, Any]:
+    """Return what is said of the one model."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "ajet"}
+
+
+def _choice(number: int, ask: Ask, reply: Reply) -> dict[str, Any]:
+    answer = reply.answer
+    calls = [_call_json(name, call) for name, call in zip(reply.call_ids, answer.tool_calls, strict=True)]
+    message: dict[str, Any] = {"role": "assistant", "content": answer.content if answer.content or not calls else None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if calls:
+        message["tool_calls"] = calls
+    logprobs = None if ask.logprobs is None else _logprobs_json(reply.tokens)
+    return {"index": number, "message": message, "logprobs": logprobs, "finish_reason": _finish(reply)}
+
+
+def _call_json(call_id: str, call: ToolCall) -> dict[str, Any]:
+    return {"id": call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+
+
+def _finish(reply: Reply) -> str:
+    return "tool_calls" if reply.answer.tool_calls and reply.finish == "stop" else reply.finish
+
+
+def _head(name: str, kind: str, model: str, ask: Ask, version: int) -> dict[str, Any]:
+    return {
+        "id": f"chatcmpl-{name}",
+        "object": kind,
+        "created": ask.created,
+        "model": model,
+        "system_fingerprint": f"policy-{version}",
+    }
+
+
+def _usage(replies: Sequence[Reply]) -> dict[str, Any]:
+    """Return the tokens of all answers, which share one prompt."""
+    prompt, answers = replies[0].prompt_tokens, sum(reply.sampled_tokens for reply in replies)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": answers,
+        "total_tokens": prompt + answers,
+        "prompt_tokens_details": {"cached_tokens": replies[0].cached_tokens},
+    }
+
+
+def _logprobs_json(tokens: Sequence[Token]) -> dict[str, Any]:
+    content = [
+        {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
+        for token in tokens
+    ]
+    return {"content": content}
+
+
+def _logprob(text: str, value: float) -> dict[str, Any]:
+    return {"token": text, "logprob": value, "bytes": list(text.encode())}

@@ -1,0 +1,270 @@
+"""Reads JSON objects of a request field by field, and refuses by name what nobody took.
+
+It promises that no field is dropped silently: each is read (and so honoured), named as one without influence,
+compared with the values that ask for nothing, or refused with an InvalidRequest that carries its path. A field
+that is null counts as absent. Knows no wire format.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from reprlib import Repr
+from typing import Any, TypeGuard, TypeVar
+
+from pydantic_core import from_json
+
+from swarm.dialects.base import ToolChoice
+from swarm.errors import HALF_A_CHARACTER, InvalidRequest
+from swarm.rendering.messages import Message, Tool
+
+T = TypeVar("T")
+_SHOWN = 80
+_brief = Repr()
+_brief.maxstring = _brief.maxother = _brief.maxlong = _SHOWN
+_brief.maxlist = _brief.maxdict = _brief.maxlevel = 4
+_HALF = re.compile("[\ud800-\udfff]")
+MOST_STOPS = 64
+LONGEST_STOP = 1000
+
+
+def refused(where: str, message: str) -> InvalidRequest:
+    """Return the error that names the field `where`."""
+    return InvalidRequest(f"{where or 'body'}: {message}", param=where or None)
+
+
+class Fields:
+    """One JSON object at the path `where` ("" for the body); read it, then `close` it."""
+
+    def __init__(self, value: Any, where: str = "") -> None:
+        if not isinstance(value, dict):
+            raise refused(where, f"expected an object, found {shown(value)}")
+        self.where = where
+        self._left = {name: found for name, found in value.items() if found is not None}
+
+    @property
+    def empty(self) -> bool:
+        """Every field was taken."""
+        return not self._left
+
+    def at(self, name: str) -> str:
+        """Return the path of one field."""
+        return f"{self.where}.{name}" if self.where else name
+
+    def take(self, name: str) -> Any:
+        """Return a field whatever it is, None if absent."""
+        return self._left.pop(name, None)
+
+    def text(self, name: str) -> str | None:
+        """Return a string."""
+        return self._typed(name, str, "a string")
+
+    def words(self, name: str) -> str:
+        """Return a string that must be there."""
+        return self._needed(name, self.text(name), "a string")
+
+    def flag(self, name: str) -> bool | None:
+        """Return true or false."""
+        return self._typed(name, bool, "true or false")
+
+    def items(self, name: str) -> list[Any] | None:
+        """Return a list."""
+        return self._typed(name, list, "a list")
+
+    def object(self, name: str) -> dict[str, Any] | None:
+        """Return an object."""
+        return self._typed(name, dict, "an object")
+
+    def inner(self, name: str) -> Fields | None:
+        """Return an object to be read in turn."""
+        found = self.take(name)
+        return None if found is None else Fields(found, self.at(name))
+
+    def whole(self, name: str, least: int, most: int | None = None) -> int | None:
+        """Return a whole number within bounds."""
+        found = self.take(name)
+        if found is None:
+            return None
+        if type(found) is not int or found < least or (most is not None and found > most):
+            bounds = f"of at least {least}" if most is None else f"from {least} to {most}"
+            raise refused(self.at(name), f"expected a whole number {bounds}, found {shown(found)}")
+        return found
+
+    def number(self, name: str, least: float, most: float) -> float | None:
+        """Return a number within bounds, both included."""
+        found = self.take(name)
+        if found is None:
+            return None
+        if type(found) not in (int, float) or not least <= found <= most:
+            raise refused(self.at(name), f"expected a number from {least:g} to {most:g}, found {shown(found)}")
+        return float(found)
+
+    def choice(self, name: str, values: Sequence[str]) -> str | None:
+        """Return one of some words."""
+        found = self.take(name)
+        if found is not None and found not in values:
+            raise refused(self.at(name), f"expected one of {', '.join(values)}, found {shown(found)}")
+        return None if found is None else str(found)
+
+    def stops(self, name: str, *, alone: bool = False) -> tuple[str, ...]:
+        """Return the strings that end an answer; () if absent. `alone`: one may stand without a list around it."""
+        found = self.take(name)
+        stops = [] if found is None else [found] if alone and isinstance(found, str) else found
+        if not isinstance(stops, list) or not all(isinstance(stop, str) and stop for stop in stops):
+            raise refused(self.at(name), f"expected a list of strings, none of them empty, found {shown(found)}")
+        if len(stops) > MOST_STOPS or any(len(stop) > LONGEST_STOP for stop in stops):
+            bounds = f"{MOST_STOPS} strings of at most {LONGEST_STOP} characters"
+            raise refused(self.at(name), f"expected at most {bounds}, found more: each is looked for at every token")
+        return tuple(stops)
+
+    def without_influence(self, *names: str) -> None:
+        """Take fields that change nothing of the answer."""
+        for name in names:
+            self._left.pop(name, None)
+
+    def neutral(self, **values: tuple[Any, ...]) -> None:
+        """Take fields that are known, but honoured only where they ask for nothing: one of these values."""
+        for name, allowed in values.items():
+            found = self.take(name)
+            if found is not None and not any(_same(found, value) for value in allowed):
+                asks = f"only {' or '.join(shown(value) for value in allowed)}" if allowed else "nothing here"
+                raise refused(self.at(name), f"{asks} is honoured by this server, found {shown(found)}; leave it out")
+
+    def close(self) -> None:
+        """Refuse the first field that nobody took."""
+        for name in self._left:
+            raise refused(self.at(name), "is not honoured by this server; leave it out")
+
+    def _typed(self, name: str, kind: type[T], described: str) -> T | None:
+        found = self.take(name)
+        if found is not None and not isinstance(found, kind):
+            raise refused(self.at(name), f"expected {described}, found {shown(found)}")
+        return found
+
+    def _needed(self, name: str, found: T | None, described: str) -> T:
+        if found is None:
+            raise refused(self.at(name), f"expected {described}, found none")
+        return found
+
+
+def body_fields(body: bytes) -> Fields:
+    """Return the request's body, which must be a JSON object."""
+    try:
+        found = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise _unread(body, error) from None
+    return Fields(found)
+
+
+def _unread(body: bytes, error: ValueError) -> InvalidRequest:
+    """Return why a body cannot be read: JSON may escape half a character, which no text can hold."""
+    try:
+        found = json.loads(body)
+        where = next(path for path, text in _texts(found) if _HALF.search(text))
+    except (ValueError, RecursionError, StopIteration):
+        return InvalidRequest(f"body: expected JSON, found text that is none: {error}")
+    return refused(where, HALF_A_CHARACTER)
+
+
+def _texts(found: Any) -> Iterator[tuple[str, str]]:
+    """Yield all strings of a JSON value, keys too, each with its path."""
+    left = [("", found)]
+    while left:
+        where, value = left.pop()
+        if isinstance(value, str):
+            yield where, value
+        elif isinstance(value, dict):
+            left += [(f"{where}.{key}".lstrip("."), inner) for key, inner in reversed(value.items())]
+            left += [(where, key) for key in value]
+        elif isinstance(value, list):
+            left += [(f"{where}.{number}", inner) for number, inner in enumerate(value)][::-1]
+
+
+def joined_text(found: Any, where: str, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
+    """Return the text of content: a string, or text parts, whose texts are joined with nothing between.
+
+    `kinds` are the types of part that are text, each with what reads the rest of its fields.
+    """
+    if isinstance(found, str):
+        return found
+    if not isinstance(found, list):
+        raise refused(where, f"expected a string or a list of text parts, found {shown(found)}")
+    return "".join(_part(Fields(part, f"{where}.{number}"), kinds) for number, part in enumerate(found))
+
+
+def is_plain(found: Any) -> TypeGuard[Message]:
+    """Tell whether a message has nothing but a role that needs no more, and text, as most of a long history have."""
+    return (
+        type(found) is dict
+        and len(found) == 2
+        and type(found.get("content")) is str
+        and found.get("role") in ("system", "user", "assistant")
+    )
+
+
+def function_tool(name: str, description: str | None, parameters: Mapping[str, Any] | None) -> Tool:
+    """Return a tool in the form of OpenAI's chat completions."""
+    function: dict[str, Any] = {"name": name}
+    if description is not None:
+        function["description"] = description
+    return {"type": "function", "function": {**function, "parameters": parameters or {}}}
+
+
+def read_tools(
+    found: Sequence[Any], where: str, read: Callable[[Fields], Tool], left_out: re.Pattern[str]
+) -> tuple[tuple[Tool, ...], tuple[str, ...]]:
+    """Return the tools a model is offered, and, once each, the kinds of those that are left out: it can answer without.
+
+    `left_out` matches a tool's type; its first group that matches is the kind. There are few, whatever a client sends.
+    """
+    tools: list[Tool] = []
+    kinds: dict[str, None] = {}
+    for number, tool in enumerate(found):
+        kind = tool.get("type") if isinstance(tool, dict) else None
+        if isinstance(kind, str) and (known := left_out.fullmatch(kind)):
+            kinds[known[known.lastindex or 0]] = None
+        else:
+            tools.append(read(Fields(tool, f"{where}.{number}")))
+    return tuple(tools), tuple(kinds)
+
+
+def trained(fields: Fields) -> bool:
+    """Return whether what is sampled is to be learned: this server's own field `train`, the same in every protocol."""
+    return fields.flag("train") is not False
+
+
+def known_choice(choice: ToolChoice, tools: Sequence[Tool]) -> ToolChoice:
+    """Return the choice, if what must be called is one of `tools`."""
+    known = [tool["function"]["name"] for tool in tools]
+    if choice.mode == "required" and (not known or choice.name not in (None, *known)):
+        wanted = "a tool" if choice.name is None else shown(choice.name)
+        raise refused("tool_choice", f"expected one of `tools` ({', '.join(known) or 'none given'}), found {wanted}")
+    return choice
+
+
+def answered(fields: Fields, name: str, called: Container[str]) -> str:
+    """Return the id, at `name`, of the tool call whose result is read; `called` are those made before."""
+    call_id = fields.words(name)
+    if call_id not in called:
+        raise refused(fields.at(name), f"expected a tool call made before it, found {shown(call_id)}")
+    return call_id
+
+
+def shown(value: Any) -> str:
+    """Return a value as an error message shows it."""
+    return _brief.repr(value)[:_SHOWN]
+
+
+def _part(part: Fields, kinds: Mapping[str, Callable[[Fields], None]]) -> str:
+    kind = part.words("type")
+    if kind not in kinds:
+        raise refused(part.where, f"only text content is honoured ({', '.join(kinds)}), found {kind!r}")
+    text = part.words("text")
+    kinds[kind](part)
+    part.close()
+    return text
+
+
+def _same(found: Any, value: Any) -> bool:
+    return bool(found == value) and isinstance(found, bool) == isinstance(value, bool)

@@ -1,0 +1,553 @@
+"""Anthropic Messages.
+
+Anthropic's message threads (beta), which this server does not keep: it is told so in the protocol's own words.
+
+A client that offers to let the server hold the conversation (the SDK's tool runner does) sends `thread`, and after an
+answer only what is new. So the field cannot be passed over. It is refused with the reason that such a client knows,
+whereupon it sends the whole conversation, without a thread, from then on.
+
+Reads a request of Anthropic's Messages API into an `Ask`.
+
+What is decided here and nowhere else:
+
+- A user turn with tool results becomes one `tool` message for each, in place; its words become user messages.
+  Blocks of text are joined with nothing between. A result that `is_error` is shown to the model with `Error: `
+  before it, unless its text begins with `error` itself, for chat templates have no other mark for it.
+- Thinking comes back with its signature, and a block whose text and signature do not fit is refused. Thinking
+  cannot be switched on or off by a request: blocks are served when the model thinks, whatever `thinking` says, and
+  `budget_tokens` has no influence beside `max_tokens`, which thinking counts into. `display: omitted` is honoured:
+  the text is left out and its signature carries it.
+- A last message of the assistant (a prefill) is refused: the answer would be another turn, not its continuation.
+- `cache_control` has no influence; `strict` of a tool has none. `output_config.format` holds an answer to a schema;
+  `output_config.effort` is advice to a model, which no model here is given: it is left out and told.
+- Tools that Anthropic runs itself (a search of the web, the running of code, ...) are left out and told: a model here
+  could only ask for what nobody does. Its tools that the client runs are refused, for an agent is nothing without them.
+- `thread` is refused in the protocol's own words (`swarm.dialects.messages`).
+- `context_management` that clears nothing asks for nothing.
+
+Writes answers as Anthropic's Messages API does: content blocks, the message around them, and its event stream.
+
+Promises that the blocks of a stream, put together by a client, are what the whole message would have been, but
+for the order in which thinking and words alternated. Knows no requests.
+
+Anthropic's Messages API on the wire: `POST /v1/messages`.
+
+A request's turns become the same messages the chat dialect would read, so that one episode may be played through
+either; what is honoured and what is refused stands in `reading`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pydantic_core import to_json
+
+from swarm.dialects.base import (
+    Ask,
+    Reply,
+    StreamWriter,
+    Token,
+    ToolChoice,
+    Wishes,
+    named_as,
+    named_event,
+    sealed,
+    signature,
+    thinking_of,
+    unsealed,
+)
+from swarm.dialects.fields import (
+    Fields,
+    answered,
+    body_fields,
+    function_tool,
+    is_plain,
+    joined_text,
+    known_choice,
+    read_tools,
+    refused,
+    shown,
+    trained,
+)
+from swarm.errors import ContextExceeded, InvalidRequest, NotFound, SwarmError
+from swarm.rendering.messages import Message, Piece, Reasoning, Tool, ToolCall, Words
+
+
+class NoThreads(InvalidRequest):
+    """A request that wants its conversation held here; `details` says in the protocol's words what is the matter."""
+
+    def __init__(self, error_code: str) -> None:
+        super().__init__(
+            "thread: this server holds no conversations; send the whole one as `messages`, without `thread`",
+            param="thread",
+        )
+        self.details: Mapping[str, Any] = {"type": "invalid_request_error", "error_code": error_code}
+
+
+def refuse_thread(fields: Fields) -> None:
+    """Raise NoThreads where a request has a thread: one to be made, or one that was made elsewhere."""
+    thread = fields.inner("thread")
+    if thread is None:
+        return
+    if thread.choice("type", ("create", "continue")) == "continue":
+        raise NoThreads("thread_not_found")
+    raise NoThreads("thread_unsupported_request")
+
+
+_NO_INFLUENCE = (
+    "metadata", "service_tier", "cache_control", "inference_geo", "diagnostics", "user_profile_id", "workspace_id",
+)  # fmt: skip
+_NEUTRAL: Mapping[str, tuple[Any, ...]] = {
+    "speed": ("standard",), "container": (), "mcp_servers": ([],),
+    "context_management": ({"edits": []}, {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}),
+}  # fmt: skip
+_LEFT_OUT = re.compile(
+    r"(web_search|web_fetch|code_execution|tool_search_tool_(?:regex|bm25)|advisor)_\d{8}|(mcp_toolset)"
+)
+
+
+def parse(body: bytes, model: str) -> Ask:
+    """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
+    fields = body_fields(body)
+    max_tokens = fields.whole("max_tokens", 1)
+    if max_tokens is None:
+        raise refused("max_tokens", "expected a whole number of at least 1, found none")
+    stream, train = fields.flag("stream") or False, trained(fields)
+    stops = fields.stops("stop_sequences")
+    temperature, top_p = fields.number("temperature", 0, 5), fields.number("top_p", 1e-9, 1)
+    top_k = fields.whole("top_k", 0)
+    fields.without_influence(*_NO_INFLUENCE)
+    fields.neutral(**_NEUTRAL)
+    schema, effort = _output(fields.inner("output_config"))
+    ask = _shared(fields, model)
+    return Ask(
+        messages=ask.messages,
+        tools=ask.tools,
+        tool_choice=ask.tool_choice,
+        parallel_tool_calls=ask.parallel_tool_calls,
+        wishes=Wishes(max_tokens, temperature, top_p, top_k, stop=stops, json_schema=schema),
+        train=train,
+        stream=stream,
+        usage_in_stream=True,
+        left_out=(*ask.left_out, *(["output_config.effort"] if effort is not None else [])),
+        echo=ask.echo,
+    )
+
+
+def parse_count(body: bytes, model: str) -> Ask:
+    """Return what a request to count tokens would show the model; raises as `parse` does."""
+    fields = body_fields(body)
+    fields.without_influence(*_NO_INFLUENCE, "train")
+    fields.neutral(**_NEUTRAL)
+    _output(fields.inner("output_config"))
+    return _shared(fields, model)
+
+
+def _shared(fields: Fields, model: str) -> Ask:
+    """Read what both kinds of request have, and close the body."""
+    refuse_thread(fields)
+    name = fields.words("model")
+    if name != model:
+        raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
+    system, turns = _system(fields.take("system"), "system"), fields.items("messages")
+    tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
+    choice, parallel = _tool_choice(fields.inner("tool_choice"))
+    display = _thinking(fields.inner("thinking"))
+    fields.close()
+    return Ask(
+        messages=(*system, *_messages(turns)),
+        tools=tools,
+        tool_choice=known_choice(choice, tools),
+        parallel_tool_calls=parallel,
+        left_out=left_out,
+        echo={"omitted": display == "omitted"},
+    )
+
+
+def _output(config: Fields | None) -> tuple[Mapping[str, Any] | None, str | None]:
+    """Return the schema an answer must follow, and the effort asked for."""
+    if config is None:
+        return None, None
+    found, effort = config.inner("format"), config.text("effort")
+    config.close()
+    return None if found is None else _schema(found), effort
+
+
+def _schema(found: Fields) -> Mapping[str, Any]:
+    if found.choice("type", ("json_schema",)) is None:
+        raise refused(found.at("type"), "expected json_schema, found none")
+    schema = found.object("schema")
+    found.close()
+    return schema or {}
+
+
+def _thinking(config: Fields | None) -> str | None:
+    if config is None:
+        return None
+    kind = config.choice("type", ("enabled", "disabled", "adaptive", "between_tools"))
+    if kind is None:
+        raise refused(config.at("type"), "expected enabled, disabled or adaptive, found none")
+    config.whole("budget_tokens", 1)
+    display = config.choice("display", ("summarized", "omitted"))
+    config.close()
+    return display
+
+
+def _tool(fields: Fields) -> Tool:
+    kind = fields.text("type") or "custom"
+    if kind != "custom":
+        raise refused(fields.at("type"), f"only custom tools are honoured by this server, found {kind!r}")
+    schema = fields.object("input_schema")
+    if schema is None:
+        raise refused(fields.at("input_schema"), "expected an object, found none")
+    tool = function_tool(fields.words("name"), fields.text("description"), schema)
+    fields.neutral(defer_loading=(False,), allowed_callers=(["direct"],), input_examples=([],))
+    fields.without_influence("strict", "cache_control", "eager_input_streaming")
+    fields.close()
+    return tool
+
+
+def _tool_choice(found: Fields | None) -> tuple[ToolChoice, bool]:
+    """Return the choice, and whether several calls in one answer are allowed."""
+    if found is None:
+        return ToolChoice(), True
+    kind = found.choice("type", ("auto", "any", "tool", "none"))
+    if kind is None:
+        raise refused(found.at("type"), "expected auto, any, tool or none, found none")
+    name = found.words("name") if kind == "tool" else None
+    parallel = not (found.flag("disable_parallel_tool_use") or False)
+    found.close()
+    if kind in ("any", "tool"):
+        return ToolChoice("required", name), parallel
+    return ToolChoice("none" if kind == "none" else "auto"), parallel
+
+
+def _system(found: Any, where: str) -> tuple[Message, ...]:
+    text = "" if found is None else joined_text(found, where, _TEXT)
+    return ({"role": "system", "content": text},) if text else ()
+
+
+def _messages(turns: list[Any] | None) -> list[Message]:
+    if not turns:
+        raise refused("messages", "expected a list of at least one message, found none")
+    read: list[Message] = []
+    called: set[str] = set()
+    for number, turn in enumerate(turns):
+        if is_plain(turn):
+            read.append(turn)
+            continue
+        fields = Fields(turn, f"messages.{number}")
+        role = fields.choice("role", ("user", "assistant", "system"))
+        if role is None:
+            raise refused(fields.at("role"), "expected a role, found none")
+        read += _turn(role, fields.take("content"), fields.at("content"), called)
+        fields.close()
+    if read and read[-1]["role"] == "assistant":
+        raise refused(
+            f"messages.{len(turns) - 1}.role", "expected the last message not to be the assistant's: no answer is "
+            "continued here; add a message of the user",
+        )  # fmt: skip
+    return read
+
+
+def _turn(role: str, found: Any, where: str, called: set[str]) -> Sequence[Message]:
+    """Return the messages of one turn; `called` are the ids of the tool calls before it, and gets its own."""
+    if role == "system":
+        return _system(found, where)
+    return _user(found, where, called) if role == "user" else [_assistant(found, where, called)]
+
+
+def _assistant(found: Any, where: str, called: set[str]) -> Message:
+    """Return one message: thinking, words and calls of a turn, however its blocks are ordered."""
+    words: list[str] = []
+    thinking: list[str] = []
+    calls: list[dict[str, Any]] = []
+    for block in _blocks(found, where):
+        kind = block.words("type")
+        if kind == "text":
+            words.append(_text(block))
+        elif kind in ("thinking", "redacted_thinking"):
+            thinking.append(_thought(block, kind))
+        elif kind == "tool_use":
+            calls.append(_call(block))
+        else:
+            raise refused(block.at("type"), f"blocks of type {kind!r} are not honoured by this server")
+        block.close()
+    message: dict[str, Any] = {"role": "assistant", "content": "".join(words)}
+    if any(thinking):
+        message["reasoning_content"] = "".join(thinking)
+    if calls:
+        message["tool_calls"] = calls
+        called.update(call["id"] for call in calls)
+    return message
+
+
+def _user(found: Any, where: str, called: set[str]) -> list[Message]:
+    """Return tool results and words in the order they stand."""
+    read: list[Message] = []
+    words: list[str] = []
+    for block in _blocks(found, where):
+        kind = block.words("type")
+        if kind == "text":
+            words.append(_text(block))
+        elif kind == "tool_result":
+            read += _said(words)
+            words = []
+            read.append(_result(block, called))
+        else:
+            raise refused(block.at("type"), f"only text and tool results are honoured by this server, found {kind!r}")
+        block.close()
+    read += _said(words)
+    if not read:
+        raise refused(where, "expected at least one block, found none")
+    return read
+
+
+def _said(words: list[str]) -> list[Message]:
+    return [{"role": "user", "content": "".join(words)}] if words else []
+
+
+def _blocks(found: Any, where: str) -> list[Fields]:
+    if isinstance(found, str):
+        found = [{"type": "text", "text": found}]
+    if not isinstance(found, list):
+        raise refused(where, f"expected a string or a list of blocks, found {shown(found)}")
+    return [Fields(block, f"{where}.{number}") for number, block in enumerate(found)]
+
+
+def _text(block: Fields) -> str:
+    _plain(block)
+    return block.words("text")
+
+
+def _plain(block: Fields) -> None:
+    block.without_influence("cache_control", "citations", "parsed_output")
+
+
+def _thought(block: Fields, kind: str) -> str:
+    block.without_influence("cache_control")
+    if kind == "redacted_thinking":
+        text, token = unsealed(block.words("data")), "data"
+    else:
+        text, token = thinking_of(block.words("thinking"), block.words("signature")), "signature"
+    if text is None:
+        raise refused(block.at(token), "does not fit its thinking, or was not made by this kind of server")
+    return text
+
+
+def _call(block: Fields) -> dict[str, Any]:
+    arguments = json.dumps(block.object("input") or {}, ensure_ascii=False)
+    function = {"name": block.words("name"), "arguments": arguments}
+    block.neutral(caller=({"type": "direct"},))
+    block.without_influence("cache_control")
+    return {"id": block.words("id"), "type": "function", "function": function}
+
+
+def _result(block: Fields, called: set[str]) -> Message:
+    content = block.take("content")
+    text = "" if content is None else joined_text(content, block.at("content"), _TEXT)
+    if block.flag("is_error") and not text.lower().startswith("error"):
+        text = f"Error: {text}"
+    message = {"role": "tool", "tool_call_id": answered(block, "tool_use_id", called), "content": text}
+    block.without_influence("cache_control")
+    return message
+
+
+_TEXT: Mapping[str, Callable[[Fields], None]] = {"text": _plain}
+
+
+Block = dict[str, Any]
+_KINDS: Mapping[int, str] = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    409: "conflict_error",
+    410: "invalid_request_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+PING = named_event({"type": "ping"})
+
+
+def thinking_block(text: str, *, omitted: bool) -> Block:
+    """Return what was thought; where the client wants it omitted, its signature carries it."""
+    if omitted:
+        return {"type": "thinking", "thinking": "", "signature": sealed(text)}
+    return {"type": "thinking", "thinking": text, "signature": signature(text)}
+
+
+def blocks(reply: Reply, *, omitted: bool) -> list[bytes]:
+    """Return the content of a whole answer as JSON; one without anything has one empty text.
+
+    The arguments of a call stand as the model wrote them, so that no number or depth is lost on the way.
+    """
+    answer = reply.answer
+    found = [to_json(thinking_block(answer.reasoning, omitted=omitted))] if answer.reasoning else []
+    if answer.content or not (found or answer.tool_calls):
+        found.append(to_json({"type": "text", "text": answer.content}))
+    for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True):
+        begun = to_json({"type": "tool_use", "id": call_id, "name": call.name})
+        found.append(begun[:-1] + b',"input":' + call.arguments.encode() + b"}")
+    return found
+
+
+def ending(reply: Reply) -> dict[str, Any]:
+    """Return why the answer ended."""
+    if reply.finish == "length":
+        return {"stop_reason": "max_tokens", "stop_sequence": None}
+    if reply.answer.tool_calls:
+        return {"stop_reason": "tool_use", "stop_sequence": None}
+    if reply.stop is not None:
+        return {"stop_reason": "stop_sequence", "stop_sequence": reply.stop}
+    return {"stop_reason": "end_turn", "stop_sequence": None}
+
+
+def usage(reply: Reply) -> dict[str, int]:
+    """Return the tokens used: those read anew, those whose work was kept, and those sampled."""
+    return {
+        "input_tokens": reply.prompt_tokens - reply.cached_tokens,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": reply.cached_tokens,
+        "output_tokens": reply.sampled_tokens,
+    }
+
+
+def message(name: str, model: str, reply: Reply, *, omitted: bool) -> bytes:
+    """Return a whole message as JSON."""
+    head = to_json(_head(name, model))
+    rest = to_json({**ending(reply), "usage": usage(reply)})
+    return head[:-1] + b',"content":[' + b",".join(blocks(reply, omitted=omitted)) + b"]," + rest[1:]
+
+
+def error_object(error: SwarmError) -> Block:
+    """Return an error in Anthropic's form; `code` and `param` are this server's, as in all its protocols.
+
+    Agents of this protocol know a prompt that is too long by the first words of the message.
+    """
+    told = {**error.to_wire()["error"], "type": _KINDS.get(error.status, "api_error")}
+    if isinstance(error, ContextExceeded):
+        told["message"] = f"prompt is too long: {error.message}"
+    if isinstance(error, NoThreads):
+        told["details"] = error.details
+    return {"type": "error", "error": told}
+
+
+class MessagesWriter:
+    """Writes one message as server-sent events."""
+
+    def __init__(self, name: str, model: str, prompt_tokens: int, *, omitted: bool) -> None:
+        self._name = name
+        self._model = model
+        self._prompt_tokens = prompt_tokens
+        self._omitted = omitted
+        self._index = 0
+        self._kind: type[Words] | type[Reasoning] | None = None
+        self._text = ""
+
+    def opening(self) -> bytes:
+        """Return the message without content; its end says which of the prompt's tokens were kept from before."""
+        used = {"input_tokens": self._prompt_tokens, "output_tokens": 0}
+        rest: Block = {"content": [], "stop_reason": None, "stop_sequence": None, "usage": used}
+        return named_event({"type": "message_start", "message": {**_head(self._name, self._model), **rest}})
+
+    def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
+        """Return the events of a piece; a block is opened when the kind of piece changes."""
+        if isinstance(piece, ToolCall):
+            return self._stopped() + self._called(piece, call_id or "")
+        if not piece.text:
+            return b""
+        opened = b"" if type(piece) is self._kind else self._stopped() + self._opened(type(piece))
+        self._text += piece.text
+        return opened + self._more(piece)
+
+    def finished(self, choice: int, reply: Reply) -> bytes:
+        """Return the end of the last block; an answer without any gets an empty text."""
+        opened = b"" if self._index or self._kind else self._opened(Words)
+        return opened + self._stopped()
+
+    def closing(self, replies: Sequence[Reply]) -> bytes:
+        """Return why the answer ended, and the end."""
+        (reply,) = replies
+        return named_event({"type": "message_delta", "delta": ending(reply), "usage": usage(reply)}) + named_event(
+            {"type": "message_stop"}
+        )
+
+    def keep_alive(self) -> bytes:
+        """Return a ping."""
+        return PING
+
+    def failed(self, error: SwarmError) -> bytes:
+        """Return the error, which ends a stream without its `message_stop`."""
+        return named_event(error_object(error))
+
+    def _opened(self, kind: type[Words] | type[Reasoning]) -> bytes:
+        self._kind, self._text = kind, ""
+        empty: Block = {"type": "text", "text": ""}
+        if kind is Reasoning:
+            empty = {"type": "thinking", "thinking": "", "signature": ""}
+        return self._start(empty)
+
+    def _more(self, piece: Words | Reasoning) -> bytes:
+        if isinstance(piece, Words):
+            return self._delta({"type": "text_delta", "text": piece.text})
+        return b"" if self._omitted else self._delta({"type": "thinking_delta", "thinking": piece.text})
+
+    def _stopped(self) -> bytes:
+        """Return the end of the open block, if one is."""
+        if self._kind is None:
+            return b""
+        signed = b""
+        if self._kind is Reasoning:
+            token = thinking_block(self._text, omitted=self._omitted)["signature"]
+            signed = self._delta({"type": "signature_delta", "signature": token})
+        self._kind = None
+        return signed + self._stop()
+
+    def _called(self, call: ToolCall, call_id: str) -> bytes:
+        begun = self._start({"type": "tool_use", "id": call_id, "name": call.name, "input": {}})
+        return begun + self._delta({"type": "input_json_delta", "partial_json": call.arguments}) + self._stop()
+
+    def _start(self, block: Block) -> bytes:
+        return named_event({"type": "content_block_start", "index": self._index, "content_block": block})
+
+    def _delta(self, delta: Block) -> bytes:
+        return named_event({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _stop(self) -> bytes:
+        self._index += 1
+        return named_event({"type": "content_block_stop", "index": self._index - 1})
+
+
+def _head(name: str, model: str) -> Block:
+    return {"id": f"msg_{name}", "type": "message", "role": "assistant", "model": model}
+
+
+_NAMES = {"response_format": "output_config.format"}
+
+
+class MessagesDialect:
+    """Implements `Dialect`."""
+
+    echoes = False
+
+    def parse(self, body: bytes, model: str) -> Ask:
+        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
+        return parse(body, model)
+
+    def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
+        """Return the whole message as JSON."""
+        (reply,) = replies
+        return message(name, model, reply, omitted=ask.echo["omitted"])
+
+    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> StreamWriter:
+        """Return what writes the message as a stream."""
+        return MessagesWriter(name, model, prompt_tokens, omitted=ask.echo["omitted"])
+
+    def error(self, error: SwarmError) -> bytes:
+        """Return an error in Anthropic's form."""
+        return to_json(error_object(named_as(error, _NAMES)))

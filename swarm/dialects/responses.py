@@ -1,0 +1,289 @@
+"""OpenAI Responses: reply and stream.
+
+Writes answers as OpenAI's Responses API does: output items, the response around them, and its event stream.
+
+Promises that what a stream ends with is what its events said, and that echoed fields say what held: `store` is
+false, `tools` are not strict, the sampling is that of the `Ask` it is given. Knows no requests.
+
+OpenAI's Responses API on the wire: `POST /v1/responses`.
+
+A request's items become the same messages the chat dialect would read, so that one episode may be played through
+either; what is honoured and what is refused stands in `reading`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic_core import to_json
+
+from swarm.dialects.base import COMMENT, Ask, Reply, StreamWriter, Token, named_as, named_event, sealed, spoken
+from swarm.dialects.responses_request import parse
+from swarm.errors import InvalidRequest, SwarmError, Throttled
+from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
+
+Status = Literal["in_progress", "completed", "incomplete", "failed"]
+Item = dict[str, Any]
+
+
+def reasoning_item(item_id: str, text: str, status: Status) -> Item:
+    """Return what was thought, with the token that carries it for clients that drop the text."""
+    parts = [{"type": "reasoning_text", "text": text}] if text else []
+    token = sealed(text) if text else None
+    head = {"id": item_id, "type": "reasoning", "summary": [], "status": status}
+    return {**head, "content": parts, "encrypted_content": token}
+
+
+def message_item(item_id: str, parts: Sequence[Item], status: Status) -> Item:
+    """Return what was said."""
+    return {"id": item_id, "type": "message", "status": status, "role": "assistant", "content": list(parts)}
+
+
+def text_part(text: str, logprobs: Sequence[Item]) -> Item:
+    """Return the text of a message."""
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": list(logprobs)}
+
+
+def call_item(item_id: str, call_id: str, name: str, arguments: str, status: Status) -> Item:
+    """Return a function call."""
+    head = {"id": item_id, "type": "function_call", "status": status, "call_id": call_id}
+    return {**head, "name": name, "arguments": arguments}
+
+
+def token_logprobs(tokens: Sequence[Token]) -> list[Item]:
+    """Return log-probs in the API's form."""
+    return [
+        {**_logprob(token.text, token.logprob), "top_logprobs": [_logprob(text, value) for text, value in token.top]}
+        for token in tokens
+    ]
+
+
+def output_items(name: str, reply: Reply) -> list[Item]:
+    """Return the items of a whole answer; the last one is incomplete if it was cut."""
+    answer, items = reply.answer, []
+    cut: Status = "incomplete" if reply.finish == "length" else "completed"
+    if answer.reasoning:
+        silent = not answer.content and not answer.tool_calls
+        items.append(reasoning_item(f"rs_{name}_0", answer.reasoning, cut if silent else "completed"))
+    if answer.content or not (items or answer.tool_calls):
+        part = text_part(answer.content, token_logprobs(spoken(reply)))
+        status = "completed" if answer.tool_calls else cut
+        items.append(message_item(f"msg_{name}_{len(items)}", [part], status))
+    for call_id, call in zip(reply.call_ids, answer.tool_calls, strict=True):
+        items.append(call_item(f"fc_{name}_{len(items)}", call_id, call.name, call.arguments, "completed"))
+    return items
+
+
+def response(name: str, model: str, ask: Ask, status: Status, items: Sequence[Item], reply: Reply | None) -> Item:
+    """Return the response object; `reply` is None while it is being made."""
+    json_schema = ask.wishes.json_schema
+    return {
+        "id": f"resp_{name}",
+        "object": "response",
+        "created_at": ask.created,
+        "status": status,
+        "error": None,
+        "incomplete_details": {"reason": "max_output_tokens"} if status == "incomplete" else None,
+        "instructions": ask.echo.get("instructions"),
+        "max_output_tokens": ask.wishes.max_tokens,
+        "model": model,
+        "output": list(items),
+        "parallel_tool_calls": ask.parallel_tool_calls,
+        "previous_response_id": None,
+        "reasoning": {"effort": None, "summary": None},
+        "store": False,
+        "background": False,
+        "temperature": ask.wishes.temperature,
+        "text": {"format": ask.echo["format"] if json_schema is not None else {"type": "text"}},
+        "tool_choice": _tool_choice(ask),
+        "tools": [_tool(tool["function"]) for tool in ask.tools],
+        "top_logprobs": ask.logprobs or 0,
+        "top_p": ask.wishes.top_p,
+        "truncation": "disabled",
+        "usage": None if reply is None else _usage(reply),
+        "metadata": ask.echo["metadata"],
+    }
+
+
+class ResponsesWriter:
+    """Writes one response as server-sent events, numbered from 0."""
+
+    def __init__(self, name: str, model: str, ask: Ask) -> None:
+        self._name = name
+        self._model = model
+        self._ask = ask
+        self._number = 0
+        self._done: list[Item] = []
+        self._kind: type[Words] | type[Reasoning] | None = None
+        self._text = ""
+        self._logprobs: list[Item] = []
+
+    def opening(self) -> bytes:
+        """Return that the response exists and is being made."""
+        begun = response(self._name, self._model, self._ask, "in_progress", [], None)
+        return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
+
+    def piece(self, choice: int, piece: Piece, tokens: Sequence[Token] = (), call_id: str | None = None) -> bytes:
+        """Return the events of a piece; an item is opened when the kind of piece changes."""
+        if isinstance(piece, ToolCall):
+            return self._closed("completed") + self._called(piece, call_id or "")
+        logprobs = token_logprobs(tokens) if isinstance(piece, Words) else []
+        if not piece.text and type(piece) is not self._kind:
+            return b""
+        opened = b"" if type(piece) is self._kind else self._closed("completed") + self._opened(type(piece))
+        self._text += piece.text
+        self._logprobs += logprobs
+        return opened + (self._delta(piece.text, logprobs) if piece.text else b"")
+
+    def finished(self, choice: int, reply: Reply) -> bytes:
+        """Return the end of the last item; an answer without any gets an empty message."""
+        opened = b"" if self._done or self._kind else self._opened(Words)
+        return opened + self._closed("incomplete" if reply.finish == "length" else "completed")
+
+    def closing(self, replies: Sequence[Reply]) -> bytes:
+        """Return the whole response, completed or cut."""
+        (reply,) = replies
+        status: Status = "incomplete" if reply.finish == "length" else "completed"
+        whole = response(self._name, self._model, self._ask, status, self._done, reply)
+        return self._event(f"response.{status}", response=whole)
+
+    def keep_alive(self) -> bytes:
+        """Return a comment."""
+        return COMMENT
+
+    def failed(self, error: SwarmError) -> bytes:
+        """Return that the response failed, and the error in a form that no client takes for an answer's end."""
+        broken = response(self._name, self._model, self._ask, "failed", self._done, None)
+        broken["error"] = {"code": _failure_code(error), "message": error.message}
+        wire = error.to_wire()
+        flat = {name: wire["error"][name] for name in ("code", "message", "param")}
+        return self._event("response.failed", response=broken) + self._event("error", **flat, **wire)
+
+    def _event(self, kind: str, **fields: Any) -> bytes:
+        self._number += 1
+        return named_event({"type": kind, "sequence_number": self._number - 1, **fields})
+
+    @property
+    def _place(self) -> dict[str, Any]:
+        prefix = "rs" if self._kind is Reasoning else "msg" if self._kind is Words else "fc"
+        return {"item_id": f"{prefix}_{self._name}_{len(self._done)}", "output_index": len(self._done)}
+
+    def _added(self, item: Item) -> bytes:
+        return self._event("response.output_item.added", output_index=len(self._done), item=item)
+
+    def _finish_item(self, item: Item) -> bytes:
+        event = self._event("response.output_item.done", output_index=len(self._done), item=item)
+        self._done.append(item)
+        return event
+
+    def _opened(self, kind: type[Words] | type[Reasoning]) -> bytes:
+        self._kind, self._text, self._logprobs = kind, "", []
+        item_id = self._place["item_id"]
+        item = message_item(item_id, [], "in_progress") if kind is Words else reasoning_item(item_id, "", "in_progress")
+        added = self._added(item)
+        return added + self._event("response.content_part.added", **self._place, content_index=0, part=self._part())
+
+    def _part(self) -> Item:
+        if self._kind is Words:
+            return text_part(self._text, self._logprobs)
+        return {"type": "reasoning_text", "text": self._text}
+
+    def _delta(self, text: str, logprobs: Sequence[Item]) -> bytes:
+        fields: dict[str, Any] = {**self._place, "content_index": 0, "delta": text}
+        if self._kind is Words:
+            return self._event("response.output_text.delta", **fields, logprobs=logprobs)
+        return self._event("response.reasoning_text.delta", **fields)
+
+    def _closed(self, status: Status) -> bytes:
+        """Return the end of the open item, if one is."""
+        if self._kind is None:
+            return b""
+        place, part = {**self._place, "content_index": 0}, self._part()
+        if self._kind is Words:
+            done = self._event("response.output_text.done", **place, text=self._text, logprobs=self._logprobs)
+            item = message_item(place["item_id"], [part], status)
+        else:
+            done = self._event("response.reasoning_text.done", **place, text=self._text)
+            item = reasoning_item(place["item_id"], self._text, status)
+        done += self._event("response.content_part.done", **place, part=part)
+        done += self._finish_item(item)
+        self._kind = None
+        return done
+
+    def _called(self, call: ToolCall, call_id: str) -> bytes:
+        place = self._place
+        begun = call_item(place["item_id"], call_id, call.name, "", "in_progress")
+        whole = call_item(place["item_id"], call_id, call.name, call.arguments, "completed")
+        return (
+            self._added(begun)
+            + self._event("response.function_call_arguments.delta", **place, delta=call.arguments)
+            + self._event(
+                "response.function_call_arguments.done", **place, name=call.name, arguments=call.arguments
+            )
+            + self._finish_item(whole)
+        )  # fmt: skip
+
+
+def _logprob(text: str, logprob: float) -> Item:
+    return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
+
+
+def _tool(function: Mapping[str, Any]) -> Item:
+    described = {"description": function.get("description"), "parameters": function["parameters"]}
+    return {"type": "function", "name": function["name"], **described, "strict": False}
+
+
+def _tool_choice(ask: Ask) -> str | Item:
+    choice = ask.tool_choice
+    return {"type": "function", "name": choice.name} if choice.name is not None else choice.mode
+
+
+def _usage(reply: Reply) -> Item:
+    """Return the tokens used. Thinking is part of the output and not counted apart, so its own count stays 0."""
+    return {
+        "input_tokens": reply.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": reply.cached_tokens, "cache_write_tokens": 0},
+        "output_tokens": reply.sampled_tokens,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": reply.prompt_tokens + reply.sampled_tokens,
+    }
+
+
+def _failure_code(error: SwarmError) -> str:
+    if isinstance(error, Throttled):
+        return "rate_limit_exceeded"
+    return "invalid_prompt" if isinstance(error, InvalidRequest) else "server_error"
+
+
+_NAMES = {
+    "response_format": "text.format",
+    "max_tokens": "max_output_tokens",
+    "messages": "input",
+    "logprobs": "include",
+}
+
+
+class ResponsesDialect:
+    """Implements `Dialect`."""
+
+    echoes = True
+
+    def parse(self, body: bytes, model: str) -> Ask:
+        """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
+        return parse(body, model)
+
+    def whole(self, name: str, model: str, ask: Ask, replies: Sequence[Reply]) -> bytes:
+        """Return the whole response as JSON."""
+        (reply,) = replies
+        status: Status = "incomplete" if reply.finish == "length" else "completed"
+        whole = response(name, model, ask, status, output_items(name, reply), reply)
+        return to_json(whole, inf_nan_mode="null")  # what a client sent may hold a number too large for JSON
+
+    def writer(self, name: str, model: str, ask: Ask, version: int, prompt_tokens: int) -> StreamWriter:
+        """Return what writes the response as a stream."""
+        return ResponsesWriter(name, model, ask)
+
+    def error(self, error: SwarmError) -> bytes:
+        """Return OpenAI's error object."""
+        return to_json(named_as(error, _NAMES).to_wire())

@@ -1,0 +1,346 @@
+"""OpenAI Responses: request.
+
+Reads the items of a Responses request into messages in the form of OpenAI's chat completions.
+
+What is decided here and nowhere else:
+
+- Items of one assistant turn (reasoning, words, function calls) become one assistant message, as the turn was
+  served. Where item ids are sent back they tell the turns apart; without them a second `message` opens a new one.
+- A `reasoning` item must bring its `content` or its `encrypted_content`, for nothing is kept here.
+- A function call's output must come after the call. `item_reference` and the items of built-in tools are refused.
+- `developer` messages are `system` messages: chat templates know no other word for them.
+
+Reads a request of OpenAI's Responses API into an `Ask`.
+
+What is decided here and nowhere else (and, of items, in `items`):
+
+- The server keeps nothing: `previous_response_id`, `conversation`, `item_reference` and `background` are refused;
+  `store` has no influence, and the answer says `store: false`.
+- `reasoning.effort` and `text.verbosity` are advice to a model, which no model here is given, and tools that OpenAI
+  runs itself (a search of the web, of files, ...) and groups of tools (`namespace`) cannot be offered: they are left
+  out and told. The answer's `tools` are those that the model was offered.
+  `reasoning.summary: auto` asks for the best there is, which is the whole reasoning, served as `content`.
+- `truncation: auto` is refused: nothing is ever cut out of a history.
+- `strict` of a tool has no influence: the answer says `strict: false`. `text.format` is the way to hold an answer
+  to a schema.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from swarm.dialects.base import Ask, ToolChoice, Wishes, unsealed
+from swarm.dialects.fields import (
+    Fields,
+    answered,
+    body_fields,
+    function_tool,
+    is_plain,
+    joined_text,
+    known_choice,
+    read_tools,
+    refused,
+    shown,
+    trained,
+)
+from swarm.errors import NotFound
+from swarm.rendering.messages import Message, Tool
+
+_ITEM_ID = re.compile(r"(?:msg|rs|fc)_(.+)_\d+")
+
+
+def messages_of(found: Any) -> tuple[Message, ...]:
+    """Return the messages of an `input`: a string, or a list of items."""
+    if isinstance(found, str):
+        return ({"role": "user", "content": found},)
+    if not isinstance(found, list) or not found:
+        raise refused("input", f"expected a string or a list of items, found {shown(found)}")
+    conversation = _Conversation()
+    for number, item in enumerate(found):
+        if is_plain(item):
+            conversation.say(item["role"], item["content"], None)
+        else:
+            _read_item(Fields(item, f"input.{number}"), conversation)
+    return conversation.messages()
+
+
+@dataclass(slots=True)
+class _AssistantTurn:
+    """The items of one assistant turn, as they come; `response` names the response they were served in."""
+
+    response: str | None = None
+    words: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    def takes(self, kind: str, response: str | None) -> bool:
+        """Return whether an item belongs to this turn."""
+        if self.response is not None and response is not None:
+            return self.response == response
+        return kind != "message" or not self.words
+
+    def message(self) -> Message:
+        """Return the turn in the form of OpenAI's chat completions."""
+        message: dict[str, Any] = {"role": "assistant", "content": "".join(self.words)}
+        if self.reasoning:
+            message["reasoning_content"] = "".join(self.reasoning)
+        if self.calls:
+            message["tool_calls"] = self.calls
+        return message
+
+
+class _Conversation:
+    """Messages being made of items; `called` are the ids of the function calls so far."""
+
+    def __init__(self) -> None:
+        self.called: set[str] = set()
+        self._messages: list[Message] = []
+        self._turn: _AssistantTurn | None = None
+
+    def messages(self) -> tuple[Message, ...]:
+        self._close_turn()
+        return tuple(self._messages)
+
+    def add(self, message: Message) -> None:
+        """Take what is not the assistant's."""
+        self._close_turn()
+        self._messages.append(message)
+
+    def say(self, role: str, text: str, item_id: str | None) -> None:
+        """Take words of anybody."""
+        if role == "assistant":
+            self.turn("message", item_id).words.append(text)
+        else:
+            self.add({"role": "user" if role == "user" else "system", "content": text})
+
+    def turn(self, kind: str, item_id: str | None) -> _AssistantTurn:
+        """Return the turn an item of the assistant belongs to."""
+        found = _ITEM_ID.fullmatch(item_id) if item_id else None
+        response = found[1] if found else None
+        if self._turn is None or not self._turn.takes(kind, response):
+            self._close_turn()
+            self._turn = _AssistantTurn(response)
+        self._turn.response = self._turn.response or response
+        return self._turn
+
+    def _close_turn(self) -> None:
+        if self._turn is not None:
+            self._messages.append(self._turn.message())
+            self._turn = None
+
+
+def _read_item(item: Fields, conversation: _Conversation) -> None:
+    kind = item.text("type") or "message"
+    if kind not in _ITEMS:
+        raise refused(item.at("type"), f"items of type {kind!r} are not honoured by this server; leave them out")
+    _ITEMS[kind](item, conversation)
+    item.close()
+
+
+def _read_message(item: Fields, conversation: _Conversation) -> None:
+    role = item.choice("role", ("user", "assistant", "system", "developer"))
+    if role is None:
+        raise refused(item.at("role"), "expected a role, found none")
+    content = joined_text(item.take("content"), item.at("content"), _TEXTS)
+    item_id = item.text("id")
+    item.without_influence("status", "phase")
+    conversation.say(role, content, item_id)
+
+
+def _read_call(item: Fields, conversation: _Conversation) -> None:
+    function = {"name": item.words("name"), "arguments": item.words("arguments")}
+    call_id = item.words("call_id")
+    call = {"id": call_id, "type": "function", "function": function}
+    conversation.turn("function_call", item.text("id")).calls.append(call)
+    conversation.called.add(call_id)
+    item.neutral(caller=({"type": "direct"},), **{"async": (False,)})
+    item.without_influence("status", "parsed_arguments")
+
+
+def _read_output(item: Fields, conversation: _Conversation) -> None:
+    content = joined_text(item.take("output"), item.at("output"), _TEXTS)
+    conversation.add(
+        {"role": "tool", "tool_call_id": answered(item, "call_id", conversation.called), "content": content}
+    )
+    item.neutral(caller=({"type": "direct"},))
+    item.without_influence("id", "status", "name")
+
+
+def _read_reasoning(item: Fields, conversation: _Conversation) -> None:
+    found, token = item.items("content") or None, item.text("encrypted_content")
+    shown_text = None if found is None else joined_text(found, item.at("content"), {"reasoning_text": _nothing})
+    carried = unsealed(token) if token is not None else None
+    if token is not None and (carried is None or shown_text not in (None, carried)):
+        raise refused(item.at("encrypted_content"), "was not made by this kind of server, or not for this `content`")
+    text = shown_text if shown_text is not None else carried
+    if text is None:
+        raise refused(
+            item.where, "expected the reasoning's `content` or `encrypted_content`, found neither; nothing is kept here"
+        )
+    conversation.turn("reasoning", item.text("id")).reasoning.append(text)
+    item.without_influence("summary", "status")
+
+
+def _nothing(part: Fields) -> None:
+    """A part without further fields."""
+
+
+def _served_text(part: Fields) -> None:
+    part.without_influence("annotations", "logprobs", "parsed")
+
+
+_TEXTS: Mapping[str, Callable[[Fields], None]] = {"input_text": _nothing, "output_text": _served_text}
+_ITEMS: Mapping[str, Callable[[Fields, _Conversation], None]] = {
+    "message": _read_message,
+    "function_call": _read_call,
+    "function_call_output": _read_output,
+    "reasoning": _read_reasoning,
+}
+
+
+LOGPROBS = "message.output_text.logprobs"
+_SEALED = "reasoning.encrypted_content"
+_NO_INFLUENCE = (
+    "store", "user", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_options",
+    "prompt_cache_retention", "max_tool_calls", "client_metadata",
+)  # fmt: skip
+_LEFT_OUT = re.compile(
+    r"(web_search(?:_preview)?)(?:_\d{4}_\d\d_\d\d)?"
+    r"|(file_search|code_interpreter|image_generation|mcp|tool_search|namespace)"
+)
+_PLAIN_FORMAT: Mapping[str, Any] = {"type": "text"}
+
+
+def parse(body: bytes, model: str) -> Ask:
+    """Return the request; InvalidRequest names what is wrong or not honoured, NotFound another model."""
+    fields = body_fields(body)
+    name = fields.words("model")
+    if name != model:
+        raise NotFound(f"expected model {model!r}, found {name!r}", param="model")
+    instructions = fields.text("instructions")
+    messages = _instructed(instructions, messages_of(fields.take("input")))
+    tools, left_out = read_tools(fields.items("tools") or [], "tools", _tool, _LEFT_OUT)
+    format_, verbosity = _text(fields.inner("text"))
+    advised = {"reasoning.effort": _effort(fields.inner("reasoning")), "text.verbosity": verbosity}
+    parallel = fields.flag("parallel_tool_calls")
+    ask = Ask(
+        messages=messages,
+        tools=tools,
+        tool_choice=known_choice(_tool_choice(fields), tools),
+        parallel_tool_calls=parallel is not False,
+        wishes=_wishes(fields, format_),
+        train=trained(fields),
+        stream=_stream(fields),
+        logprobs=_logprobs(fields),
+        usage_in_stream=True,
+        left_out=(*left_out, *(name for name, advice in advised.items() if advice is not None)),
+        echo={"instructions": instructions, "metadata": fields.object("metadata") or {}, "format": format_},
+    )
+    fields.neutral(background=(False,), truncation=("disabled",), context_management=([],), moderation=())
+    _refuse_kept(fields)
+    fields.without_influence(*_NO_INFLUENCE)
+    fields.close()
+    return ask
+
+
+def _refuse_kept(fields: Fields) -> None:
+    for name in ("previous_response_id", "conversation", "prompt"):
+        if fields.take(name) is not None:
+            raise refused(name, "the server keeps no responses, conversations or prompts; send the history as `input`")
+
+
+def _instructed(instructions: str | None, messages: tuple[Message, ...]) -> tuple[Message, ...]:
+    return ({"role": "system", "content": instructions}, *messages) if instructions else messages
+
+
+def _wishes(fields: Fields, format_: Mapping[str, Any]) -> Wishes:
+    schema = None
+    if format_["type"] != "text":
+        schema = format_.get("schema") or {}
+    return Wishes(
+        max_tokens=fields.whole("max_output_tokens", 1),
+        temperature=fields.number("temperature", 0, 5),
+        top_p=fields.number("top_p", 1e-9, 1),
+        json_schema=schema,
+    )
+
+
+def _text(text: Fields | None) -> tuple[Mapping[str, Any], str | None]:
+    """Return the format of the answer, and how wordy it is asked to be, if that is not the default."""
+    if text is None:
+        return _PLAIN_FORMAT, None
+    found, verbosity = text.inner("format"), text.choice("verbosity", ("low", "medium", "high"))
+    text.close()
+    return _format(found), verbosity if verbosity != "medium" else None
+
+
+def _format(found: Fields | None) -> Mapping[str, Any]:
+    if found is None:
+        return _PLAIN_FORMAT
+    kind = found.choice("type", ("text", "json_object", "json_schema"))
+    if kind is None:
+        raise refused(found.at("type"), "expected one of text, json_object, json_schema, found none")
+    read: dict[str, Any] = {"type": kind}
+    if kind == "json_schema":
+        read |= {"name": found.words("name"), "schema": found.object("schema") or {}, "strict": True}
+        found.flag("strict")
+        description = found.text("description")
+        read |= {"description": description} if description else {}
+    found.close()
+    return read
+
+
+def _stream(fields: Fields) -> bool:
+    options = fields.inner("stream_options")
+    if options is not None:
+        options.without_influence("include_obfuscation")
+        options.close()
+    return fields.flag("stream") or False
+
+
+def _logprobs(fields: Fields) -> int | None:
+    wanted = fields.items("include") or []
+    for number, name in enumerate(wanted):
+        if name not in (LOGPROBS, _SEALED):
+            raise refused(f"include.{number}", f"expected {LOGPROBS} or {_SEALED}, found {shown(name)}")
+    top = fields.whole("top_logprobs", 0, 20)
+    if top and LOGPROBS not in wanted:
+        raise refused("top_logprobs", f"expected {LOGPROBS!r} in `include` too; add it, or leave `top_logprobs` out")
+    return (top or 0) if LOGPROBS in wanted else None
+
+
+def _effort(reasoning: Fields | None) -> str | None:
+    if reasoning is None:
+        return None
+    effort = reasoning.text("effort")
+    reasoning.neutral(summary=("auto",), generate_summary=("auto",), context=("auto", "all_turns"), mode=("standard",))
+    reasoning.close()
+    return effort
+
+
+def _tool(fields: Fields) -> Tool:
+    kind = fields.words("type")
+    if kind != "function":
+        raise refused(fields.at("type"), f"only function tools are honoured by this server, found {kind!r}")
+    tool = function_tool(fields.words("name"), fields.text("description"), fields.object("parameters"))
+    fields.flag("strict")
+    fields.neutral(allowed_callers=(["direct"],), defer_loading=(False,), **{"async": (False,)})
+    fields.without_influence("output_schema")
+    fields.close()
+    return tool
+
+
+def _tool_choice(fields: Fields) -> ToolChoice:
+    found = fields.take("tool_choice")
+    if found is None or found in ("auto", "none", "required"):
+        return ToolChoice(found or "auto")
+    if not isinstance(found, dict) or found.get("type") != "function":
+        raise refused("tool_choice", f"only auto, none, required and a function are honoured, found {shown(found)}")
+    named = Fields(found, "tool_choice")
+    named.take("type")
+    choice = ToolChoice("required", named.words("name"))
+    named.close()
+    return choice

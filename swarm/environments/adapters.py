@@ -1,0 +1,143 @@
+"""Reasoning-gym by address; tasks known by seed.
+
+Environments of other packages, each by an address: `reasoning-gym:chain_sum?max_terms=3`.
+
+May enter: one module for a package, which it imports inside its functions, so that none is needed until it is named.
+An adapter only translates; what is posed and what is judged is the package's own. An address takes the options of what
+it names, and `tasks`: how many training tasks are drawn, with a quarter as many for the search and half as many hidden.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import redirect_stdout
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, Final
+from urllib.parse import parse_qsl
+
+from swarm.environments.base import Environment
+from swarm.errors import InvalidRequest
+
+
+@dataclass(frozen=True, slots=True)
+class Adapter:
+    """How environments of one package are had."""
+
+    module: str
+    """Its module here, with a function `make(name, options) -> Environment`."""
+    package: str
+    """What is imported."""
+    requirement: str
+    """What pip is asked for."""
+    example: str
+
+
+ADAPTERS: Final[Mapping[str, Adapter]] = {
+    "reasoning-gym": Adapter(
+        "reasoning_gym_tasks", "reasoning_gym", "reasoning-gym==0.1.25", "reasoning-gym:chain_sum?max_terms=3"
+    ),
+    "textarena": Adapter("textarena_games", "textarena", "textarena==0.7.4", "textarena:Mastermind-v0"),
+    "gymnasium": Adapter(
+        "gymnasium_toys", "gymnasium", "gymnasium==1.4.0", "gymnasium:FrozenLake-v1?is_slippery=false"
+    ),
+}
+"""By the scheme of their addresses."""
+LONGEST_NAME: Final = 64
+FEWEST_TASKS: Final = 16
+"""For training: half as many are as few hidden ones as there may be."""
+
+
+def scheme_of(address: str) -> str | None:
+    """Return the scheme of an adapter's address; None for what is none."""
+    scheme, colon, _ = address.partition(":")
+    return scheme if colon and scheme in ADAPTERS else None
+
+
+def slug(address: str) -> str:
+    """Return an address, or a file's name, as a name: at most 64 lower-case letters, digits, `-`, `_` and `.`."""
+    return re.sub(r"[^a-z0-9._-]+", "-", address.lower())[:LONGEST_NAME].strip("-._") or "tasks"
+
+
+def adapted(address: str) -> Environment:
+    """Return the environment at an address; raise InvalidRequest with what to type where its package is missing."""
+    scheme, _, rest = address.partition(":")
+    adapter = ADAPTERS[scheme]
+    name, _, query = rest.partition("?")
+    if not name:
+        raise InvalidRequest(f"expected the name of an environment after {scheme}:, such as {adapter.example}")
+    options = options_of(query)
+    tasks = _tasks(options.pop("tasks", Environment.sizes["train"]), address)
+    with redirect_stdout(io.StringIO()):  # some packages print when they are imported
+        _import(adapter, address)
+        made: Environment = importlib.import_module(f"swarm.environments.{adapter.module}").make(name, options)
+    made.name = slug(address)  # type: ignore[misc]  # of each one its own
+    made.sizes = {"train": tasks, "search": tasks // 4, "hidden": tasks // 2}  # type: ignore[misc]
+    return made
+
+
+def _import(adapter: Adapter, address: str) -> None:
+    try:
+        importlib.import_module(adapter.package)
+    except ModuleNotFoundError as error:
+        raise InvalidRequest(
+            f"expected the package {error.name} for {address}; it is not installed: pip install '{adapter.requirement}'"
+        ) from error
+
+
+def _tasks(value: Any, address: str) -> int:
+    if type(value) is not int or value < FEWEST_TASKS:
+        raise InvalidRequest(f"expected tasks={FEWEST_TASKS} or more in {address}; found {value!r:.40}")
+    return value
+
+
+def unknown(what: str, found: str, known: Iterable[str]) -> InvalidRequest:
+    """Return the refusal of a name that is none of those known, with those that are like it."""
+    names = sorted(known)
+    near = get_close_matches(found, names, 5, 0.5)
+    hint = f"did you mean {', '.join(near)}?" if near else f"there are {', '.join(names) or 'none'}"
+    return InvalidRequest(f"expected {what}; found {found!r:.60}; {hint}")
+
+
+def options_of(query: str) -> dict[str, Any]:
+    """Return the options of an address: whole numbers, numbers, true, false and texts."""
+    return {name: value_of(text) for name, text in parse_qsl(query, keep_blank_values=True)}
+
+
+def value_of(text: str) -> Any:
+    """Return what a text in an address means: true, false, a number, or the text."""
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def configs_of(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the options of each generator; one that stands alone needs no name before them."""
+    found: dict[str, dict[str, Any]] = {own: {} for own in defaults}
+    for key, value in options.items():
+        owner, dot, option = key.rpartition(".")
+        own = owner if dot or len(defaults) > 1 else next(iter(defaults))
+        if own not in defaults:
+            raise unknown("GENERATOR.OPTION of a generator", key, (f"{name}.{option}" for name in defaults))
+        known = {each.name for each in fields(defaults[own])} - {"seed", "size"}
+        if option not in known:
+            raise unknown(f"an option of reasoning-gym's {own}", option, known)
+        found[own][option] = _like(getattr(defaults[own], option), value, key)
+    return found
+
+
+def _like(default: Any, value: Any, key: str) -> Any:
+    """Return a value as the option has it by default: a list is written with commas."""
+    if isinstance(default, list | tuple):
+        return type(default)(map(value_of, str(value).split(",")))
+    if isinstance(default, bool) and not isinstance(value, bool):
+        raise InvalidRequest(f"expected {key}=true or {key}=false; found {value!r:.40}")
+    return value

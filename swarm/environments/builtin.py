@@ -1,0 +1,349 @@
+"""Arith, guess, market.
+
+Sums: add two numbers and answer with the result, in one turn.
+
+A task is a pair of summands; splits are disjoint by the unordered pair, so that 7+12 is not learned from 12+7.
+The answer is right or wrong; the game knows no half-right sums.
+
+The guessing game: find a secret number in a window; a wrong guess is answered with what is still possible.
+
+A task is a window and a secret in it; the splits share no such pair. `above 4 below 15` opens a play; a guess of
+7 that is too low is answered with `above 7 below 15`, so that each hint sums up all before it. Heeding the last
+hint beats guessing at random, and halving what it leaves beats any other play. The game does not care how a
+model writes, but an answer that does not hold exactly one number ends the play.
+
+The market: look the price of an item up with a tool, and answer what it costs with its delivery.
+
+`fig, delivery 7` opens a play. Prices are each task's own, so that none can be known: the tool `price` must be called
+with the item that is asked for, and the answer is the sum of what it says and the delivery. A task is an item, its
+price and its delivery; the splits share no such triple. The play ends with the first answer that calls nothing, or when
+the calls are used up.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from statistics import fmean
+from typing import ClassVar
+
+from swarm.environments.base import (
+    Message,
+    Outcome,
+    PlainEnvironment,
+    PlainGame,
+    Split,
+    Task,
+    Tool,
+    ToolUse,
+    calling,
+    calls_of,
+    said,
+    split_of,
+    text_of,
+    tool,
+    tool_result,
+)
+
+_LARGEST = 40
+_ARITH_RIGHT = 0.4
+_SLIPS = (-10, -1, 1, 10)
+_NUMBER = re.compile(r"\d+")
+
+
+class ArithGame(PlainGame):
+    """One sum, asked once."""
+
+    def __init__(self, left: int, right: int) -> None:
+        self._left, self._right = left, right
+        self._success = False
+
+    def opening(self) -> list[Message]:
+        """Return the question."""
+        return [{"role": "user", "content": f"{self._left}+{self._right}"}]
+
+    def answer(self, message: Message) -> list[Message]:
+        """Judge the answer, which must hold exactly one number; the play is over either way."""
+        numbers = _NUMBER.findall(text_of(message))
+        self._success = len(numbers) == 1 and int(numbers[0]) == self._left + self._right
+        return []
+
+    def outcome(self) -> Outcome:
+        """Return 1 for the right sum, 0 otherwise."""
+        return Outcome(reward=float(self._success), success=self._success)
+
+
+class Arith(PlainEnvironment):
+    """Add two numbers."""
+
+    name: ClassVar[str] = "arith"
+    title: ClassVar[str] = "sums of two numbers"
+    synonyms: ClassVar[tuple[str, ...]] = (
+        "arithmetic", "addition", "sums", "adding numbers", "math", "maths", "arith", "single-turn",
+    )  # fmt: skip
+    measures: ClassVar[str] = "the sum is right"
+
+    def tasks(self, split: Split) -> tuple[Task, ...]:
+        """Return every ordered pair whose unordered pair is in `split`."""
+        return _arith_tasks(split)
+
+    def game(self, task: Task) -> ArithGame:
+        """Return a fresh play of `task`."""
+        return ArithGame(task.data["left"], task.data["right"])
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> str:
+        """Return the sum."""
+        return str(task.data["left"] + task.data["right"])
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return a play by a hasty adder: right two times in five, otherwise off by one or by a carry."""
+        total = task.data["left"] + task.data["right"]
+        answer = total if rng.random() < _ARITH_RIGHT else max(0, total + rng.choice(_SLIPS))
+        return [*self.game(task).opening(), said(str(answer))]
+
+
+@cache
+def _arith_tasks(split: Split) -> tuple[Task, ...]:
+    numbers = range(1, _LARGEST + 1)
+    return tuple(
+        Task(f"arith-{left}-{right}", {"left": left, "right": right}, _kind(str(left), str(right)))
+        for left in numbers
+        for right in numbers
+        if split_of(f"arith-{min(left, right)}-{max(left, right)}") == split
+    )
+
+
+def _kind(left: str, right: str) -> str:
+    carries = any(int(a) + int(b) > 9 for a, b in zip(reversed(left), reversed(right), strict=False))
+    return "with a carry" if carries else "without a carry"
+
+
+GUESSES = 4
+_HIGHEST = 20
+_WIDTHS = range(10, 19)
+_GIVES_UP = 0.2
+_ATTENTIVE = 0.7
+_JITTER = 1
+_PARTIAL = 0.5
+
+
+class GuessGame(PlainGame):
+    """One play: `GUESSES` guesses at a secret in [low, high]."""
+
+    def __init__(self, low: int, high: int, secret: int) -> None:
+        self._low, self._high, self._secret = low, high, secret
+        self._width = high - low + 1
+        self._left = GUESSES
+        self._found = False
+
+    @property
+    def possible(self) -> tuple[int, int]:
+        """Lowest and highest number that the hints so far allow."""
+        return self._low, self._high
+
+    def opening(self) -> list[Message]:
+        """Return the question."""
+        return [{"role": "user", "content": self._bounds()}]
+
+    def answer(self, message: Message) -> list[Message]:
+        """Judge a guess: nothing follows one that is right, the last one, or no single number; else the hint does."""
+        numbers = _NUMBER.findall(text_of(message))
+        if self._found or self._left == 0 or len(numbers) != 1:
+            self._left = 0
+            return []
+        self._left -= 1
+        self._judge(int(numbers[0]))
+        return [] if self._found or self._left == 0 else self.opening()
+
+    def _judge(self, guess: int) -> None:
+        self._found = guess == self._secret
+        if guess < self._secret:
+            self._low = max(self._low, guess + 1)
+        elif guess > self._secret:
+            self._high = min(self._high, guess - 1)
+
+    def _bounds(self) -> str:
+        return f"above {self._low - 1} below {self._high + 1}"
+
+    def outcome(self) -> Outcome:
+        """Return success for the number found; reward 1 for it, else up to one half for narrowing it down.
+
+        The partial reward is 0.5 times the share of the window's bits that the hints gave away.
+        """
+        if self._found:
+            return Outcome(reward=1.0, success=True)
+        missing = math.log(self._high - self._low + 1) / math.log(self._width)
+        return Outcome(reward=_PARTIAL * (1.0 - missing), success=False)
+
+
+class Guess(PlainEnvironment):
+    """Find a number with higher/lower feedback."""
+
+    name: ClassVar[str] = "guess"
+    title: ClassVar[str] = "the guessing game"
+    synonyms: ClassVar[tuple[str, ...]] = (
+        "guessing game", "number guessing", "guess the number", "higher lower", "higher/lower", "guess", "multi-turn",
+    )  # fmt: skip
+    measures: ClassVar[str] = f"the number is found within {GUESSES} guesses"
+
+    def tasks(self, split: Split) -> tuple[Task, ...]:
+        """Return every window and secret of `split`, by window, then secret."""
+        return _guess_tasks(split)
+
+    def game(self, task: Task) -> GuessGame:
+        """Return a fresh play of `task`."""
+        return _game(task)
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> str:
+        """Return the number."""
+        return str(task.data["secret"])
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return a play by someone who roughly halves what is left, but often forgets the hints and often gives up."""
+        game = _game(task)
+        window = game.possible
+        messages = game.opening()
+        hint = messages[-1:]
+        while hint:
+            guess = said(_mediocre(window, game.possible, rng))
+            hint = game.answer(guess)
+            messages += [guess, *hint]
+        return messages
+
+
+def _mediocre(window: tuple[int, int], possible: tuple[int, int], rng: random.Random) -> str:
+    low, high = possible
+    if rng.random() < _GIVES_UP:
+        return "pass"
+    if rng.random() < _ATTENTIVE:
+        return str(min(high, max(low, (low + high) // 2 + rng.randint(-_JITTER, _JITTER))))
+    return str(rng.randint(*window))
+
+
+def _game(task: Task) -> GuessGame:
+    return GuessGame(task.data["low"], task.data["high"], task.data["secret"])
+
+
+@cache
+def _guess_tasks(split: Split) -> tuple[Task, ...]:
+    windows = [(low, low + width - 1) for width in _WIDTHS for low in range(1, _HIGHEST - width + 2)]
+    problems = [(low, high, secret) for low, high in windows for secret in range(low, high + 1)]
+    return tuple(
+        Task(
+            f"guess-{low}-{high}-{secret}",
+            {"low": low, "high": high, "secret": secret},
+            "narrow windows" if high - low + 1 <= fmean(_WIDTHS) else "wide windows",
+        )
+        for low, high, secret in problems
+        if split_of(f"guess-{low}-{high}-{secret}") == split
+    )
+
+
+TURNS = 3
+"""Messages of the policy in a play: one call that goes wrong can be made again."""
+ITEMS = ("apple", "bread", "cheese", "fig", "honey", "milk", "pear", "tea")
+_DEAREST = 15
+_ASKS = 0.75
+_HEEDS = 0.8
+_MARKET_RIGHT = 0.55
+
+
+class MarketGame(PlainGame):
+    """One purchase: `TURNS` messages, of which the last must be its total."""
+
+    tools: Sequence[Tool] = (tool("price", "The price of an item.", item="string"),)
+
+    def __init__(self, item: str, delivery: int, prices: Mapping[str, int]) -> None:
+        self._item, self._delivery, self._prices = item, delivery, prices
+        self._left = TURNS
+        self._success = False
+
+    def opening(self) -> list[Message]:
+        """Return the question."""
+        return [{"role": "user", "content": f"{self._item}, delivery {self._delivery}"}]
+
+    def answer(self, message: Message) -> list[Message]:
+        """Answer each call with a price; judge what calls nothing, which must hold exactly one number: the total."""
+        if self._left == 0:
+            return []
+        self._left -= 1
+        calls = calls_of(message)
+        if calls and self._left:
+            return [tool_result(call, self._result(call)) for call in calls]
+        self._left = 0
+        total = self._prices[self._item] + self._delivery
+        self._success = not calls and _NUMBER.findall(text_of(message)) == [str(total)]
+        return []
+
+    def _result(self, call: ToolUse) -> str:
+        if call.error:
+            return call.error
+        if call.name != "price":
+            return f"no tool {call.name}"
+        return str(self._prices.get(str(call.arguments.get("item")), "no such item"))
+
+    def outcome(self) -> Outcome:
+        """Return 1 for the right total, 0 otherwise."""
+        return Outcome(reward=float(self._success), success=self._success)
+
+
+class Market(PlainEnvironment):
+    """Look a price up and say the total."""
+
+    name: ClassVar[str] = "market"
+    title: ClassVar[str] = "the market: prices by a tool"
+    synonyms: ClassVar[tuple[str, ...]] = (
+        "tool calling", "tool-calling", "tool use", "tool calls", "tools", "function calling", "price lookup", "market",
+    )  # fmt: skip
+    measures: ClassVar[str] = "the total of a looked-up price and the delivery is right"
+
+    def tasks(self, split: Split) -> tuple[Task, ...]:
+        """Return every item, price and delivery of `split`, in this order."""
+        return _market_tasks(split)
+
+    def game(self, task: Task) -> MarketGame:
+        """Return a fresh play of `task`."""
+        return MarketGame(task.data["item"], task.data["delivery"], task.data["prices"])
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
+        """Return the call for the item's price; once there was a result, the total."""
+        if any(message["role"] == "tool" for message in messages):
+            return str(task.data["prices"][task.data["item"]] + task.data["delivery"])
+        return calling("price", item=task.data["item"])
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return a play by a hasty buyer, who often guesses the price, asks for another item's, or adds wrongly."""
+        game, delivery = self.game(task), task.data["delivery"]
+        messages, price = game.opening(), rng.randint(1, _DEAREST)
+        if rng.random() < _ASKS:
+            item = task.data["item"] if rng.random() < _HEEDS else rng.choice(ITEMS)
+            call = calling("price", item=item)
+            messages += [call, *game.answer(call)]
+            price = task.data["prices"][item]
+        slip = 0 if rng.random() < _MARKET_RIGHT else rng.choice(_SLIPS)
+        return [*messages, said(str(max(0, price + delivery + slip)))]
+
+
+@cache
+def _market_tasks(split: Split) -> tuple[Task, ...]:
+    numbers = range(1, _DEAREST + 1)
+    problems = [(item, price, delivery) for item in ITEMS for price in numbers for delivery in numbers]
+    return tuple(
+        Task(
+            name,
+            {"item": item, "delivery": delivery, "prices": _others(name) | {item: price}},
+            "total of one digit" if price + delivery < 10 else "total of two digits",
+        )
+        for item, price, delivery in problems
+        for name in [f"market-{item}-{price}-{delivery}"]
+        if split_of(name) == split
+    )
+
+
+def _others(name: str) -> dict[str, int]:
+    """Return prices of all items, by a task's name: those of the items that nobody asks for stay as they are."""
+    rng = random.Random(name)
+    return {item: rng.randint(1, _DEAREST) for item in ITEMS}

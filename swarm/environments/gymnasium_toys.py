@@ -1,0 +1,230 @@
+"""What follows each action in each state of a toy: the rewards that can be had, and the best play.
+
+Functions of gymnasium's tables: for each state and action a list of (chance, state, reward, whether it ends).
+
+The maps of gymnasium's FrozenLake: one for each task, of the size and density that are asked for.
+
+gymnasium's toys of numbered states and actions, put into words: `gymnasium:FrozenLake-v1?is_slippery=false`.
+
+Options are those of `gymnasium.make`. FrozenLake has a map for each task, of `size` and `p` (as `generate_random_map`
+has them), unless one is named. A task is what its opening says; whoever plays begins it from the seed in the task's id.
+The rewards of a play are added up and brought to 0..1 by what they could be; a play that does not come to its end, for
+instance by an answer that names no action, is worth nothing.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+from swarm.environments.base import Environment, Game, Message, Outcome, Task, said, text_of
+from swarm.environments.reasoning_gym_tasks import require_same, seed_of
+from swarm.environments.textarena_games import actions_of, seen
+from swarm.errors import InvalidRequest
+
+Transition = tuple[float, int, float, bool]
+Transitions = Mapping[int, Mapping[int, Sequence[Transition]]]
+DISCOUNT: Final = 0.95
+"""So that the shorter of two ways is the better one."""
+BOUNDS: Final[Mapping[str, tuple[float, float]]] = {"BlackjackEnv": (-1.0, 1.5)}
+"""What plays can be worth in toys that do not say what follows an action."""
+_CLOSE: Final = 1e-6
+
+
+def certain(table: Transitions) -> bool:
+    """Return whether an action in a state always has the same consequence."""
+    return all(len(follow) == 1 for actions in table.values() for follow in actions.values())
+
+
+def bounds(toy: Any, limit: int) -> tuple[float, float]:
+    """Return the least and the largest sum of rewards within `limit` steps, the last of which may end the play."""
+    if (table := getattr(toy, "P", None)) is None:
+        return BOUNDS[type(toy).__name__]
+    ending = [reward for _, _, reward, ends in _all(table) if ends]
+    going = [reward for _, _, reward, ends in _all(table) if not ends]
+    low = limit * min(0.0, *going) + min(0.0, *ending)
+    return low, max(limit * max(0.0, *going) + max(0.0, *ending), low + 1.0)
+
+
+def full_reward(table: Transitions | None) -> float:
+    """Return the largest reward with which a play can end; 1 where none says what follows an action."""
+    if table is None:
+        return 1.0
+    return max((reward for _, _, reward, ends in _all(table) if ends), default=0.0)
+
+
+def policy(table: Transitions) -> dict[int, int]:
+    """Return the best action in each state, by value iteration."""
+    values = dict.fromkeys(table, 0.0)
+    change = 1.0
+    while change > _CLOSE:
+        change = 0.0
+        for state, actions in table.items():
+            value = max(_worth(follow, values) for follow in actions.values())
+            change, values[state] = max(change, abs(value - values[state])), value
+    return {
+        state: max(actions, key=lambda action, of=actions: _worth(of[action], values))  # type: ignore[misc]
+        for state, actions in table.items()
+    }
+
+
+def _worth(follow: Sequence[Transition], values: Mapping[int, float]) -> float:
+    return sum(chance * (reward + (0.0 if ends else DISCOUNT * values[to])) for chance, to, reward, ends in follow)
+
+
+def _all(table: Transitions) -> Iterator[Transition]:
+    for actions in table.values():
+        for follow in actions.values():
+            yield from follow
+
+
+OPTIONS: Final = frozenset({"size", "p"})
+"""Of `generate_random_map`; gymnasium.make does not take them."""
+_SIZES, _DENSITIES = (3, 16), (0.4, 1.0)
+_ONE_TASK: Final = (
+    "expected a lake with more than one task; a map that is named, without chance, is one task; leave map_name out, "
+    "as size=4 draws a map for each task, or let the ice be slippery: is_slippery=true"
+)
+
+
+def maps_of(first: Any, options: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the options of maps to be made; None for another environment, and for one whose map is named.
+
+    Raises InvalidRequest for a named map on which nothing is by chance, and for maps that nobody can make.
+    """
+    if type(first).__name__ != "FrozenLakeEnv":
+        return None
+    if {"desc", "map_name"} & options.keys():
+        if certain(first.P):
+            raise InvalidRequest(_ONE_TASK)
+        return None
+    size, density = options.get("size", first.nrow), options.get("p", 0.8)
+    if not (_within(size, int, *_SIZES) and _within(density, int | float, *_DENSITIES)):
+        raise InvalidRequest(f"expected maps of size 3 to 16 and p 0.4 to 1; found {size} and {density}")
+    return {"size": size, "p": density}
+
+
+def _within(value: Any, kind: Any, least: float, most: float) -> bool:
+    return isinstance(value, kind) and least <= value <= most
+
+
+MOST_STEPS: Final = 100
+"""Where the toy sets no limit."""
+_RANDOM = 0.5
+
+
+class ToyGame(Game):
+    """One play of a toy."""
+
+    def __init__(self, toy: Any, seed: int) -> None:
+        self._toy, self.inside = toy, toy.unwrapped
+        self.table: Transitions | None = getattr(self.inside, "P", None)
+        self.actions = actions_of(self.inside)
+        self.state, _ = toy.reset(seed=seed)
+        self._total, self._last, self._steps = 0.0, 0.0, 0
+        self._terminated = self._ended = False
+
+    def opening(self) -> list[Message]:
+        """Return what is seen, and the names of the actions."""
+        first = f"{seen(self.inside, self.state)}\nAnswer with one of: {', '.join(self.actions)}."
+        return [{"role": "user", "content": first}]
+
+    def answer(self, message: Message) -> list[Message]:
+        """Take the action that is named last; return what is seen then."""
+        named = [word for word in re.findall(r"\w+", text_of(message).lower()) if word in self.actions]
+        if self._ended or not named:
+            return []
+        self.state, reward, self._terminated, truncated, _ = self._toy.step(self.actions.index(named[-1]))
+        self._last, self._total, self._steps = float(reward), self._total + float(reward), self._steps + 1
+        self._ended = self._terminated or truncated
+        return [] if self._ended else [{"role": "user", "content": seen(self.inside, self.state)}]
+
+    def outcome(self) -> Outcome:
+        """Return the sum of the rewards, from 0 for the least there could be to 1 for the largest."""
+        low, high = bounds(self.inside, self._toy.spec.max_episode_steps)
+        reward = min(1.0, max(0.0, (self._total - low) / (high - low))) if self._ended else 0.0
+        facts = {"return": self._total, "steps": float(self._steps)}
+        return Outcome(reward, self._terminated and self._last >= full_reward(self.table), facts)
+
+
+class Toy(Environment):
+    """An environment that gymnasium calls a toy, begun by seeds."""
+
+    measures: ClassVar[str] = "the play ends with the largest reward that an end can have"
+
+    def __init__(self, name: str, options: Mapping[str, Any], maps: Mapping[str, Any] | None) -> None:
+        self.title = f"gymnasium's {name}"  # type: ignore[misc]  # of each one its own
+        self._name, self._options, self._maps = name, options, maps
+        self._policies: dict[str, Mapping[int, int]] = {}
+
+    def begun(self, seed: int) -> ToyGame:
+        """Return the play of a seed."""
+        import gymnasium
+        from gymnasium.envs.toy_text.frozen_lake import generate_random_map
+
+        own = {} if self._maps is None else {"desc": generate_random_map(**self._maps, seed=seed_of(seed))}
+        return ToyGame(gymnasium.make(self._name, disable_env_checker=True, **self._options, **own), seed_of(seed))
+
+    def generate(self, seed: int) -> Task:
+        """Return the opening of a seed, which is all there is to it unless chance comes after."""
+        game = self.begun(seed)
+        decided = self._maps is not None or (game.table is not None and certain(game.table))
+        return Task(str(seed), {"opening": game.opening()[0]["content"], **({} if decided else {"chance": seed})})
+
+    def game(self, task: Task) -> ToyGame:
+        """Return a fresh play; raise InvalidRequest where the package here begins another."""
+        game = self.begun(int(task.id))
+        require_same(task, "opening", game.opening()[0]["content"], "gymnasium")
+        return game
+
+
+class TabularToy(Toy):
+    """A toy that says what follows each action: the best play can be computed."""
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> str:
+        """Return the best action after the policy's answers so far."""
+        game = self.game(task)
+        for message in messages:
+            if message["role"] == "assistant":
+                game.answer(message)
+        return self._best(game)
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return a play by someone who takes the best action half of the time, and any otherwise."""
+        game = self.game(task)
+        messages = following = game.opening()
+        while following:
+            move = said(rng.choice(game.actions) if rng.random() < _RANDOM else self._best(game))
+            following = game.answer(move)
+            messages = [*messages, move, *following]
+        return messages
+
+    def _best(self, game: ToyGame) -> str:
+        assert game.table is not None
+        key = str(getattr(game.inside, "desc", ""))
+        if key not in self._policies:
+            self._policies[key] = policy(game.table)
+        return game.actions[self._policies[key][int(game.state)]]
+
+
+def make(name: str, options: Mapping[str, Any]) -> Toy:
+    """Return the environment of a toy; raise InvalidRequest for one that cannot be put into words."""
+    import gymnasium
+
+    try:
+        limit = {"max_episode_steps": gymnasium.spec(name).max_episode_steps or MOST_STEPS}
+        given = {key: value for key, value in options.items() if key not in OPTIONS}
+        first = gymnasium.make(name, **{**limit, **given}).unwrapped
+        maps = maps_of(first, options)
+        toy = Toy(name, {**limit, **(options if maps is None else given)}, maps)
+        if not isinstance(first.action_space, gymnasium.spaces.Discrete):
+            raise InvalidRequest(f"expected numbered actions; {name} takes {first.action_space!s:.100}")
+        if not hasattr(first, "P") and type(first).__name__ not in BOUNDS:
+            found = f"{name} sees {first.observation_space!s:.100}"
+            raise InvalidRequest(f"expected an environment of gymnasium that says what follows each action; {found}")
+        toy.generate(0)
+    except (gymnasium.error.Error, TypeError, ValueError, LookupError, ImportError) as error:
+        raise InvalidRequest(f"expected an environment of gymnasium; {' '.join(str(error).split())}") from error
+    return TabularToy(name, toy._options, maps) if hasattr(first, "P") else toy

@@ -1,0 +1,262 @@
+"""A user's environment from file, module, task list plus judge.
+
+An environment of two parts that a user has anyway: a file of tasks, and a function that judges an answer.
+
+    {"id": "q1", "prompt": "What is 2+3? Reply with the number.", "answer": "5"}      a line of tasks.jsonl
+
+    def reward(task, messages):                                                        rewards.py
+        return float(messages[-1]["content"].strip() == task["data"]["answer"])
+
+A line has `prompt` (a text) or `messages`, and may have `id`, `kind` and `split`; all else is the task's data. The
+function returns a reward from 0 to 1, or (reward, whether the task is solved); without the latter a reward of 1 is.
+
+Loads the code of a brought environment: from a file, a module, a reward function, or by one of our adapters.
+
+Whatever is wrong with it is an InvalidRequest that says where and what to do. Nothing is isolated here: what is loaded
+can do whatever its process can.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib
+import inspect
+import json
+import random
+import sys
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar, Final
+
+from swarm.environments.adapters import adapted
+from swarm.environments.base import Environment, Game, Message, Outcome, Split, Task
+from swarm.environments.custom import CODE, BroughtEnvironment, CodeSource
+from swarm.environments.registry import get_environment
+from swarm.environments.user_code import call, imported, load, why_not
+from swarm.errors import InvalidRequest
+
+PROMPT: Final = "messages"
+ADD_PACKAGE: Final = "name it in a requirements.txt beside that file"
+"""How the user of an environment's code has a package that is missing."""
+_OWN = ("id", "kind", "split")
+_EXPECTED = 'a line like {"prompt": "What is 2+3?", "answer": "5"}'
+
+
+class JudgedGame(Game):
+    """One question and one answer, judged by the user's function."""
+
+    def __init__(self, task: Task, reward: Callable[..., Any]) -> None:
+        self._task, self._reward = task, reward
+        self._messages: list[Message] = list(copy.deepcopy(task.data[PROMPT]))
+
+    def opening(self) -> list[Message]:
+        """Return the task's prompt."""
+        return list(self._messages)
+
+    def answer(self, message: Message) -> list[Message]:
+        """Take the answer; the play is over."""
+        self._messages.append(message)
+        return []
+
+    async def outcome(self) -> Outcome:
+        """Return what the function says of the conversation."""
+        data = {name: value for name, value in self._task.data.items() if name != PROMPT}
+        found = await call(self._reward, {"id": self._task.id, "data": copy.deepcopy(data)}, list(self._messages))
+        if isinstance(found, tuple) and len(found) == 2:
+            solved: Any = found[1] if isinstance(found[1], str) else bool(found[1])  # a text is refused with the rest
+            return Outcome(found[0], solved)
+        return Outcome(float(found) if isinstance(found, bool) else found)
+
+
+class JudgedTasks(Environment):
+    """Tasks of a file, judged by a function."""
+
+    solved_at: ClassVar[float] = 1.0
+    measures: ClassVar[str] = "its reward function gives 1"
+
+    def __init__(self, reward: Path | None, function: str = "") -> None:
+        """Load the reward function; raises InvalidRequest."""
+        assert reward is not None
+        place = f"{reward}:{function}" if function else str(reward)
+        self._reward = load(place, "reward", takes="task, messages", add_package=ADD_PACKAGE)
+
+    def game(self, task: Task) -> Game:
+        """Return a fresh play of a task."""
+        return JudgedGame(task, self._reward)
+
+
+def read_lines(path: Path) -> tuple[tuple[Task, Split | None], ...]:
+    """Return the tasks of a file of JSON lines, each with the split that it names; raises InvalidRequest."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise InvalidRequest(f"expected a file of tasks, could not read {path}: {error.strerror}") from error
+    found = tuple(_task(line, place, path) for place, line in enumerate(lines, start=1) if line.strip())
+    if not found:
+        raise InvalidRequest(f"expected {_EXPECTED} for each task in {path}; found an empty file")
+    _check_once(lines, found, path)
+    return found
+
+
+def _check_once(lines: Sequence[bytes], found: Sequence[tuple[Task, Split | None]], path: Path) -> None:
+    name, times = Counter(task.id for task, _ in found).most_common(1)[0]
+    if times > 1:
+        ids = (task.id for task, _ in found)
+        full = (place for place, line in enumerate(lines, start=1) if line.strip())
+        one, other = [place for place, each in zip(full, ids, strict=True) if each == name][:2]
+        raise InvalidRequest(
+            f"expected each task once in {path}; found the id {name!r:.80} {times} times, in lines {one} and {other}"
+            f"{' and others' if times > 2 else ''}"
+        )
+
+
+def _task(line: bytes, place: int, path: Path) -> tuple[Task, Split | None]:
+    where = f"{path.name}, line {place}"
+    try:
+        value = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequest(f"expected {_EXPECTED} in {where}; found no JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise InvalidRequest(f"expected {_EXPECTED} in {where}; found {type(value).__name__}")
+    split = value.get("split")
+    if split not in (None, "train", "search", "hidden"):
+        raise InvalidRequest(f"expected the split train, search or hidden in {where}; found {split!r}")
+    data = {name: item for name, item in value.items() if name not in _OWN and name != "prompt"}
+    data[PROMPT] = _messages(value, where)
+    key = value.get("id", "task-" + hashlib.sha256(line).hexdigest()[:12])
+    return Task(str(key), data, str(value.get("kind") or "")), split
+
+
+def _messages(value: dict[str, Any], where: str) -> list[Message]:
+    prompt, messages = value.get("prompt"), value.get(PROMPT)
+    if isinstance(prompt, str) and messages is None:
+        return [{"role": "user", "content": prompt}]
+    if prompt is None and isinstance(messages, list) and messages and all(map(_is_message, messages)):
+        return messages
+    raise InvalidRequest(f"expected a text as `prompt`, or a list of chat messages as `messages`, in {where}")
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str) and "content" in value
+
+
+def names_splits(lines: Sequence[tuple[Task, Split | None]]) -> bool:
+    """Return whether all lines name their split; raise InvalidRequest where only some do."""
+    named = sum(split is not None for _, split in lines)
+    if named not in (0, len(lines)):
+        raise InvalidRequest(f"expected a split in each line, or in none; found it in {named} of {len(lines)}")
+    return named > 0
+
+
+_INSTALL = "install it beside ajet"
+
+
+class PlayableEnvironment(Environment):
+    """A brought environment with its code: tasks and words as they were written down, plays by the code."""
+
+    def __init__(self, brought: BroughtEnvironment, code: Environment) -> None:
+        self._brought, self._code = brought, code
+        for name in ("name", "title", "synonyms", "measures", "reward_range", "solved_at", "facts"):
+            setattr(self, name, getattr(brought, name))
+
+    @property
+    def code(self) -> Environment:
+        """Its code: it makes demonstrations of a given task, where what was written down is of whatever task."""
+        return self._code
+
+    def tasks(self, split: Split) -> Sequence[Task]:
+        """Return the tasks of a split that were written down."""
+        return self._brought.tasks(split)
+
+    def game(self, task: Task) -> Game:
+        """Return a fresh play by the code."""
+        return self._code.game(task)
+
+    async def agent(self, episode: Any) -> Any:
+        """Play by the code's own agent."""
+        return await self._code.agent(episode)
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> Message | str:
+        """Return the code's best answer."""
+        return self._code.oracle(task, messages)
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return one of the demonstrations that were written down."""
+        return self._brought.imitate(task, rng)
+
+    def has(self, part: str) -> bool:
+        """Return whether the code has a part of its own."""
+        return self._code.has(part)
+
+
+def playable(name: str) -> Environment:
+    """Return an environment that can be played: a built-in one, or a brought one with its code loaded."""
+    environment = get_environment(name)
+    if not isinstance(environment, BroughtEnvironment):
+        return environment
+    environment.code()  # is still what was brought
+    return PlayableEnvironment(environment, load_source(environment.manifest.source, environment.folder / CODE))
+
+
+def load_source(source: CodeSource, code: Path) -> Environment:
+    """Return the environment that a source names within the folder of its code; raises InvalidRequest."""
+    if source.kind == "adapter":
+        return adapted(source.place)
+    if source.kind == "reward":
+        return JudgedTasks(code / source.place if source.place else None, source.item)
+    module = imported(code / source.place, ADD_PACKAGE) if source.kind == "folder" else _module(source.place, code)
+    return _environment(module, source, code)
+
+
+def _module(name: str, code: Path) -> ModuleType:
+    sys.path.insert(0, str(code))
+    try:
+        module = importlib.import_module(name)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # whatever foreign code raises when it is imported
+        raise InvalidRequest(why_not(Path(name), error, _INSTALL)) from error
+    if not Path(module.__file__ or "").is_relative_to(code):
+        raise InvalidRequest(
+            f"expected the module {name} in the files of the environment; Python has another of that name "
+            f"({module.__file__ or 'built in'}); give yours another name"
+        )
+    return module
+
+
+def _environment(module: ModuleType, source: CodeSource, code: Path) -> Environment:
+    where = source.place
+    if source.item:
+        found = getattr(module, source.item, None)
+    else:
+        own = [
+            value for value in vars(module).values() if _is_environment(value) and value.__module__ == module.__name__
+        ]
+        if len(own) != 1:
+            names = ", ".join(value.__name__ for value in own) or "none"
+            raise InvalidRequest(
+                f"expected one subclass of Environment in {where}; found {names}; write one, or name it: FOLDER:NAME"
+            )
+        found = own[0]
+    try:
+        environment = (
+            found() if inspect.isclass(found) or (callable(found) and not isinstance(found, Environment)) else found
+        )
+    except Exception as error:
+        raise InvalidRequest(why_not(code / source.place, error, ADD_PACKAGE)) from error
+    if not isinstance(environment, Environment):
+        raise InvalidRequest(
+            f"expected {source.item} in {where} to be an Environment; found {_found(environment)}; name its class"
+        )
+    return environment
+
+
+def _found(value: Any) -> str:
+    return "nothing of that name" if value is None else type(value).__name__
+
+
+def _is_environment(value: Any) -> bool:
+    return inspect.isclass(value) and issubclass(value, Environment) and value is not Environment

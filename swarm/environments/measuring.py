@@ -1,0 +1,282 @@
+"""Plays without a model, memory bound.
+
+Plays an environment without a model, to see what its rewards are worth and what its own code costs.
+
+Four players, none of which has learned anything: the oracle, the demonstrations, an empty answer, and random ones of
+words that the tasks say. Tasks are those of training and search, never hidden ones. What is found is told line by line,
+so that a process which is ended early has said what it knew: `{"playing": ...}` before a play, `{"example": ...}` after
+the first one, `{"player": ...}` once for each player, `{"fault": ...}` for what is wrong. A play that takes longer than
+its bound ends the process, and the stacks of all threads are written to standard error (`faulthandler`): they say on
+which line it stood.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import json
+import random
+import re
+import resource
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any, Final
+
+from swarm.environments.base import Environment, Game, Message, Outcome, Task, calling, said, text_of
+from swarm.environments.play import judged
+from swarm.environments.user_code import RewardFailed, call, where_of
+
+MOST_BYTES: Final = 12 << 30
+"""Of address space: packages map far more than they use."""
+MOST_FILE_BYTES: Final = 1 << 30
+_PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.MULTILINE)
+
+
+def bound_memory(most_bytes: int = MOST_BYTES) -> None:
+    """From now on let allocations beyond a bound fail in this process, as a MemoryError in Python."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    most = most_bytes if hard == resource.RLIM_INFINITY else min(most_bytes, hard)
+    if soft == resource.RLIM_INFINITY or soft > most:
+        resource.setrlimit(resource.RLIMIT_AS, (most, hard))
+
+
+def bound_files() -> None:
+    """From now on let no file that this process writes, its log included, grow beyond MOST_FILE_BYTES."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    most = MOST_FILE_BYTES if hard == resource.RLIM_INFINITY else min(MOST_FILE_BYTES, hard)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+
+
+def peak_memory() -> int:
+    """Return the most bytes of memory that this process has had at once.
+
+    Linux is asked for the peak of the program: that of the process is no less than what its parent had when it began.
+    """
+    status = Path("/proc/self/status")
+    if status.is_file() and (found := _PEAK.search(status.read_text())) is not None:
+        return int(found[1]) << 10
+    unit = 1 if sys.platform == "darwin" else 1 << 10
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+Tell = Callable[[dict[str, Any]], None]
+"""Takes what was found, as a JSON value."""
+Answers = Callable[[Task, Sequence[Message], Game, random.Random], "Message | str | None"]
+"""The next answer of a player; None where it has no more to say."""
+LEAK_BYTES: Final = 1 << 20
+"""Of each play, over most of the plays: more cannot be a cache that fills."""
+_FEWEST_PLAYS: Final = 24
+"""Before growth says anything."""
+_WORD = re.compile(r"\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much is played, and what a play may take."""
+
+    plays: int
+    seconds: float
+    """For one play."""
+    answers: int
+    """In one play. Plays of a study are bounded by the model's context and the episode's timeout instead."""
+
+
+@dataclass(slots=True)
+class _Played:
+    """What the plays of one player came to."""
+
+    rewards: list[float] = field(default_factory=list)
+    solved: list[bool] = field(default_factory=list)
+    calls: list[int] = field(default_factory=list)
+    characters: list[int] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)
+
+    def summary(self, player: str) -> dict[str, Any]:
+        return {
+            "player": player, "plays": len(self.rewards), "reward": fmean(self.rewards),
+            "success": fmean(self.solved), "calls": fmean(self.calls), "characters": fmean(self.characters),
+            "seconds": fmean(self.seconds),
+        }  # fmt: skip
+
+
+class UntrainedPlays:
+    """Plays by players that learn nothing: `code` is what the environment is, `tasks` what is played of it."""
+
+    def __init__(self, environment: Environment, code: Environment, tasks: Sequence[Task], bounds: Bounds) -> None:
+        self._environment, self._code, self._tasks, self._bounds = environment, code, list(tasks), bounds
+        self._told: set[str] = set()
+        self._peaks: list[int] = []
+        self._elsewhere: list[str] = []
+        self._shown = False
+
+    async def run(self, tell: Tell) -> None:
+        """Let all players play; tell what they found. An environment with an agent of its own needs a model to play."""
+        if self._environment.has("agent"):
+            return
+        for player, answers in self._players().items():
+            played = _Played()
+            for index, task in enumerate(self._chosen(player)):
+                tell({"playing": {"player": player, "task": task.id}})
+                fault = await self._one(player, answers, task, played, index, tell)
+                if fault:
+                    self._tell_once(fault, f"{player}, task {task.id!r:.80}", tell)
+                    break
+            if played.rewards:
+                tell(played.summary(player))
+        if leaked := leak(self._peaks):
+            tell({"fault": f"each play leaves {leaked / 2**20:.1f} MiB of memory behind; let go of what a game made"})
+
+    def _players(self) -> dict[str, Answers]:
+        players: dict[str, Answers] = {}
+        if self._code.has("oracle"):
+            players["oracle"] = self._oracle
+        if self._code.has("imitate"):
+            players["demonstrations"] = _Demonstrations(self._code)
+        return {**players, "empty answers": lambda *_: said(""), "random answers": self._random}
+
+    def _chosen(self, player: str) -> list[Task]:
+        """Return the tasks of a player: the same for each, in an order of its own."""
+        tasks = random.Random(0).sample(self._tasks, min(self._bounds.plays, len(self._tasks)))
+        random.Random(player).shuffle(tasks)
+        return tasks
+
+    async def _one(self, player: str, answers: Answers, task: Task, played: _Played, index: int, tell: Tell) -> str:
+        """Play once; return what is wrong, in a line, or nothing."""
+        rng = random.Random(f"{player} {index}")
+        faulthandler.dump_traceback_later(self._bounds.seconds, exit=True)
+        try:
+            example = await self._play(answers, task, played, rng)
+            if not self._shown:
+                self._shown = True
+                tell({"example": {"player": player, **example}})
+        except Exception as error:  # noqa: BLE001  # whatever foreign code does, and what its outcome cannot be
+            said_of_it = f": {error}" if str(error) else ""
+            return f"{type(error).__name__}{said_of_it}{where_of(error)}"
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+        self._peaks.append(peak_memory())
+        return ""
+
+    async def _play(self, answers: Answers, task: Task, played: _Played, rng: random.Random) -> dict[str, Any]:
+        """Play once and write down what it came to; return the play, to be shown."""
+        clock = _Clock()
+        game = await clock.time(self._environment.game, task)
+        messages = _messages(await clock.time(game.opening), "opening()")
+        count = 0
+        while (answer := answers(task, messages, game, rng)) is not None:
+            if count == self._bounds.answers:
+                raise RuntimeError(f"the play goes on after {count} answers; let a game end by itself")
+            count += 1
+            messages.append(said(answer) if isinstance(answer, str) else answer)
+            following = await clock.time(game.answer, dict(messages[-1]))
+            if not following:
+                break
+            messages += _messages(following, "answer()")
+        outcome: Outcome = judged(self._environment, await clock.time(game.outcome))
+        require_declared(self._environment.facts, outcome.facts)
+        played.rewards.append(outcome.reward)
+        played.solved.append(bool(outcome.success))
+        played.calls.append(count)
+        played.characters.append(sum(len(text_of(message)) for message in messages))
+        played.seconds.append(clock.seconds)
+        return {
+            "task": task.id, "messages": messages, "tools": list(game.tools), "reward": outcome.reward,
+            "success": outcome.success, "facts": dict(outcome.facts),
+        }  # fmt: skip
+
+    def _oracle(self, task: Task, messages: Sequence[Message], _: Game, __: random.Random) -> Message | str:
+        answer = self._code.oracle(task, messages)
+        text = answer if isinstance(answer, str) else text_of(answer)
+        if text:
+            self._elsewhere.append(text)
+        return answer
+
+    def _random(self, task: Task, messages: Sequence[Message], game: Game, rng: random.Random) -> Message:
+        """Return words that were said, or what was right elsewhere, or a tool called with such words."""
+        words = [word for message in messages for word in _WORD.findall(text_of(message))] or ["yes"]
+        if game.tools and rng.random() < 0.5:
+            function = rng.choice(list(game.tools))["function"]
+            wanted = function.get("parameters", {}).get("properties", {})
+            return calling(function["name"], **{name: _value(kind, words, rng) for name, kind in wanted.items()})
+        return said(rng.choice(self._elsewhere if self._elsewhere and rng.random() < 0.5 else words))
+
+    def _tell_once(self, fault: str, where: str, tell: Tell) -> None:
+        if fault not in self._told:
+            self._told.add(fault)
+            tell({"fault": f"{where}: {' '.join(fault.split())}"})
+
+
+def require_declared(declared: Mapping[str, tuple[float, float]], said: Mapping[str, float]) -> None:
+    """Raise RewardFailed where a play lacks a fact that a study may be judged by, or has one beyond its range."""
+    for name, (worst, best) in declared.items():
+        if name not in said:
+            raise RewardFailed(f"expected the declared fact {name!r} of every play, found none; say it of every play")
+        if not min(worst, best) <= said[name] <= max(worst, best):
+            raise RewardFailed(
+                f"expected the fact {name!r} within its declared range, {worst:g} to {best:g}, found {said[name]:g}; "
+                "widen the range"
+            )
+
+
+class _Demonstrations:
+    """Plays again what the environment's demonstrations answer."""
+
+    def __init__(self, code: Environment) -> None:
+        self._code = code
+        self._left: list[Message] = []
+
+    def __call__(self, task: Task, messages: Sequence[Message], _: Game, rng: random.Random) -> Message | None:
+        if not any(message["role"] == "assistant" for message in messages):
+            play = self._code.imitate(task, rng)
+            self._left = [message for message in play if message["role"] == "assistant"]
+        return dict(self._left.pop(0)) if self._left else None
+
+
+class _Clock:
+    """Adds up the seconds that calls of the environment's own code take."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+
+    async def time(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return await call(function, *arguments)
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+def leak(peaks: Sequence[int]) -> float:
+    """Return the bytes that each play leaves behind, by the peaks of memory after each; 0 where they come to rest.
+
+    Peaks must have grown in the second third of the plays and in the last one alike.
+    """
+    third = len(peaks) // 3
+    if len(peaks) < _FEWEST_PLAYS:
+        return 0.0
+    growths = ((peaks[2 * third] - peaks[third]) / third, (peaks[-1] - peaks[2 * third]) / (len(peaks) - 1 - 2 * third))
+    return min(growths) if min(growths) >= LEAK_BYTES else 0.0
+
+
+def _messages(found: Any, what: str) -> list[Message]:
+    if not isinstance(found, list) or not all(isinstance(m, dict) and isinstance(m.get("role"), str) for m in found):
+        raise TypeError(f"expected a list of chat messages of {what}, found {found!r:.80}")
+    return list(found)
+
+
+def _value(schema: Any, words: Sequence[str], rng: random.Random) -> Any:
+    match schema.get("type") if isinstance(schema, dict) else None:
+        case "integer" | "number":
+            return rng.randint(0, 100)
+        case "boolean":
+            return rng.random() < 0.5
+        case _:
+            return rng.choice(words)
+
+
+def to_line(value: dict[str, Any]) -> str:
+    """Return what was told as a line of JSON."""
+    return json.dumps(value, default=str) + "\n"

@@ -1,0 +1,364 @@
+"""The built-in agent and the evaluator.
+
+Evaluations during training: whenever the server waits for one, tasks are played with the weights that serve.
+
+One process stays for the whole training, because starting one costs more than an evaluation of a small model. All
+evaluations so far stand in one file, which is written anew after each, whole or not at all.
+
+The evaluator: plays tasks with the serving policy and writes down every outcome.
+
+Which tasks are played, and in which order, follows from the seed alone; the games judge, so that nothing a
+training client says enters. The file is written whole or not at all.
+
+The built-in agent: it carries messages between a game and the policy, and adds nothing.
+
+A play whose conversation no longer fits the model's context is over: what it is worth is what it was worth so far. What
+a play is worth is checked against what its environment promises, so that a reward that is no number, or lies out of
+range, is a failed play with its reason and never trained on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from swarm.client import Agent, AsyncSwarmClient, Episode, EpisodeResult
+from swarm.client.episode import Result
+from swarm.client.rollout import ENGINE_OFF_S
+from swarm.environments.base import Environment, Game, Message, Outcome, PlainEnvironment, PlainGame, Split, Task
+from swarm.environments.user_code import Reward, RewardFailed, call, finite
+from swarm.errors import ContextExceeded, EngineUnavailable, InvalidRequest, ServerFailed, Unreachable
+from swarm.wire import ServerState, Status
+
+LOOK_S: Final = 0.1
+"""Seconds between two looks at the server."""
+UNSEEN: Final = 0.5
+"""Share of the time between the last two evaluations for which it is not looked after one: they are evenly spaced, and
+each look takes the server a little of what it trains with."""
+
+
+class AwaitedEvaluation(NamedTuple):
+    """What training waits for: so many episodes of a policy version."""
+
+    version: int
+    episodes: int
+
+
+async def awaited(client: AsyncSwarmClient, episodes: int | None) -> AsyncIterator[AwaitedEvaluation]:
+    """Yield what training waits for, whenever it does, until the job is finished; None: however many episodes.
+
+    A server that came back may wait for the same version again: for as many as had ended before it went away. Raises
+    InvalidRequest where it waits for another number of episodes than `episodes`: the training would go on in the middle
+    of an evaluation, or not at all.
+    """
+    since, played = time.monotonic(), -1
+    async for status in _statuses(client):
+        if not status.awaited_evaluations:
+            await asyncio.sleep(LOOK_S)
+            continue
+        if episodes is not None and status.policy_version != played:  # else it forgot what was played
+            _require(status, episodes)
+        between = time.monotonic() - since
+        left = status.awaited_evaluations if status.policy_version == played else status.evaluation_episodes
+        yield AwaitedEvaluation(status.policy_version, left)
+        since, played = time.monotonic(), status.policy_version
+        await asyncio.sleep(UNSEEN * between)
+
+
+async def _statuses(client: AsyncSwarmClient) -> AsyncIterator[Status]:
+    """Yield the server's status again and again until its job is finished.
+
+    A server that is away, or off, is waited for as one that trains waits for it (ENGINE_OFF_S); raises ServerFailed at
+    once, Unreachable or EngineUnavailable then.
+    """
+    heard = time.monotonic()
+    while True:
+        try:
+            status = await client.status()
+            if status.state is ServerState.OFFLINE:
+                raise EngineUnavailable(f"the engine of the swarm server at {client.url} is off")
+        except (Unreachable, EngineUnavailable):
+            if time.monotonic() - heard > ENGINE_OFF_S:
+                raise
+            await asyncio.sleep(LOOK_S)
+            continue
+        if status.state is ServerState.FAILED:
+            raise ServerFailed(f"the server FAILED: {status.reason}")
+        if status.finished:
+            return
+        heard = time.monotonic()
+        yield status
+        heard = time.monotonic()  # what was done with it took its time
+
+
+def _require(status: Status, episodes: int) -> None:
+    if status.evaluation_episodes != episodes:
+        raise InvalidRequest(
+            f"expected a server that waits for {episodes} evaluation episodes of version {status.policy_version}; "
+            f"found one that waits for {status.evaluation_episodes}: play as many as its job's evaluation_episodes"
+        )
+
+
+def require_of(results: Sequence[EpisodeResult], version: int) -> None:
+    """Raise InvalidRequest unless all plays began with one version's weights: training waited for none of the rest."""
+    if other := [result for result in results if result.policy_version != version]:
+        raise InvalidRequest(
+            f"expected {len(results)} plays of version {version}; found {len(other)} that began with version "
+            f"{other[0].policy_version}, as somebody else evaluated too: let nobody else evaluate"
+        )
+
+
+class EvaluationsFile:
+    """The file of all evaluations during a training; what a former process wrote there stays."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._made = {found["policy_version"]: found for found in _read(path)}
+
+    def add(self, evaluation: dict[str, Any]) -> dict[str, Any]:
+        """Take an evaluation in place of an earlier one of its version; return what the file is to hold."""
+        self._made[evaluation["policy_version"]] = evaluation
+        return {"evaluations": [self._made[version] for version in sorted(self._made)]}
+
+    def __len__(self) -> int:
+        """Return how many evaluations there are."""
+        return len(self._made)
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(path.read_text())["evaluations"]
+        return [dict(each) for each in found if isinstance(each["policy_version"], int)]
+    except FileNotFoundError:
+        return []
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidRequest(f"expected the evaluations of a training in {path}, or no file; move it away") from error
+
+
+MOST_MESSAGES: Final = 20
+MOST_CHARACTERS: Final = 2000
+"""What is kept of a play at most: its first messages, and of each its beginning."""
+MOST_REASON: Final = 200
+"""Characters that are kept of the error by which an agent failed a play."""
+
+
+class Transcripts:
+    """Keeps the first play of each of a few tasks, for people to read; nothing is computed from it."""
+
+    def __init__(self, tasks: Collection[str]) -> None:
+        self._tasks = list(tasks)
+        self._recorded: dict[str, list[dict[str, str]]] = {}
+
+    def record(self, task: Task, messages: list[Message]) -> None:
+        """Record the conversation of a play, if it is the first of a task asked for."""
+        if task.id in self._tasks and task.id not in self._recorded:
+            self._recorded[task.id] = [
+                {"role": str(message["role"]), "content": _beginning(shown(message))}
+                for message in messages[:MOST_MESSAGES]
+            ]
+
+    def kept(self) -> list[dict[str, Any]]:
+        """Return the plays kept, in the order of the tasks asked for."""
+        return [{"task_id": task, "messages": self._recorded[task]} for task in self._tasks if task in self._recorded]
+
+
+async def evaluate(
+    client: AsyncSwarmClient,
+    agent: Agent,
+    tasks: Sequence[Task],
+    *,
+    episodes: int,
+    seed: int,
+    concurrency: int,
+    timeout_s: float,
+    worst: Result = 0.0,
+) -> list[EpisodeResult]:
+    """Let `agent` play `episodes` episodes of the tasks; return what each was worth, `worst` where it failed.
+
+    If there are fewer tasks than that, each is played equally often, give or take one.
+    """
+    results: list[EpisodeResult] = []
+    for sample, chosen in enumerate(rounds(tasks, episodes, seed)):
+        played = await client.evaluate(agent, chosen, concurrency=concurrency, timeout_s=timeout_s, worst=worst)
+        results += [replace(result, sample=sample) for result in played]
+    return results
+
+
+def worst_of(environment: Environment | None) -> Result:
+    """Return what a play of an environment is worth that its agent failed: its least reward, its worst facts."""
+    if environment is None:
+        return 0.0
+    return Outcome(environment.reward_range[0], False, {name: worst for name, (worst, _) in environment.facts.items()})
+
+
+def rounds(tasks: Sequence[Task], episodes: int, seed: int) -> list[list[Task]]:
+    """Return the tasks to play, a list per round, `episodes` in all; a seeded choice without repeats in a round."""
+    rng = random.Random(seed)
+    full, rest = divmod(episodes, len(tasks))
+    return [rng.sample(tasks, len(tasks)) for _ in range(full)] + ([rng.sample(tasks, rest)] if rest else [])
+
+
+def outcomes(
+    results: Sequence[EpisodeResult], environment: str | None, split: Split, kept: Sequence[dict[str, Any]] = ()
+) -> dict[str, Any]:
+    """Return the results as the evaluator's file holds them, and the plays `kept` where there are any.
+
+    `environment` is None for tasks of no environment, whose agents need not say whether they succeeded.
+    """
+
+    def success(result: EpisodeResult) -> bool | None:
+        return None if environment is None and result.success is None else bool(result.success)
+
+    return {
+        "environment": environment,
+        "split": split,
+        "policy_version": max(result.policy_version for result in results),
+        "episodes": [
+            {"task_id": r.task_id, "sample": r.sample, "success": success(r), "reward": r.reward}
+            | ({"facts": dict(r.facts)} if r.facts else {})
+            | ({"tokens": r.tokens} if r.tokens is not None else {})
+            | ({"failed": r.failed[:MOST_REASON]} if r.failed else {})
+            for r in results
+        ],
+        **({"transcripts": list(kept)} if kept else {}),
+    }
+
+
+def shown(message: Message) -> str:
+    """Return what a message says as a person reads it: its text, then each tool it calls, as `name(arguments)`."""
+    content = message.get("content") or ""
+    text = content if isinstance(content, str) else json.dumps(content)
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    written = (f"{call['name']}({call.get('arguments') or ''})" for call in calls)
+    return "\n".join([*([text] if text or not calls else []), *written])
+
+
+def _beginning(text: str) -> str:
+    return text if len(text) <= MOST_CHARACTERS else f"{text[: MOST_CHARACTERS - 1]}…"
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write a value as JSON under a temporary name, then rename."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        draft.write_text(json.dumps(value))
+        os.replace(draft, path)
+    except OSError:
+        with suppress(OSError):
+            draft.unlink()  # on a full disk it takes the last room
+        raise
+
+
+OnPlay = Callable[[Task, list[Message]], None]
+"""Called with the conversation of each play that came to its end."""
+_KEPT = ("role", "content", "tool_calls", "reasoning_content")
+"""What of a policy's message goes back to it."""
+
+
+async def play(game: Game, episode: Episode[Any]) -> tuple[list[Message], Outcome]:
+    """Play one game to its end with the episode's policy; return the whole conversation and what it was worth.
+
+    What may block runs in a thread, so that no other play waits for it.
+    """
+    plain = isinstance(game, PlainGame)
+    messages = chat_messages(await _done(plain, game.opening), "opening")
+    if not messages:
+        raise TypeError("expected a message or more of opening(), found none")
+    tools: dict[str, Any] = {"tools": list(game.tools)} if game.tools else {}
+    while True:
+        try:
+            reply = await episode.chat(messages, **tools)
+        except ContextExceeded:
+            if messages[-1:] and any(message["role"] == "assistant" for message in messages):
+                return messages, await _done(plain, game.outcome)
+            raise
+        messages.append(_answer(reply.raw["choices"][0]["message"]))
+        following = chat_messages(await _done(plain, game.answer, dict(messages[-1])) or [], "answer")
+        if not following:
+            return messages, await _done(plain, game.outcome)
+        messages += following
+
+
+def chat_messages(found: Any, method: str) -> list[Message]:
+    """Return a copy of the chat messages that a game's method gave; raises TypeError for what are none."""
+    if not isinstance(found, list | tuple) or not all(map(_is_message, found)):
+        raise TypeError(f"expected a list of chat messages of {method}(), found {found!r:.80}")
+    return list(found)
+
+
+def _is_message(value: Any) -> bool:
+    return isinstance(value, dict) and isinstance(value.get("role"), str)
+
+
+def agent_of(environment: Environment, reward: Reward | None = None, on_play: OnPlay | None = None) -> Agent:
+    """Return the agent that plays an environment's tasks: its own, or the one that carries its games' messages.
+
+    The environment judges, or `reward` does in its place; `on_play` hears of games only.
+    """
+    if environment.has("agent"):
+
+        async def own(episode: Episode[Any]) -> Outcome:
+            return judged(environment, await environment.agent(episode))
+
+        return own
+
+    async def agent(episode: Episode[Any]) -> Outcome:
+        game = await _done(isinstance(environment, PlainEnvironment), environment.game, episode.task)
+        messages, found = await play(game, episode)
+        outcome = judged(environment, found)
+        if on_play is not None:
+            on_play(episode.task, messages)
+        return outcome if reward is None else await reward(episode.task, messages, outcome)
+
+    return agent
+
+
+def judged(environment: Environment, outcome: Outcome) -> Outcome:
+    """Return an outcome with its success said, after checking it; raises RewardFailed for what cannot be one."""
+    if not isinstance(outcome, Outcome):
+        raise RewardFailed(f"expected an Outcome of a play, found {type(outcome).__name__}: {outcome!r:.80}")
+    reward, (low, high) = _finite(outcome.reward, "reward"), environment.reward_range
+    if not low <= reward <= high:
+        raise RewardFailed(
+            f"expected a reward within reward_range, {low:g} to {high:g}, found {reward:g}; mend it, or say the range"
+        )
+    facts = {name: _finite(value, f"fact {name!r}") for name, value in _facts(outcome.facts).items()}
+    return replace(outcome, reward=reward, success=_solved(environment, outcome, reward), facts=facts)
+
+
+def _solved(environment: Environment, outcome: Outcome, reward: float) -> bool:
+    if isinstance(outcome.success, str):  # "no" would be a success
+        raise RewardFailed(f"expected success as True or False, found {outcome.success!r:.80}")
+    if outcome.success is not None:
+        return bool(outcome.success)
+    if environment.solved_at is None:
+        raise RewardFailed("expected an outcome that says success, or an environment with solved_at; found neither")
+    return reward >= environment.solved_at
+
+
+def _facts(facts: Any) -> Mapping[str, Any]:
+    if not isinstance(facts, Mapping) or not all(isinstance(name, str) for name in facts):
+        raise RewardFailed(f'expected facts as {{"name": number}}, found {facts!r:.80}')
+    return facts
+
+
+def _finite(value: Any, what: str) -> float:
+    if (number := finite(value)) is None:
+        raise RewardFailed(f"expected a finite number as the {what} of a play, found {value!r:.80}")
+    return number
+
+
+def _answer(message: Mapping[str, Any]) -> Message:
+    return {name: message[name] for name in _KEPT if name == "content" or message.get(name)}
+
+
+async def _done(plain: bool, function: Callable[..., Any], *arguments: Any) -> Any:
+    return function(*arguments) if plain else await call(function, *arguments)

@@ -1,0 +1,95 @@
+"""Parent watchdog and prewarmed worker of processes that play.
+
+The lifeline: a process that plays on behalf of another one ends with it, however that one ended.
+
+The other process, and only it, holds the writing end of a pipe; the kernel closes that when the process is gone.
+
+A warm standby: a process that has imported everything but the agent, and loads and plays it when it is told to.
+
+    load     the agent's files are as they should be: import them
+    begin    nothing of the former agent is open any more: play
+
+Both words come as lines on standard input; its end before them ends the process quietly. Importing what an agent needs
+is most of the time from a save to the first play of the new code, and much of it is the same for every version.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+VARIABLE = "AJET_LIFELINE"
+"""Names the pipe's reading end: a file descriptor that the process inherits."""
+OWNER = "AJET_OWNER"
+"""Names whose episodes are played: the owner's name of the client that is the other process."""
+GRACE_S = 5.0
+
+
+@contextmanager
+def lifeline() -> Iterator[int]:
+    """Yield the reading end of a pipe that ends with this process, or with the block."""
+    reading, writing = os.pipe()
+    try:
+        yield reading
+    finally:
+        os.close(reading)
+        os.close(writing)
+
+
+def hold() -> None:
+    """From now on end this process, and its group, when the one that holds the lifeline is gone; nothing without one.
+
+    It is asked to end first, as by SIGTERM, and killed after GRACE_S, whatever its threads do.
+    """
+    name = os.environ.pop(VARIABLE, None)
+    if name is not None:
+        os.set_inheritable(int(name), False)
+        threading.Thread(target=_watch, args=(int(name),), name="lifeline", daemon=True).start()
+
+
+def _watch(pipe: int) -> None:
+    os.read(pipe, 1)  # returns at the end of the pipe: nothing is ever written
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(GRACE_S)
+    if os.getpgid(0) == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+LOAD: Final = "load"
+BEGIN: Final = "begin"
+MOST_FRAMES: Final = 5
+_ALONE = 130
+
+
+class NotNeeded(SystemExit):
+    """Whoever keeps the standby has gone, or is done."""
+
+    def __init__(self) -> None:
+        super().__init__(_ALONE)
+
+
+def wait_for(word: str) -> None:
+    """Wait for a word; raise NotNeeded where standard input ends instead."""
+    if sys.stdin.readline().strip() != word:
+        raise NotNeeded
+
+
+def traceback_of(error: BaseException, folder: Path) -> str:
+    """Return the last frames of the user's own files with the error, as Python writes them; for what broke an edit."""
+    cause = error.__cause__ or error
+    frames = [
+        frame
+        for frame in traceback.extract_tb(cause.__traceback__)
+        if folder in Path(frame.filename).absolute().parents
+    ]
+    lines = traceback.format_list(frames[-MOST_FRAMES:]) + traceback.format_exception_only(cause)
+    return "".join(["Traceback (most recent call last):\n", *lines] if frames else lines)

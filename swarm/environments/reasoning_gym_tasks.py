@@ -1,0 +1,146 @@
+"""Tasks that are known by a seed and a view of their beginning: whoever plays begins them again from the seed.
+
+Another version of a package may begin something else from the same seed. What it would judge is not what was posed.
+
+Problems with a judge, of reasoning-gym's generators: `reasoning-gym:chain_sum?max_terms=3`.
+
+Several generators make one environment in which a task's kind is its generator, and options say whose they are:
+`reasoning-gym:chain_sum+leg_counting?chain_sum.max_terms=3`. A task is its question; whoever judges makes the entry
+again, with the answer, from the generator and the seed in the task's id.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, ClassVar, Final
+
+from swarm.environments.adapters import configs_of, unknown
+from swarm.environments.base import Environment, Game, Message, Outcome, Task, said, text_of
+from swarm.errors import InvalidRequest
+
+SEEDS: Final = 1 << 32
+"""Seeds that packages take; tasks are drawn from more (`Environment.generate`)."""
+
+
+def seed_of(seed: int) -> int:
+    """Return the seed that a package is given for one of ours."""
+    return seed % SEEDS
+
+
+def require_same(task: Task, view: str, found: str, package: str) -> None:
+    """Raise InvalidRequest unless what is seen of a beginning is what the task says under the name `view`."""
+    if found != task.data[view]:
+        raise InvalidRequest(f"expected the {view} of {task.id} from {package}; this version begins another")
+
+
+UNSTEADY: Final = frozenset({"isomorphic_strings", "polynomial_multiplication", "ransom_note"})
+"""What they pose depends on how the process hashes texts: no other process could judge it."""
+_RIGHT = 0.5
+
+
+class ReasoningGame(Game):
+    """One question, one answer between `<answer>` tags; an answer without them is none."""
+
+    def __init__(self, question: str, entry: Mapping[str, Any], generator: Any) -> None:
+        self._question, self._entry, self._generator = question, entry, generator
+        self._said = ""
+
+    def opening(self) -> list[Message]:
+        """Return how to answer, in the package's words, and the question."""
+        from reasoning_gym.utils import SYSTEM_PROMPTS
+
+        return [{"role": "system", "content": SYSTEM_PROMPTS["default"]}, {"role": "user", "content": self._question}]
+
+    def answer(self, message: Message) -> list[Message]:
+        """Take the answer; the play is over."""
+        self._said = text_of(message)
+        return []
+
+    def outcome(self) -> Outcome:
+        """Return the package's score."""
+        from reasoning_gym.utils import extract_answer
+
+        found = extract_answer(self._said)
+        if found is None:  # some judges take no answer for a right one
+            return Outcome(0.0)
+        try:
+            return Outcome(float(self._generator.score_answer(answer=found, entry=self._entry)))
+        except Exception:  # noqa: BLE001  # some judges raise for what they cannot read
+            return Outcome(0.0)
+
+
+class ReasoningTasks(Environment):
+    """The problems of one generator or more."""
+
+    measures: ClassVar[str] = "reasoning-gym's own judge gives the answer 1"
+    solved_at: ClassVar[float] = 1.0
+
+    def __init__(self, generators: Mapping[str, Any], configs: Mapping[str, Mapping[str, Any]]) -> None:
+        self._generators, self._configs = generators, configs
+        self.title = f"reasoning-gym's {' and '.join(generators)}"  # type: ignore[misc]  # of each one its own
+        self._heard: list[str] = []
+        self.entry = lru_cache(maxsize=8192)(self._made)
+
+    def generate(self, seed: int) -> Task:
+        """Return the problem of a seed, which also chooses the generator."""
+        names = tuple(self._generators)
+        name = names[seed % len(names)]
+        question = self.entry(name, seed // len(names))["question"]
+        return Task(f"{name}-{seed // len(names)}", {"question": question}, name if len(names) > 1 else "")
+
+    def game(self, task: Task) -> ReasoningGame:
+        """Return a fresh play; raise InvalidRequest where the package here poses another problem."""
+        name, entry = self._of(task)
+        require_same(task, "question", entry["question"], "reasoning-gym")
+        return ReasoningGame(entry["question"], entry, self._generators[name])
+
+    def _of(self, task: Task) -> tuple[str, Mapping[str, Any]]:
+        name, _, seed = task.id.rpartition("-")
+        return name, self.entry(name, int(seed))
+
+    def _made(self, name: str, seed: int) -> Mapping[str, Any]:
+        try:
+            return dict(self._generators[name][seed_of(seed)])
+        except IndexError:  # few make as many entries as they are told when they begin: these are begun for each
+            return dict(_generator(name, seed_of(seed), self._configs[name])[0])
+
+
+class AnsweredTasks(ReasoningTasks):
+    """The problems of generators that all give an answer with the question."""
+
+    def oracle(self, task: Task, messages: Sequence[Message]) -> str:
+        """Return the package's answer."""
+        return f"<answer>{self._of(task)[1]['answer']}</answer>"
+
+    def imitate(self, task: Task, rng: random.Random) -> list[Message]:
+        """Return a play by someone who is right half of the time, and else says what was right somewhere."""
+        right = self.oracle(task, ())
+        self._heard.append(right)
+        return [*self.game(task).opening(), said(right if rng.random() < _RIGHT else rng.choice(self._heard))]
+
+
+def make(name: str, options: Mapping[str, Any]) -> Environment:
+    """Return the environment of generators that are joined by `+`; raises InvalidRequest."""
+    from reasoning_gym.factory import DATASETS
+
+    names = tuple(dict.fromkeys(name.split("+")))
+    for own in names:
+        if own in UNSTEADY:
+            raise InvalidRequest(f"expected a generator that poses the same in every process; {own} does not")
+        if own not in DATASETS or own == "composite":
+            raise unknown("generators of reasoning-gym", own, DATASETS.keys() - UNSTEADY - {"composite"})
+    configs = configs_of({own: DATASETS[own][1]() for own in names}, options)
+    generators = {own: _generator(own, 0, configs[own]) for own in names}
+    answered = all(generator[0]["answer"] is not None for generator in generators.values())
+    return (AnsweredTasks if answered else ReasoningTasks)(generators, configs)
+
+
+def _generator(name: str, seed: int, config: Mapping[str, Any]) -> Any:
+    from reasoning_gym import create_dataset
+
+    try:
+        return create_dataset(name, seed=seed, size=1, **config)
+    except (AssertionError, TypeError, ValueError) as error:
+        raise InvalidRequest(f"expected options that reasoning-gym's {name} can do with; it says: {error}") from error

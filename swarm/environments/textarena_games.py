@@ -1,0 +1,185 @@
+"""textarena's games for one player: `textarena:Mastermind-v0`.
+
+What the game says is the user's turn, what the policy says is the move, and invalid moves are dealt with by the game.
+A task is the state in which a seed begins a game, told by its hash; whoever plays begins it again from the seed in the
+task's id. The package draws from Python's one generator of random numbers: each play has a state of its own for it.
+
+What is seen of gymnasium's toys, and what can be done there, in words.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from swarm.environments.adapters import unknown
+from swarm.environments.base import Environment, Game, Message, Outcome, Task, text_of
+from swarm.environments.reasoning_gym_tasks import require_same, seed_of
+from swarm.errors import InvalidRequest
+
+_CHANCE: Final = threading.Lock()
+"""Held by whoever draws from `random`."""
+
+
+class ArenaGame(Game):
+    """One play, from its seed."""
+
+    def __init__(self, new: Any, seed: int) -> None:
+        self._drawn = random.Random(seed).getstate()
+        with self._chance():
+            self._arena = new()
+            self._arena.reset(num_players=1, seed=seed)
+        self._inside = self._arena
+        while hasattr(self._inside, "env"):
+            self._inside = self._inside.env
+        self._first = self._heard()
+        state = repr((self._inside.state.game_state, self._first))
+        self.start = hashlib.sha256(state.encode()).hexdigest()[:16]
+
+    @property
+    def for_one(self) -> bool:
+        """Whether it is a game for one player, whatever number it can be begun with."""
+        from textarena import SinglePlayerState
+
+        return isinstance(self._inside.state, SinglePlayerState)
+
+    def opening(self) -> list[Message]:
+        """Return the rules, and how the game stands."""
+        return [{"role": "user", "content": self._first}]
+
+    def answer(self, message: Message) -> list[Message]:
+        """Make a move; return what the game says to it."""
+        with self._chance():
+            done, _ = self._arena.step(text_of(message))
+        return [] if done else [{"role": "user", "content": self._heard()}]
+
+    def outcome(self) -> Outcome:
+        """Return the game's reward; 0 for one that has not come to its end."""
+        rewards, said = self._arena.close()
+        facts = {"turns": said[0]["turn_count"], "invalid move": float(said[0]["invalid_move"])}
+        return Outcome(max(-1.0, min(1.0, rewards[0])) if rewards else 0.0, facts=facts)
+
+    def _heard(self) -> str:
+        _, seen = self._inside.get_observation()
+        return "\n".join(text for _, text, kind in seen if kind.name != "PLAYER_ACTION") or "Your move."
+
+    @contextmanager
+    def _chance(self) -> Iterator[None]:
+        with _CHANCE:
+            others = random.getstate()
+            random.setstate(self._drawn)
+            try:
+                yield
+            finally:
+                self._drawn = random.getstate()
+                random.setstate(others)
+
+
+class Arena(Environment):
+    """One game of the package, begun by seeds."""
+
+    reward_range: ClassVar[tuple[float, float]] = (-1.0, 1.0)
+    solved_at: ClassVar[float] = 1.0
+    measures: ClassVar[str] = "the game gives its full reward, 1"
+
+    def __init__(self, name: str, new: Any) -> None:
+        self.title = f"textarena's {name}"  # type: ignore[misc]  # of each one its own
+        self._new = new
+
+    def generate(self, seed: int) -> Task:
+        """Return the start of a seed."""
+        return Task(str(seed), {"start": ArenaGame(self._new, seed_of(seed)).start})
+
+    def game(self, task: Task) -> ArenaGame:
+        """Return a fresh play; raise InvalidRequest where the package here begins another."""
+        game = ArenaGame(self._new, seed_of(int(task.id)))
+        require_same(task, "start", game.start, "textarena")
+        return game
+
+
+def make(name: str, options: Mapping[str, Any]) -> Arena:
+    """Return the environment of a game; raise InvalidRequest for one that cannot be played here by one player."""
+    import textarena
+    from textarena.envs.registration import ENV_REGISTRY
+
+    if name not in ENV_REGISTRY:
+        raise unknown("a game of textarena", name, ENV_REGISTRY)
+    new = partial(textarena.make, name, **options)
+    try:
+        for_one = ArenaGame(new, 0).for_one
+    except Exception as error:  # whatever keeps a game from its start
+        raise InvalidRequest(f"expected a game of textarena that can be played here; {_why(name, error)}") from error
+    if not for_one:
+        raise InvalidRequest(f"expected a game of textarena for one player; {name} is for more")
+    return Arena(name, new)
+
+
+def _why(name: str, error: Exception) -> str:
+    said = " ".join(str(error).split())
+    if isinstance(error, SyntaxError):
+        return f"{name} is written for Python 3.12 or newer"
+    if isinstance(error, LookupError) and "nltk" in said:
+        return f"{name} needs words of nltk: python -m nltk.downloader words averaged_perceptron_tagger_eng"
+    if "layer" in said and isinstance(error, AssertionError | ValueError):
+        return f"{name} is for more players than one ({said:.100})"
+    return f"{name} cannot be begun ({type(error).__name__}: {said:.200})"
+
+
+ACTIONS: Final[Mapping[str, Sequence[str]]] = {
+    "FrozenLakeEnv": ("left", "down", "right", "up"),
+    "CliffWalkingEnv": ("up", "right", "down", "left"),
+    "TaxiEnv": ("south", "north", "east", "west", "pickup", "dropoff"),
+    "BlackjackEnv": ("stick", "hit"),
+}
+_STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+_STOPS = ("R", "G", "Y", "B", "the taxi")
+
+
+def actions_of(toy: Any) -> Sequence[str]:
+    """Return the names of a toy's actions, in its order; numbers where it is not known here."""
+    return ACTIONS.get(type(toy).__name__) or tuple(map(str, range(int(toy.action_space.n))))
+
+
+def seen(toy: Any, state: Any) -> str:
+    """Return what a player sees in a state."""
+    view = _VIEWS.get(type(toy).__name__)
+    return view(toy, state) if view else f"state {state}"
+
+
+def _frozen_lake(toy: Any, state: int) -> str:
+    """Draw the lake with the player at `@`, and say what lies around."""
+    rows = [[cell.decode() for cell in row] for row in toy.desc.tolist()]
+    row, column = divmod(int(state), toy.ncol)
+    around = []
+    for name, (down, right) in _STEPS.items():
+        inside = 0 <= row + down < toy.nrow and 0 <= column + right < toy.ncol
+        around.append(f"{name} {rows[row + down][column + right] if inside else 'edge'}")
+    rows[row][column] = "@"
+    return "\n".join([*(" ".join(cells) for cells in rows), ", ".join(around)])
+
+
+def _cliff(toy: Any, state: int) -> str:
+    row, column = divmod(int(state), toy.shape[1])
+    last, right = toy.shape[0] - 1, toy.shape[1] - 1
+    return f"row {row} column {column}; the goal is row {last} column {right}, the cliff all between in row {last}"
+
+
+def _taxi(toy: Any, state: int) -> str:
+    row, column, passenger, goal = toy.decode(int(state))
+    drawn = "\n".join("".join(cell.decode() for cell in line) for line in toy.desc.tolist())
+    return f"{drawn}\ntaxi in row {row} column {column}, passenger in {_STOPS[passenger]}, bound for {_STOPS[goal]}"
+
+
+def _blackjack(toy: Any, state: Sequence[int]) -> str:
+    mine, dealer, ace = map(int, state)
+    return f"your cards are worth {mine}{' with an ace as 11' if ace else ''}, the dealer shows {dealer}"
+
+
+_VIEWS: Final[Mapping[str, Callable[[Any, Any], str]]] = {
+    "FrozenLakeEnv": _frozen_lake, "CliffWalkingEnv": _cliff, "TaxiEnv": _taxi, "BlackjackEnv": _blackjack,
+}  # fmt: skip

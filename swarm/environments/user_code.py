@@ -1,0 +1,325 @@
+"""Agents and rewards from files, hash of the code.
+
+Code from a file: a user's agent or reward function, loaded or refused in one line.
+
+    load("agent.py", "agent")      the function `agent` of agent.py
+    load("agent.py:play", "agent") the function `play` of it
+
+The file is imported as a script would be: its folder comes first on Python's path, so that it finds what lies beside
+it. Whatever is wrong with it is an InvalidRequest that says where and what to do. This module does not isolate: what
+it loads can do whatever its process can.
+
+The hash of an agent's code: which files count, and the sha256 that labels the episodes they played.
+
+Counted are Python files and prompts (`.py`, `.md`, `.jinja`, `.j2`, `.toml`, `.yaml`, `.yml`) in the agent's folder and
+below it. What begins with a dot, `__pycache__` and links are not, nor is data (`.txt`, `.json`, ...): agents write such
+files while they play. Where there are more than MOST_FILES, those of the folder itself alone count.
+
+Rewards from a file: what a play of a built-in environment is worth, judged by a user's function.
+
+    reward(task, messages, outcome) -> float
+
+`task` is {"id", "data"}, `messages` the whole conversation with the policy's last answer, `outcome` the game's own
+{"reward", "success"}. It is called once after each training play, async or plain, with copies: whether the task was
+solved remains the game's decision. A value that is no finite number, or does not come within `MOST_S`, is a failed
+play with its reason.
+
+Agents from a file: any function of an episode that returns what the play was worth, async or plain.
+
+    async def agent(episode): ...   episode.task.data; await episode.chat(messages); episode.base_url, .api_key, .model
+    def agent(episode): ...         the same with calls that block, in a thread of its own
+
+The first failures of a user's code are written to stderr, each in one line with its place; all are counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import hashlib
+import importlib.util
+import inspect
+import math
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from numbers import Real
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+from swarm.client import Agent, Episode, Result, plain_agent
+from swarm.client.episode import UnusableReward, worth_of
+from swarm.client.rollout import limited_s
+from swarm.client.threads import in_thread
+from swarm.environments.base import Message, Outcome, Task
+from swarm.errors import InvalidRequest, SwarmError
+
+_folders: set[Path] = set()
+"""Of the files that were loaded."""
+HOW_TO_ADD_A_PACKAGE = "name it in a requirements file (`ajet client run --requirements FILE`)"
+
+
+def load(place: str, default: str, *, takes: str, add_package: str = HOW_TO_ADD_A_PACKAGE) -> Callable[..., Any]:
+    """Return the function at `FILE.py[:NAME]`, called `default` if no name is given.
+
+    `takes` names the positional arguments it is called with, for instance "episode"; `add_package` says how its user
+    has a package that is missing.
+    """
+    path, name = _split(place, default)
+    module = imported(path, add_package)
+    found: Callable[..., Any] | None = getattr(module, name, None)
+    if not callable(found):
+        raise InvalidRequest(
+            f"expected a function `{name}` in {path}; found {_functions(module)}; write one, or name it: {path}:NAME"
+        )
+    _check_signature(found, name, path, takes)
+    return found
+
+
+async def call(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Call foreign code, async or plain (in a thread of its own), and return what it gives."""
+    try:
+        result = function(*arguments) if is_async(function) else await in_thread(function, *arguments)
+        return await result if inspect.isawaitable(result) else result
+    except SystemExit as error:  # it ends its play, not the process
+        raise RuntimeError(f"it raised SystemExit({error})") from error
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Return whether a function, or an object that is called like one, is async."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _split(place: str, default: str) -> tuple[Path, str]:
+    file, colon, name = place.partition(":")
+    path = Path(file)
+    if path.suffix != ".py" or not path.is_file():
+        what = "a folder" if path.is_dir() else "no such file" if path.suffix == ".py" else "another file"
+        raise InvalidRequest(f"expected a Python file as FILE.py or FILE.py:NAME, found {place!r}: {what}")
+    if colon and not name.isidentifier():
+        raise InvalidRequest(f"expected the name of a function after the colon, found {place!r}")
+    return path.absolute(), name or default
+
+
+def imported(path: Path, add_package: str = HOW_TO_ADD_A_PACKAGE) -> ModuleType:
+    """Import a file and return its module; raises InvalidRequest."""
+    name = path.stem if path.stem.isidentifier() and path.stem not in sys.modules else f"file_{abs(hash(str(path)))}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    _folders.add(path.parent)
+    sys.modules[name] = module  # dataclasses and pickle look there
+    if str(path.parent) not in sys.path:
+        sys.path.insert(0, str(path.parent))
+    try:
+        spec.loader.exec_module(module)
+    except BaseException as error:
+        del sys.modules[name]
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        raise InvalidRequest(why_not(path, error, add_package)) from error
+    return module
+
+
+def why_not(path: Path, error: BaseException, add_package: str = HOW_TO_ADD_A_PACKAGE) -> str:
+    """Return in one line why a file cannot be imported."""
+    if isinstance(error, SyntaxError):
+        where = f"{Path(error.filename or path).name}, line {error.lineno}"
+        return f"cannot read {path}: {where}: {error.msg}: {(error.text or '').strip()!r}; mend the line"
+    said = f"{type(error).__name__}: {error}"
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        missing = error.name.partition(".")[0]
+        place = where_of(error)
+        return f"cannot import {path}: it needs the package {missing!r}, which is not there{place}; {add_package}"
+    return f"cannot import {path}: {said}{where_of(error)}; mend it so that importing the file does nothing but define"
+
+
+def where_of(error: BaseException) -> str:
+    """Return the place in the loaded code where an exception came from, as ` (FILE, line N)`, or nothing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not _folders.isdisjoint(Path(frame.filename).parents)]
+    return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+
+
+def _functions(module: ModuleType) -> str:
+    names = [
+        name
+        for name, value in vars(module).items()
+        if inspect.isfunction(value) and value.__module__ == module.__name__ and not name.startswith("_")
+    ]
+    return ", ".join(names[:10]) or "none"
+
+
+def _check_signature(function: Callable[..., Any], name: str, path: Path, takes: str) -> None:
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # of a function written in C: the first call shows
+        return
+    try:
+        signature.bind(*takes.split(","))
+    except TypeError:
+        raise InvalidRequest(
+            f"expected {name}({takes}) in {path}; found {name}{signature}; change its arguments"
+        ) from None
+
+
+SUFFIXES: Final = frozenset({".py", ".md", ".jinja", ".j2", ".toml", ".yaml", ".yml"})
+MOST_FILES: Final = 500
+
+
+def code_files(folder: Path) -> list[Path]:
+    """Return the files of the folder that count, in the order of their paths."""
+    found: list[Path] = []
+    for path in _below(folder):
+        found.append(path)
+        if len(found) > MOST_FILES:
+            return sorted(path for path in _files_of(folder) if _counts(path))[:MOST_FILES]
+    return sorted(found)
+
+
+def code_hash(folder: Path) -> str:
+    """Return the sha256, in hex, of the paths within the folder and the contents of the files that count."""
+    digest = hashlib.sha256()
+    for path in code_files(folder):
+        with suppress(OSError):  # it went away while it was being saved
+            content = path.read_bytes()
+            name = path.relative_to(folder).as_posix().encode("utf-8", "surrogateescape")
+            digest.update(b"%d:%s%d:%s" % (len(name), name, len(content), content))
+    return digest.hexdigest()
+
+
+def code_times(folder: Path) -> Mapping[Path, tuple[int, int]]:
+    """Return time of change and size of each file that counts: a cheap look for whether something changed."""
+    found = {}
+    for path in code_files(folder):
+        with suppress(OSError):
+            known = path.stat()
+            found[path] = (known.st_mtime_ns, known.st_size)
+    return found
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    for place, folders, names in os.walk(folder):
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
+        for name in names:
+            if _counts(path := Path(place, name)):
+                yield path
+
+
+def _files_of(folder: Path) -> Iterator[Path]:
+    with suppress(OSError):
+        yield from folder.iterdir()
+
+
+def _counts(path: Path) -> bool:
+    return path.suffix in SUFFIXES and not path.name.startswith(".") and path.is_file() and not path.is_symlink()
+
+
+MOST_S = 10.0
+"""Seconds that one call may take; a play as a whole may take far longer, as a policy does."""
+
+
+class RewardFailed(Exception):
+    """A reward function raised, took too long, or returned what cannot be trained on."""
+
+
+class RewardNotFinite(RewardFailed, UnusableReward):
+    """A reward function returned what is no finite number."""
+
+
+class Reward:
+    """A reward function from a file."""
+
+    def __init__(self, function: Callable[..., Any], most_s: float = MOST_S) -> None:
+        self._function = function
+        self._most_s = most_s
+
+    @classmethod
+    def load(cls, place: str) -> Reward:
+        """Load `FILE.py[:NAME]`; raises InvalidRequest."""
+        return cls(load(place, "reward", takes="task, messages, outcome"))
+
+    async def __call__(self, task: Task, messages: list[Message], outcome: Outcome) -> Outcome:
+        """Return what the play is worth by the function, and whether it was solved by the game."""
+        shown = (
+            {"id": task.id, "data": dict(task.data)},
+            messages,
+            {"reward": outcome.reward, "success": outcome.success},
+        )
+        try:
+            async with asyncio.timeout(self._most_s) as limit:
+                worth = await call(self._function, *copy.deepcopy(shown))
+        except Exception as error:
+            if limit.expired():
+                raise RewardFailed(f"the reward function did not return within {self._most_s:g} s") from error
+            said = f"{type(error).__name__}: {error}{where_of(error)}"
+            raise RewardFailed(f"the reward function raised {said}") from error
+        return Outcome(reward=_number(worth), success=outcome.success)
+
+
+def _number(found: Any) -> float:
+    if (number := finite(found)) is None:
+        raise RewardNotFinite(f"expected the reward function to return a finite number, found {found!r:.80}")
+    return number
+
+
+def finite(value: Any) -> float | None:
+    """Return a real number as a float; None for what is none, or is not finite."""
+    try:
+        number = float(value) if isinstance(value, Real) else math.nan
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+MOST_REPORTED = 5
+
+
+def load_agent(place: str) -> Agent:
+    """Load the agent at `FILE.py[:NAME]`, called `agent` if no name is given; raises InvalidRequest."""
+    function = load(place, "agent", takes="episode")
+    return function if is_async(function) else plain_agent(function)
+
+
+def report_failures(agent: Agent) -> Agent:
+    """Return the agent with its first failures written to stderr; those of the server are reported by the rollout."""
+    left = MOST_REPORTED
+    limited = False
+
+    async def play(episode: Episode[Any]) -> Result:
+        nonlocal left, limited
+        try:
+            return _finite(await agent(episode))
+        except SwarmError:
+            raise
+        except (Exception, SystemExit) as error:
+            if limited_s(error) is not None:
+                if not limited:
+                    said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                    sys.stderr.write(f"rate-limited: {said}; such plays are played again after a pause, and counted\n")
+                limited = True
+                raise
+            if left > 0:
+                left -= 1
+                sys.stderr.write(_line(episode, error) + ("" if left else "; further ones are counted only") + "\n")
+            if isinstance(error, SystemExit):  # it ends its play, not the process
+                raise RuntimeError(f"it raised SystemExit({error})") from error
+            raise
+
+    return play
+
+
+def _finite(result: Result) -> Result:
+    reward, _ = worth_of(result)
+    if not math.isfinite(reward):
+        raise UnusableReward(f"expected the agent to return a finite reward, found {reward!r}")
+    return result
+
+
+def _line(episode: Episode[Any], error: BaseException) -> str:
+    what = str(error) if isinstance(error, RewardFailed) else f"{type(error).__name__}: {error}{where_of(error)}"
+    return f"a play of {episode.task.id} failed: {' '.join(what.split())}"

@@ -1,0 +1,79 @@
+"""Entry points; typed command-line arguments.
+
+What installed packages bring by entry points: their names without importing anything, and one of them by its name.
+
+A package names what it brings in its metadata, `[project.entry-points."ajet.backends"]` with `NAME = "module:object"`;
+nothing of it is imported before its name is asked for. Names that ajet has itself are not taken over.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, Final
+
+
+def seconds(text: str) -> float:
+    """Return a time above 0."""
+    try:
+        found = float(text)
+    except ValueError:
+        found = 0.0
+    if not 0 < found < float("inf"):
+        raise argparse.ArgumentTypeError(f"expected seconds above 0, found {text!r}")
+    return found
+
+
+BACKENDS: Final = "ajet.backends"
+"""Each a callable of a job and the folder of models that returns a `swarm.backends.Backend`."""
+PLANNERS: Final = "ajet.planners"
+"""Each a callable of a model's name (or None) and the environment's variables that returns a planner."""
+BUILT_IN_BACKENDS: Final = ("local", "fake", "verl")
+
+
+class EntryPointBroken(Exception):
+    """An installed name cannot be used; the message is one line that says why, and of which package."""
+
+
+def installed(group: str) -> tuple[str, ...]:
+    """Return the names that installed packages bring in a group, sorted."""
+    return tuple(sorted({found.name for found in entry_points(group=group)}))
+
+
+def known(group: str, built_in: Sequence[str]) -> tuple[str, ...]:
+    """Return all names of a group: those that ajet has itself, then those of packages."""
+    return (*built_in, *(name for name in installed(group) if name not in built_in))
+
+
+def backend_names() -> tuple[str, ...]:
+    """Return the names that a job's `backend` may have here."""
+    return known(BACKENDS, BUILT_IN_BACKENDS)
+
+
+def load(group: str, name: str) -> Any:
+    """Import and return what a package brings under a name; raise EntryPointBroken for what cannot be had."""
+    found = _by_value(group, name)
+    if len(found) != 1:
+        packages = " and ".join(sorted(found)) or "none"
+        raise EntryPointBroken(
+            f"expected one package that brings {name!r} in {group}; found {packages}; install one of them"
+        )
+    entry = next(iter(found.values()))
+    try:
+        return entry.load()
+    except Exception as error:  # somebody's module may raise anything when it is imported
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise EntryPointBroken(
+            f"expected {name!r} of {group} to be imported ({entry.value}, of {_package(entry)}); found {said}; mend or "
+            "remove that package"
+        ) from error
+
+
+def _by_value(group: str, name: str) -> dict[str, EntryPoint]:
+    """Return the entry points of a name, by what they say: one that is listed twice is one."""
+    return {f"{_package(entry)} ({entry.value})": entry for entry in entry_points(group=group, name=name)}
+
+
+def _package(entry: EntryPoint) -> str:
+    return entry.dist.name if entry.dist is not None else "an unknown package"

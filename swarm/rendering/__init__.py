@@ -1,0 +1,1 @@
+"""Chat template, ids, tool calls in sampled text."""

@@ -1,0 +1,235 @@
+"""Grammars of forced tool calls and JSON, by llguidance.
+
+The grammars of answers that must call a tool or be JSON, in llguidance's dialect of Lark.
+
+Promises: a family's mark is always a whole rule (`name: "mark"`) or a whole suffix (`name[suffix="mark"]: /.../`),
+so that an engine whose tokenizer has the mark as a special token can put its id there; a JSON schema stands on one
+line; JSON has one space after each colon and comma, as templates write it.
+
+Grammars that constrain an answer's text, compiled by llguidance against the model's tokenizer.
+
+Promises: what a guide allows follows the grammar, and an end is allowed only where the grammar may end;
+a grammar that does not compile is a GrammarRefused that says why. A rule that is nothing but the text of a special
+token means that token, so that formats can name their marks without knowing a tokenizer.
+The tokenizer is loaded at the first grammar: a server without guided requests never loads it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from importlib.util import find_spec
+from math import lcm
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from swarm.rendering.messages import GrammarRefused, Thinking
+from swarm.rendering.reading import UnterminatedString, broken, listed
+
+_ANY: Mapping[str, Any] = {"type": "object"}
+
+
+def parameters(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
+    """Return the schema of each tool's arguments, by its name, in the order of `tools`."""
+    functions = [tool.get("function", tool) for tool in tools]
+    return {function["name"]: function.get("parameters") or _ANY for function in functions}
+
+
+def properties(schema: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """Return the schema of each member of an object; one that is no more than true or false says nothing."""
+    declared = schema.get("properties")
+    fields = declared.items() if isinstance(declared, Mapping) else ()
+    return {name: field if isinstance(field, Mapping) else {} for name, field in fields}
+
+
+def as_json(text: str, schema: Mapping[str, Any]) -> str:
+    """Return the JSON of a value that was written without quotes: a string where the schema says so.
+
+    Elsewhere text that is JSON (of whole characters) is taken as it is, and what is none is a string.
+    """
+    if is_text(schema):
+        return quoted(text)
+    try:
+        values = listed(text)
+    except UnterminatedString:
+        values = None
+    if values is None or len(values) != 1 or values[0].startswith('"') or broken(text):
+        return quoted(text)
+    return values[0]
+
+
+def is_text(schema: Mapping[str, Any]) -> bool:
+    """Return whether a schema allows strings only."""
+    return schema.get("type") in ("string", ["string"])
+
+
+def quoted(text: str) -> str:
+    """Return `text` as a JSON string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def object_of(values: Mapping[str, str]) -> str:
+    """Return the JSON object whose members have these texts of JSON as values."""
+    return "{" + ", ".join(f"{quoted(key)}: {value}" for key, value in values.items()) + "}"
+
+
+_SPACING = {"whitespace_flexible": False, "key_separator": ": ", "item_separator": ", "}
+
+
+def literal(text: str) -> str:
+    """Return `text` as a Lark string."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def json_of(schema: Mapping[str, Any]) -> str:
+    """Return the directive that matches JSON of `schema`."""
+    return f"%json {json.dumps({**schema, 'x-guidance': _SPACING}, ensure_ascii=False)}"
+
+
+def grammar(call: str, rules: Mapping[str, str], thinking: Thinking | None = None) -> str:
+    """Return the grammar of one `call` (an expression over `rules`), after the rest of an opened thought if any."""
+    lines = [f"{name}: {rule}" for name, rule in rules.items()]
+    if thinking is None:
+        return "\n".join([f"start: {call}", *lines])
+    thought = f"thought[suffix={literal(thinking.close)}]: /(?s:.*)/"
+    return "\n".join([f'start: thought "\\n\\n" ({call})', *lines, thought])
+
+
+def json_answer(schema: Mapping[str, Any], thinking: Thinking | None = None) -> str:
+    """Return the grammar of words that are JSON of `schema`, after the rest of an opened thought if any."""
+    if thinking is None:
+        return f"start: {json_of(schema)}"
+    return grammar("json", {"json": json_of(schema)}, thinking)
+
+
+def json_calls(tools: Sequence[Mapping[str, Any]], before: str, between: str, after: str) -> tuple[str, dict[str, str]]:
+    """Return the choice of one tool, and its rules: `before` name `between` arguments `after`."""
+    rules: dict[str, str] = {}
+    for number, (name, schema) in enumerate(parameters(tools).items()):
+        rules[f"call_{number}"] = f"{literal(before + name + between)} args_{number} {literal(after)}"
+        rules[f"args_{number}"] = json_of(schema)
+    return " | ".join(name for name in rules if name.startswith("call_")), rules
+
+
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_mark = re.compile(rf"^(\w+): ({_STRING})$", re.MULTILINE)
+_multiple = re.compile(r'"multipleOf": ([0-9.eE+-]+)')
+MOST_REMAINDERS = 100_000
+"""llguidance makes a state for every remainder of a `multipleOf`, of several ones for those of their least common
+multiple: this many take about a second, and a number of nine digits would take an hour and all memory."""
+_suffix = re.compile(rf"^(\w+)\[suffix=({_STRING})\]: (/.+/)$", re.MULTILINE)
+
+
+def can_guide() -> bool:
+    """Return whether llguidance is installed."""
+    return find_spec("llguidance") is not None
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """Return the tokenizer of the model in `folder`, without the padding and truncation its file may ask for."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False).backend_tokenizer
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    return tokenizer
+
+
+class Guides:
+    """Compiles grammars for one model of `vocabulary` logits, whose answers end with one of `stop_ids`.
+
+    `load` returns the fast tokenizer of `tokenizers` that the model uses. Safe to use from several threads.
+    """
+
+    def __init__(self, load: Callable[[], Any], stop_ids: Sequence[int], vocabulary: int) -> None:
+        self._load = load
+        self._stop_ids = list(stop_ids)
+        self._vocabulary = vocabulary
+        self._lock = threading.Lock()
+        self._tokenizers: tuple[Any, Any] | None = None
+
+    def guide(self, grammar: str) -> Guide:
+        """Return a fresh guide; raise GrammarRefused if the grammar does not compile. May take a second."""
+        from llguidance import LLMatcher
+
+        _check_multiples(grammar)
+        theirs, ours = self._pair()
+        matcher = LLMatcher(ours, _with_special_ids(grammar, theirs, ours), log_level=0)
+        if matcher.is_error():
+            raise GrammarRefused(f"the engine cannot follow this grammar: {matcher.get_error().strip()}")
+        return Guide(matcher, self._vocabulary)
+
+    def _pair(self) -> tuple[Any, Any]:
+        """Return the model's tokenizer and llguidance's view of it."""
+        from llguidance import LLTokenizer
+
+        with self._lock:
+            if self._tokenizers is None:
+                theirs = self._load()
+                size = max(self._vocabulary, theirs.get_vocab_size())
+                try:
+                    ours = LLTokenizer(theirs.to_str(), n_vocab=size, eos_token=self._stop_ids)
+                except ValueError as error:
+                    raise GrammarRefused(f"llguidance cannot read this model's tokenizer: {error}") from error
+                self._tokenizers = theirs, ours
+            return self._tokenizers
+
+
+class Guide:
+    """Constrains one answer to a grammar: `allowed`, then `accept` what was sampled, in turn."""
+
+    def __init__(self, matcher: Any, vocabulary: int) -> None:
+        self._matcher = matcher
+        self._vocabulary = vocabulary
+
+    def allowed(self) -> Tensor:
+        """Return which ids (V,), bool, may come next; raise GrammarRefused where the grammar grew too complex."""
+        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
+        self._check()
+        ids = np.unpackbits(bits, count=self._vocabulary, bitorder="little").view(np.bool_)
+        if not ids.any():
+            raise GrammarRefused("the grammar allows no token at this place")
+        return torch.from_numpy(ids)
+
+    def accept(self, token: int) -> None:
+        """Go on after `token`, which was allowed."""
+        self._matcher.consume_token(token)
+        self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise GrammarRefused(f"the engine lost the grammar: {self._matcher.get_error().strip()}")
+
+
+def _check_multiples(grammar: str) -> None:
+    digits = [Decimal(text).normalize().as_tuple().digits for text in _multiple.findall(grammar)]
+    if any(len(some) > 6 for some in digits) or lcm(*(int(Decimal((0, some, 0))) for some in digits)) > MOST_REMAINDERS:
+        raise GrammarRefused(
+            f"expected `multipleOf` of numbers whose least common multiple is at most {MOST_REMAINDERS} (points, and "
+            "zeros at their ends, aside), found more: leave one out"
+        )
+
+
+def _with_special_ids(grammar: str, theirs: Any, ours: Any) -> str:
+    """Return the grammar with the ids of special tokens in place of their texts."""
+
+    def special(text: str) -> str | None:
+        token = theirs.token_to_id(json.loads(text))
+        return f"<[{token}]>" if token is not None and ours.is_special_token(token) else None
+
+    def rule(found: re.Match[str]) -> str:
+        mark = special(found[2])
+        return f"{found[1]}: {mark}" if mark else found[0]
+
+    def ended(found: re.Match[str]) -> str:
+        mark = special(found[2])
+        return f"{found[1]}: {found[3]} {mark}" if mark else found[0]
+
+    return _suffix.sub(ended, _mark.sub(rule, grammar))

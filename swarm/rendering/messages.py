@@ -1,0 +1,198 @@
+"""Message, Tool, Renderer protocol, AnswerFormat, BackendError.
+
+What an answer is made of, and the seam behind which each family of models writes it its own way.
+
+A format reads the text of an answer (never ids) and gives it back in pieces, in the order they were written.
+Promises: the pieces of a text are the same however it is cut into feeds; a tool call comes whole or not at all;
+what only looks like a tool call and cannot be read stays in the words, so that nothing sampled is hidden.
+Knows nothing of the wire, of tokens or of templates' text before the answer, but for whether it opened thinking.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """More of what is said to the user."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reasoning:
+    """More of what is thought."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCall:
+    """One call of a tool; `arguments` is the text the model wrote for them: a JSON object."""
+
+    name: str
+    arguments: str
+
+
+Piece = Words | Reasoning | ToolCall
+
+_TAIL = 64
+"""Characters at a prompt's end among which an opened mark is looked for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer. `content` and `reasoning` are the joined pieces."""
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Thinking:
+    """The marks around thinking."""
+
+    open: str = "<think>"
+    close: str = "</think>"
+
+    def opened(self, prompt: str) -> bool:
+        """Return whether the template opened thinking at the prompt's end."""
+        return prompt[-_TAIL:].rstrip().endswith(self.open)
+
+
+class Reader(Protocol):
+    """Reads one answer as it comes."""
+
+    def feed(self, text: str) -> Sequence[Piece]:
+        """Take more text; return the pieces that are certain now."""
+        ...
+
+    def finish(self) -> Sequence[Piece]:
+        """Return what was held back: the answer is over, whole or cut."""
+        ...
+
+
+class AnswerFormat(Protocol):
+    """How one family writes its answers."""
+
+    @property
+    def name(self) -> str:
+        """Name of the family's way, for logs and tests."""
+        ...
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return whether the marks it reads, beside these tools, may be special tokens: ids are decoded with them kept.
+
+        The stop id that ended the answer is no part of it: it must not be in the text.
+        """
+        ...
+
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return the marks of the thought that `prompt` opened and the answer goes on with, None if it did not."""
+        ...
+
+    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
+        """Return a reader for the answer to `prompt`, whose end tells whether the template opened thinking.
+
+        Without `tools` nothing is read as a tool call.
+        """
+        ...
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+        """Return the Lark grammar (as llguidance reads it) of an answer to `prompt` that must call one of `tools`.
+
+        The answer is one call, after the rest of the thought where `prompt` opened one. A rule that is nothing but
+        a mark (`open: "<tool_call>"`) means the special token of that text where the tokenizer has it. None where
+        this family's calls cannot be forced.
+        """
+        ...
+
+
+def gathered(pieces: Sequence[Piece]) -> Answer:
+    """Return the answer that pieces are of."""
+    return Answer(
+        content="".join(piece.text for piece in pieces if isinstance(piece, Words)),
+        reasoning="".join(piece.text for piece in pieces if isinstance(piece, Reasoning)),
+        tool_calls=tuple(piece for piece in pieces if isinstance(piece, ToolCall)),
+    )
+
+
+def chat_message(answer: Answer, call_ids: Sequence[str]) -> dict[str, object]:
+    """Return an answer in the form in which chat clients send it back; `call_ids` name its tool calls."""
+    message: dict[str, object] = {"role": "assistant", "content": answer.content}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    if answer.tool_calls:
+        message["tool_calls"] = [
+            {"id": name, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for name, call in zip(call_ids, answer.tool_calls, strict=True)
+        ]
+    return message
+
+
+Message = Mapping[str, Any]
+"""A chat message in OpenAI's form: role, content, `reasoning_content` and tool fields where there are any."""
+
+
+Tool = Mapping[str, Any]
+"""A function tool in OpenAI's form: {"type": "function", "function": {"name", "description", "parameters"}}."""
+
+
+class BackendError(Exception):
+    """A backend could not be made or broke; the message says what was expected, found, and what to do."""
+
+
+def not_loaded(what: str, error: Exception) -> BackendError:
+    """Return the error of a model or tokenizer that does not load; transformers' own advice would be to trust it."""
+    if "trust_remote_code" in str(error):
+        return BackendError(
+            f"{what} does not load: it brings code of its own (auto_map), which is never run here; take a model of an "
+            "architecture that transformers has itself"
+        )
+    return BackendError(f"{what} does not load: {error}")
+
+
+class RequestRefused(BackendError):
+    """An engine cannot serve this request, nor the same again; the request is wrong, not the engine."""
+
+
+class GrammarRefused(RequestRefused):
+    """An engine cannot follow a request's grammar."""
+
+
+class Renderer(Protocol):
+    """Turns messages into text and text into ids, by the model's own chat template and tokenizer."""
+
+    @property
+    def eos_id(self) -> int:
+        """Id that closes an assistant message in a history: an answer that was cut short gets it when it goes on.
+
+        Where a template closes none, the id that opens the next user's message.
+        """
+        ...
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """All ids that end a sampled answer (some families end a tool call with another one, or close histories so)."""
+        ...
+
+    @property
+    def answers(self) -> AnswerFormat:
+        """How the model writes thinking and tool calls."""
+        ...
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        """Return the chat template's text; raise BackendError for messages or tools the template refuses."""
+        ...
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`, special tokens recognised, nothing added at either end."""
+        ...
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of `ids`; special tokens are left out unless `special`."""
+        ...

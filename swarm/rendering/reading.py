@@ -1,0 +1,182 @@
+"""Incremental reader, JSON as written.
+
+JSON as a model wrote it: what an object's members are, each still in the model's own text.
+
+Promises: text is given back as it was written, never parsed and written anew; only strict JSON counts (no NaN, no
+raw line break in a string), for a client must be able to read it. Text that ends inside a string raises
+`UnterminatedString`: the mark that was taken for the end of a call is a part of that string.
+
+What the readers of all families share: steps over the text that came so far, and the pieces they yield.
+
+Promises: neighbouring pieces of one kind become one; a piece is given out once.
+Knows no family's marks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+
+from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
+
+MAX_UNTERMINATED = 256
+"""Most end marks within strings of one call: a model that repeats its mark for ever is not read anew at each."""
+
+
+class UnterminatedString(Exception):
+    """The text ends inside a JSON string; with more text it may be a whole value."""
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON")
+
+
+_decode = json.JSONDecoder(parse_constant=_refuse).raw_decode
+_space = re.compile(r"[ \t\n\r]*")
+
+
+def call_of(text: str, arguments: Sequence[str] = ("arguments",)) -> ToolCall | None:
+    """Return the call that `{"name": ..., <one of `arguments`>: {...}}` is, or None; raises as `members`."""
+    found = members(text)
+    if found is None:
+        return None
+    name = json.loads(found.get("name", "null"))
+    given = next((found[key] for key in arguments if key in found), "")
+    if not isinstance(name, str) or not name or not sendable(name) or not given.startswith("{"):
+        return None
+    return ToolCall(name, given)
+
+
+def members(text: str) -> dict[str, str] | None:
+    """Return the text of each member's value, None if it is no JSON object; raise UnterminatedString."""
+    start = _skip(text, 0)
+    values = listed(text)
+    if values is None or len(values) != 1 or text[start] != "{" or broken(text):
+        return None
+    found: dict[str, str] = {}
+    place = _skip(text, start + 1)
+    while text[place] != "}":
+        key, place = _decode(text, place)
+        place = _skip(text, _skip(text, place) + 1)
+        end = _decode(text, place)[1]
+        found[key] = text[place:end]
+        place = _skip(text, end)
+        if text[place] == ",":
+            place = _skip(text, place + 1)
+    return found
+
+
+def sendable(text: str) -> bool:
+    """Return whether text is Unicode that can be sent: an escape may have made half a character of it."""
+    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+
+
+def broken(text: str) -> bool:
+    """Return whether JSON holds half a character, which no template's text could hold, or is too deep to tell."""
+    try:
+        return "\\u" in text and not sendable(json.dumps(json.loads(text), ensure_ascii=False))
+    except RecursionError:
+        return True
+
+
+def listed(text: str, separator: str = ",") -> list[str] | None:
+    """Return the text of each JSON value of a list without brackets, None if it is none; raise UnterminatedString."""
+    found: list[str] = []
+    place = _skip(text, 0)
+    try:
+        while True:
+            end = _decode(text, place)[1]
+            found.append(text[place:end])
+            place = _skip(text, end)
+            if place == len(text):
+                return found
+            if text[place] != separator:
+                return None
+            place = _skip(text, place + 1)
+    except json.JSONDecodeError as error:
+        if error.msg.startswith("Unterminated string"):
+            raise UnterminatedString from error
+        return None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _skip(text: str, place: int) -> int:
+    space = _space.match(text, place)
+    return space.end() if space else place
+
+
+def beginning(text: str, mark: str) -> int:
+    """Return how many characters at the end of `text` may be the beginning of `mark`."""
+    longest = min(len(mark) - 1, len(text))
+    return next((size for size in range(longest, 0, -1) if text.endswith(mark[:size])), 0)
+
+
+class Pieces:
+    """Collects pieces; neighbours of one kind become one."""
+
+    def __init__(self) -> None:
+        self._pieces: list[Piece] = []
+
+    def text(self, kind: type[Words] | type[Reasoning], text: str) -> None:
+        """Add more words or thinking."""
+        if not text:
+            return
+        last = self._pieces[-1] if self._pieces else None
+        if isinstance(last, kind):
+            self._pieces[-1] = kind(last.text + text)
+        else:
+            self._pieces.append(kind(text))
+
+    def calls(self, calls: Sequence[ToolCall]) -> None:
+        """Add whole calls."""
+        self._pieces += calls
+
+    def take(self) -> Sequence[Piece]:
+        """Return what was collected, once."""
+        pieces, self._pieces = self._pieces, []
+        return pieces
+
+
+def joined(pieces: Sequence[Piece]) -> Sequence[Piece]:
+    """Return the pieces with neighbours of one kind made one."""
+    found = Pieces()
+    for piece in pieces:
+        if isinstance(piece, ToolCall):
+            found.calls([piece])
+        else:
+            found.text(type(piece), piece.text)
+    return found.take()
+
+
+class StepReader:
+    """Implements `Reader` by steps over `_text`, what came and was not read yet.
+
+    A step is told whether the answer is over; it takes what it is certain of and returns whether another step may
+    follow at once.
+    """
+
+    def __init__(self, first: Callable[[bool], bool]) -> None:
+        self._pieces = Pieces()
+        self._text = ""
+        self._step = first
+
+    def feed(self, text: str) -> Sequence[Piece]:
+        """Take more text; return the pieces that are certain now."""
+        self._text += text
+        return self._advance(over=False)
+
+    def finish(self) -> Sequence[Piece]:
+        """Return what was held back."""
+        return self._advance(over=True)
+
+    def _advance(self, *, over: bool) -> Sequence[Piece]:
+        while self._step(over):
+            pass
+        return self._pieces.take()
+
+    def _give(self, kind: type[Words] | type[Reasoning], size: int) -> None:
+        """Give out the first `size` characters as words or thinking."""
+        self._pieces.text(kind, self._text[:size])
+        self._text = self._text[size:]

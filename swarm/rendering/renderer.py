@@ -1,0 +1,368 @@
+"""HFRenderer over a chat template, end marks found by probing.
+
+Which format a model answers in, by the marks its chat template contains.
+
+A template writes an assistant's thinking and calls back into the history the way the model wrote them, so its
+source names every mark. Where marks of several families stand in one template, the more particular one decides.
+
+Text to ids, with a cache of the parts that were encoded before.
+
+Text is cut before the special tokens that end an answer, where no tokenizer joins what stands on either side, and each
+part is looked up: a long history that is rendered again costs lookups, and only its new parts are encoded. Promises the
+very ids of encoding the text whole. The cache is bounded, and emptied when it is full.
+
+What a chat template writes around an answer, found out by rendering short conversations with it.
+
+The conversations have a probe word in them. Which special tokens the template writes after an answer, and whether it
+takes calls and their ids as they come, is read from the rendered text; nothing depends on a model's name. Promises
+nothing about templates that look at the words themselves.
+
+Messages adapted to what a chat template takes, without changing what they say.
+
+A `developer` is a `system` where the template knows none; tool-call ids are shortened, or made up, where the
+template takes only short ones.
+
+Renders messages with the model's own chat template and turns text into ids and back.
+
+Promises: the text is exactly what the template gives; special tokens in text become their ids; nothing is added at
+either end. What ends an assistant message is read from the template itself, not assumed.
+Knows nothing of timelines: which ids are served and which are rendered anew is not decided here.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, TypeVar
+
+from jinja2 import TemplateError
+
+from swarm.rendering.harmony import HarmonyFormat
+from swarm.rendering.json_formats import FencedFormat, Llama3Format, MistralFormat
+from swarm.rendering.messages import AnswerFormat, BackendError, Message, Tool, not_loaded
+from swarm.rendering.tagged import PLAIN, GlmFormat, HermesFormat, QwenXmlFormat, ThinkFormat
+
+
+def detect(template: str) -> AnswerFormat:
+    """Return the format of the models that a chat template (its Jinja source) is of; plain where it names no marks."""
+    thinks = "<think>" in template or "</think>" in template
+    if "<|channel|>" in template and "<|message|>" in template:
+        return HarmonyFormat()
+    if "[TOOL_CALLS]" in template:
+        return MistralFormat(thinks="[THINK]" in template, lists="[ARGS]" not in template)
+    if "<arg_key>" in template:
+        return GlmFormat()
+    if "<tool_call>" in template:
+        return QwenXmlFormat(thinks=thinks) if "<function=" in template else HermesFormat(thinks=thinks)
+    if _llama3(template):
+        return Llama3Format()
+    return _fenced(template) or (ThinkFormat() if thinks else PLAIN)
+
+
+def _llama3(template: str) -> bool:
+    return "<|python_tag|>" in template or ("<|start_header_id|>" in template and '"parameters"' in template)
+
+
+def _fenced(template: str) -> AnswerFormat | None:
+    if "```tool_code" in template:
+        return FencedFormat("tool_code")
+    return FencedFormat("json") if "```json" in template and "<start_of_turn>" in template else None
+
+
+_MOST_CHARACTERS = 16_000_000
+"""Most text in the cache, about 100 MB with its ids."""
+
+_LONG = 16_384
+"""Characters that take some 10 ms."""
+
+
+class Encoding:
+    """Encodes with a `tokenizers` tokenizer; `marks` are special tokens at which text may be cut."""
+
+    def __init__(self, encoder: Any, marks: Sequence[str]) -> None:
+        self._encoder = encoder
+        self._cut = re.compile("(?=" + "|".join(map(re.escape, marks)) + ")") if marks else None
+        self._cache: dict[str, list[int]] = {}
+        self._characters = 0
+
+    def ids(self, text: str) -> list[int]:
+        """Return the ids of `text`, special tokens recognised, nothing added at either end."""
+        if self._cut is None:
+            return self._encoded(text)
+        ids: list[int] = []
+        for part in self._cut.split(text):
+            if part:
+                ids += self._cached(part)
+        return ids
+
+    def _cached(self, part: str) -> list[int]:
+        ids = self._cache.get(part)
+        if ids is None:
+            ids = self._encoded(part)
+            if self._characters > _MOST_CHARACTERS:
+                self._cache.clear()
+                self._characters = 0
+            self._cache[part] = ids
+            self._characters += len(part)
+        return ids
+
+    def _encoded(self, text: str) -> list[int]:
+        """Return the ids of a text that is not cut; a long one lets other threads go on meanwhile."""
+        if len(text) < _LONG:
+            ids: list[int] = self._encoder.encode(text, add_special_tokens=False).ids
+        else:  # `encode` keeps Python's lock
+            ids = self._encoder.encode_batch([text], add_special_tokens=False)[0].ids
+        return ids
+
+
+Render = Callable[[Sequence[Message], Sequence[Tool], bool], str]
+Encode = Callable[[str], Sequence[int]]
+
+_PROBE = "probe"
+SHORT_ID = 9
+"""Characters of the only tool-call ids that some templates (Mistral's) take."""
+_USER: Message = {"role": "user", "content": "hi"}
+_SAID: Message = {"role": "assistant", "content": _PROBE}
+_TOOL: Tool = {"type": "function", "function": {"name": "f", "description": "", "parameters": {}}}
+
+
+def closing_id(render: Render, encode: Encode, special: Collection[int]) -> int:
+    """Return the id that follows an answer when the conversation goes on: its end mark, or the next role's opening.
+
+    Raises BackendError if the template writes no special token there.
+    """
+    after = render([_USER, _SAID, _USER], (), True).rpartition(_PROBE)[2]
+    found = next((token for token in encode(after) if token in special), None)
+    if found is None:
+        raise BackendError(
+            f"expected the chat template to follow an assistant message with a special token, found {after!r}: "
+            "mend the template"
+        )
+    return found
+
+
+def end_ids(render: Render, encode: Encode, special: Collection[int]) -> Iterator[int]:
+    """Yield the ids a model of this template ends its answers with: to words, then to a call of a tool.
+
+    Where the template writes nothing after an answer, models end it by opening the next role.
+    """
+    for answer, result in ((_SAID, _USER), (_called(), _RESULT)):
+        try:
+            last = render([_USER, answer], (_TOOL,), False)
+            going_on = render([_USER, answer, result], (_TOOL,), True)
+        except BackendError:  # the template knows no tools
+            continue
+        if _PROBE not in last:
+            continue
+        written = [token for token in encode(last.rpartition(_PROBE)[2]) if token in special]
+        if not written:
+            behind = going_on[len(last) :] if going_on.startswith(last) else ""
+            written = [token for token in encode(behind) if token in special][:1]
+        yield from written[-1:]
+
+
+def takes_call_ids(render: Render) -> bool:
+    """Tell whether the template takes tool-call ids of any length (or knows no calls at all)."""
+    try:
+        render([_USER, _called(), _RESULT], (_TOOL,), True)
+    except BackendError:
+        return True
+    named = "call_of_some_length"
+    try:
+        render([_USER, _called(named), {**_RESULT, "tool_call_id": named}], (_TOOL,), True)
+    except BackendError:
+        return False
+    return True
+
+
+def _called(named: str = "0" * SHORT_ID) -> dict[str, Any]:
+    function: Mapping[str, Any] = {"name": "f", "arguments": {"x": _PROBE}}
+    return {"role": "assistant", "content": "", "tool_calls": [{"id": named, "type": "function", "function": function}]}
+
+
+_RESULT: Message = {"role": "tool", "content": "ok", "name": "f", "tool_call_id": "0" * SHORT_ID}
+
+
+def as_system(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with the role `developer` as `system`."""
+    return [{**message, "role": "system"} if message.get("role") == "developer" else message for message in messages]
+
+
+def with_short_ids(messages: Sequence[Message]) -> list[Message]:
+    """Return the messages with tool-call ids of `SHORT_ID` letters and digits; a result without one takes the next."""
+    fitted: list[Message] = []
+    open_ids: dict[str, None] = {}  # in their order
+    for message in messages:
+        calls = message.get("tool_calls")
+        if isinstance(calls, list) and all(isinstance(call, Mapping) for call in calls):
+            named = [{**call, "id": _short(call.get("id"), number)} for number, call in enumerate(calls)]
+            open_ids = dict.fromkeys(call["id"] for call in named)
+            message = {**message, "tool_calls": named}
+        elif message.get("role") == "tool":
+            given = message.get("tool_call_id")
+            unnamed = next(iter(open_ids), _short(None, 0))
+            own = _short(given, 0) if given else unnamed
+            open_ids.pop(own, None)
+            message = {**message, "tool_call_id": own}
+        fitted.append(message)
+    return fitted
+
+
+def _short(given: Any, number: int) -> str:
+    if not given:
+        return f"{number:0{SHORT_ID}d}"
+    text = str(given)
+    fits = len(text) == SHORT_ID and text.isascii() and text.isalnum()
+    return text if fits else blake2b(text.encode(), digest_size=8).hexdigest()[:SHORT_ID]
+
+
+_REFUSALS = (TemplateError, TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
+"""What a template raises on messages it was not written for."""
+RENDER_S = 30.0
+T = TypeVar("T")
+
+
+class HFRenderer:
+    """Implements `Renderer` over a Hugging Face tokenizer with a chat template.
+
+    `stops` are further ids that end an answer, as the model's generation_config.json names them.
+    """
+
+    def __init__(self, tokenizer: Any, stops: Sequence[int] = ()) -> None:
+        if not getattr(tokenizer, "chat_template", None):
+            raise BackendError("the tokenizer has no chat template: use a chat model, or add chat_template.jinja")
+        if not getattr(tokenizer, "is_fast", False):
+            raise BackendError("the tokenizer has no tokenizer.json: save it as a fast tokenizer")
+        self._tokenizer = tokenizer
+        self._encoder = tokenizer.backend_tokenizer
+        self._encoder.no_truncation()  # which trainers leave in tokenizer.json: a text is all of it, and nothing more
+        self._encoder.no_padding()
+        self._encoding = Encoding(self._encoder, ())
+        self.template = source = _source(tokenizer.chat_template)
+        self._answers = detect(source)
+        self._knows_developer = "developer" in source
+        self._short_ids = False
+        self._short_ids = not takes_call_ids(self._rendered)
+        self._eos_id, self._stop_ids = self._find_ends(stops)
+        self._encoding = self._remembering()
+
+    @property
+    def ids(self) -> int:
+        """One more than the greatest id that this tokenizer makes of a text."""
+        vocabulary: dict[str, int] = self._encoder.get_vocab(with_added_tokens=True)
+        return 1 + max(vocabulary.values())
+
+    @property
+    def eos_id(self) -> int:
+        """Id that closes an assistant message in a history; where the template has none, the next user's opening."""
+        return self._eos_id
+
+    @property
+    def stop_ids(self) -> tuple[int, ...]:
+        """All ids that end an answer: to words, to a call of a tool, then those its configuration names."""
+        return self._stop_ids
+
+    @property
+    def answers(self) -> AnswerFormat:
+        """How the model writes thinking and tool calls."""
+        return self._answers
+
+    def render(self, messages: Sequence[Message], *, tools: Sequence[Tool] = (), generation_prompt: bool) -> str:
+        """Return the chat template's text; raise BackendError for messages or tools the template refuses."""
+        return self._rendered(messages, tools, generation_prompt)
+
+    def encode(self, text: str) -> list[int]:
+        """Return the ids of `text`, special tokens recognised, nothing added at either end."""
+        return self._encoding.ids(text)
+
+    def decode(self, ids: Sequence[int], *, special: bool = False) -> str:
+        """Return the text of `ids`; special tokens are left out unless `special`."""
+        text: str = self._encoder.decode(list(ids), skip_special_tokens=not special)
+        return text
+
+    def _rendered(self, messages: Sequence[Message], tools: Sequence[Tool], generation_prompt: bool) -> str:
+        fitted = list(messages) if self._knows_developer else as_system(messages)
+        if self._short_ids:
+            fitted = with_short_ids(fitted)
+        try:
+            text: str = self._tokenizer.apply_chat_template(
+                fitted, tools=list(tools) or None, tokenize=False, add_generation_prompt=generation_prompt
+            )
+        except _REFUSALS as error:
+            raise BackendError(f"the chat template refuses these messages: {error}") from error
+        return text
+
+    def _find_ends(self, stops: Sequence[int]) -> tuple[int, tuple[int, ...]]:
+        """Return the id that closes an answer in a history, and all that end a sampled one."""
+        special = set(self._tokenizer.all_special_ids)
+        special |= {i for i, token in self._tokenizer.added_tokens_decoder.items() if token.special}
+        closing = closing_id(self._rendered, self.encode, special)
+        written = list(end_ids(self._rendered, self.encode, special))
+        own = self._tokenizer.eos_token_id
+        return closing, tuple(dict.fromkeys([*written, *stops, *([] if own is None else [own])]))
+
+    def _remembering(self) -> Encoding:
+        """Return an encoding that cuts text at ends of answers, if this tokenizer gives the same ids for the parts."""
+        added = self._tokenizer.added_tokens_decoder
+        ends = [added[token] for token in {self._eos_id, *self._stop_ids} if token in added]
+        cuts = sorted(str(token.content) for token in ends if not (token.lstrip or token.single_word))
+        parted = Encoding(self._encoder, cuts)
+        probe = "".join(f" a  b\n{cut} \n c {cut}" for cut in cuts)
+        return parted if parted.ids(probe) == self.encode(probe) else self._encoding
+
+
+def load_renderer(folder: Path) -> HFRenderer:
+    """Load the tokenizer in `folder`; raise BackendError with what is missing."""
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        return in_time(lambda: HFRenderer(tokenizer, _configured_stops(folder)))
+    except (OSError, ValueError, KeyError) as error:
+        raise not_loaded(f"the tokenizer in {folder}", error) from error
+    except BackendError as error:
+        raise BackendError(f"{folder}: {error}") from error
+
+
+def in_time(render: Callable[[], T]) -> T:
+    """Return what is rendered of a few messages; BackendError where the template, which may loop, takes too long.
+
+    It is Python, in a thread of its own, which the exception that is raised in it ends.
+    """
+    done: Future[T] = Future()
+
+    def work() -> None:
+        try:
+            done.set_result(render())
+        except BaseException as error:  # noqa: BLE001 - it is raised where it is waited for
+            done.set_exception(error)
+
+    thread = threading.Thread(target=work, name="template", daemon=True)
+    thread.start()
+    try:
+        return done.result(RENDER_S)
+    except TimeoutError:
+        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        raise BackendError(
+            f"the chat template takes longer than {RENDER_S:g} s for a few messages: it may loop; take another"
+        ) from None
+
+
+def _source(template: Any) -> str:
+    """Return the Jinja source of a chat template, which may be several by name."""
+    return template if isinstance(template, str) else "\n".join(template.values())
+
+
+def _configured_stops(folder: Path) -> list[int]:
+    """Return the ids that generation_config.json, if there is one, says end an answer."""
+    path = folder / "generation_config.json"
+    if not path.is_file():
+        return []
+    named = json.loads(path.read_text()).get("eos_token_id")
+    return [named] if isinstance(named, int) else list(named or ())

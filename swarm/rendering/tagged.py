@@ -1,0 +1,383 @@
+"""Hermes, Qwen, GLM XML, plain.
+
+Answers in which marks in the text set thinking and tool calls apart from words: the reader and the base of formats.
+
+Promises: words and thinking stream as they come, and only what may be the beginning of a mark (and the line breaks
+a template writes before one) is held back; a call that cannot be read goes back into the words with its mark, and
+so does one that was cut. Thinking is read only where an answer begins. Line breaks that templates write around
+thinking, and what they write before a call, belong to the template and not to the text: rendering gives them back.
+
+Calls as XML-like marks around each argument: GLM-4.5 and later, and Qwen3-Coder and Qwen3.5.
+
+Strings stand there without quotes, so the tool's schema tells a number from a string that looks like one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from swarm.rendering.grammars import (
+    as_json,
+    grammar,
+    is_text,
+    json_calls,
+    json_of,
+    literal,
+    object_of,
+    parameters,
+    properties,
+)
+from swarm.rendering.messages import Piece, Reader, Reasoning, Thinking, ToolCall, Words
+from swarm.rendering.reading import MAX_UNTERMINATED, StepReader, UnterminatedString, beginning, call_of
+
+
+class _PlainReader:
+    def feed(self, text: str) -> Sequence[Piece]:
+        return (Words(text),) if text else ()
+
+    def finish(self) -> Sequence[Piece]:
+        return ()
+
+
+class PlainFormat:
+    """Implements `AnswerFormat` for models without thinking or tools; others override what they read besides words."""
+
+    name = "plain"
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return False: it reads no marks."""
+        return False
+
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return None: a prompt opens no thought."""
+        return None
+
+    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
+        """Return a reader that passes all text on."""
+        return _PlainReader()
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+        """Return None: there is no way to write a call."""
+        return None
+
+
+PLAIN = PlainFormat()
+
+
+class Calls(Protocol):
+    """The marks around calls, and what stands between them. Without `close` a call ends at the next, or the end."""
+
+    @property
+    def open(self) -> str:
+        """Mark before a call."""
+        ...
+
+    @property
+    def close(self) -> str:
+        """Mark after it, or nothing."""
+        ...
+
+    @property
+    def blank(self) -> str:
+        """What the template writes between words and a call."""
+        ...
+
+    def read(self, body: str) -> Sequence[ToolCall] | None:
+        """Return the calls between the marks, None if they cannot be read; or raise UnterminatedString."""
+        ...
+
+
+class TaggedReader(StepReader):
+    """Reads marked thinking and calls. `leading`: characters which the template writes before an answer's words."""
+
+    def __init__(
+        self, thinking: Thinking | None = None, calls: Calls | None = None, *, opened: bool = False, leading: str = ""
+    ) -> None:
+        super().__init__(self._begin if thinking or leading else self._words)
+        self._thinking = thinking
+        self._calls = calls
+        self._leading = leading
+        self._before = ""  # what stood before a call's body: words again if it cannot be read
+        self._searched = self._unterminated = 0
+        if opened:
+            self._skip_lines(self._think)
+
+    def _begin(self, over: bool) -> bool:
+        mark = self._thinking.open if self._thinking else ""
+        rest = self._text.lstrip()
+        if mark and rest.startswith(mark):
+            self._text = rest[len(mark) :]
+            self._skip_lines(self._think)
+            return True
+        if not over and (not rest or mark.startswith(rest)):
+            return False
+        self._text = self._text.lstrip(self._leading)
+        self._step = self._words
+        return True
+
+    def _skip_lines(self, then: Callable[[bool], bool]) -> None:
+        def skip(over: bool) -> bool:
+            self._text = self._text.lstrip("\n")
+            if self._text:
+                self._step = then
+            return bool(self._text)
+
+        self._step = skip
+
+    def _think(self, over: bool) -> bool:
+        assert self._thinking is not None
+        close = self._thinking.close
+        thought, found, rest = self._text.partition(close)
+        if found:
+            self._pieces.text(Reasoning, thought.rstrip("\n"))
+            self._text = rest
+            self._skip_lines(self._words)
+            return True
+        sure = len(thought) if over else len(thought[: len(thought) - beginning(thought, close)].rstrip("\n"))
+        self._give(Reasoning, sure)
+        return False
+
+    def _words(self, over: bool) -> bool:
+        if self._calls is None:
+            self._give(Words, len(self._text))
+            return False
+        words, found, rest = self._text.partition(self._calls.open)
+        if found:
+            spoken = words.removesuffix(self._calls.blank)
+            self._pieces.text(Words, spoken)
+            self._enter_call(words[len(spoken) :], rest)
+            return True
+        held = 0 if over else beginning(words, self._calls.open)
+        sure = words[: len(words) - held]
+        self._give(Words, len(sure if over else sure.removesuffix(self._calls.blank)))
+        return False
+
+    def _enter_call(self, space: str, body: str) -> None:
+        assert self._calls is not None
+        self._before = space + self._calls.open
+        self._text = body
+        self._searched = self._unterminated = 0
+        self._step = self._call
+
+    def _call(self, over: bool) -> bool:
+        assert self._calls is not None
+        mark = self._calls.close or self._calls.open
+        end = self._text.find(mark, self._searched)
+        if end < 0 and not over:
+            self._searched = max(self._searched, len(self._text) - len(mark) + 1)
+            return False
+        if end < 0 and not self._calls.close:
+            end = len(self._text)
+        try:
+            calls = self._calls.read(self._text[:end]) if end >= 0 else None
+        except UnterminatedString:
+            self._searched = end + len(mark)
+            self._unterminated += 1
+            if end < len(self._text) and self._unterminated < MAX_UNTERMINATED:
+                return True
+            calls = None
+        if calls:
+            self._pieces.calls(calls)
+            self._text = self._text[end + len(self._calls.close) :]
+            self._step = self._after
+        else:
+            self._pieces.text(Words, self._before)
+            self._step = self._words
+        return True
+
+    def _after(self, over: bool) -> bool:
+        """After a call: another one, words, or the end; space alone says nothing."""
+        assert self._calls is not None
+        mark = self._calls.open
+        rest = self._text.lstrip()
+        if rest.startswith(mark):
+            self._enter_call(self._text[: len(self._text) - len(rest)], rest[len(mark) :])
+            return True
+        if not over and mark.startswith(rest):
+            return False
+        self._step = self._words
+        self._text = self._text if rest else ""
+        return bool(rest)
+
+
+class TaggedFormat(PlainFormat):
+    """Implements `AnswerFormat` with a `TaggedReader`.
+
+    thinking: the marks of thoughts, None where the model writes none. leading: as of the reader.
+    """
+
+    def __init__(self, thinking: Thinking | None = None, *, leading: str = "") -> None:
+        self._thinking = thinking
+        self._leading = leading
+
+    def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls | None:
+        """Return how calls of `tools` are written, None where the model writes none."""
+        return None
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return True: a tokenizer may have its marks as tokens."""
+        return True
+
+    def thinking(self, prompt: str) -> Thinking | None:
+        """Return the marks of a thought that `prompt` opened."""
+        return self._thinking if self._thinking and self._thinking.opened(prompt) else None
+
+    def reader(self, prompt: str, tools: Sequence[Mapping[str, Any]] = ()) -> Reader:
+        """Return a reader for the answer to `prompt`."""
+        calls = self.calls(tools) if tools else None
+        return TaggedReader(self._thinking, calls, opened=self.thinking(prompt) is not None, leading=self._leading)
+
+
+class ThinkFormat(TaggedFormat):
+    """Models that think and call no tools, such as DeepSeek-R1: a thought between marks, then words."""
+
+    name = "think"
+
+    def __init__(self) -> None:
+        super().__init__(Thinking())
+
+
+class _HermesCalls:
+    open = "<tool_call>"
+    close = "</tool_call>"
+    blank = "\n"
+
+    def read(self, body: str) -> Sequence[ToolCall] | None:
+        call = call_of(body)
+        return [call] if call else None
+
+
+class HermesFormat(TaggedFormat):
+    """Implements `AnswerFormat`; `thinks` where the template writes thinking."""
+
+    name = "hermes"
+
+    def __init__(self, *, thinks: bool) -> None:
+        super().__init__(Thinking() if thinks else None)
+
+    def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
+        """Return how calls are written."""
+        return _HermesCalls()
+
+    def special(self, tools: Sequence[Mapping[str, Any]] = ()) -> bool:
+        """Return whether it reads any marks: a tokenizer may have them as tokens."""
+        return self._thinking is not None or bool(tools)
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+        """Return the grammar of one call."""
+        choice, rules = json_calls(tools, '\n{"name": "', '", "arguments": ', "}\n")
+        marks = {"open": literal(_HermesCalls.open), "close": literal(_HermesCalls.close)}
+        return grammar(f"open ({choice}) close", {**rules, **marks}, self.thinking(prompt))
+
+
+@dataclass(frozen=True, slots=True)
+class _Syntax:
+    """How a family writes a call: `call` matches its name and all arguments, `argument` a key and a value.
+
+    A value is not whole while `before` stands in the text behind the last `after`.
+    """
+
+    call: re.Pattern[str]
+    argument: re.Pattern[str]
+    before: str
+    after: str
+
+
+_GLM = _Syntax(
+    re.compile(r"\s*([^\s<]+)\s*(.*)", re.DOTALL),
+    re.compile(r"\s*<arg_key>(.*?)</arg_key>\s*<arg_value>(.*?)</arg_value>", re.DOTALL),
+    "<arg_value>",
+    "</arg_value>",
+)
+_QWEN = _Syntax(
+    re.compile(r"\s*<function=([^\s<>]+)>(.*)</function>\s*", re.DOTALL),
+    re.compile(r"\s*<parameter=([^\s<>]+)>\n?(.*?)\n?</parameter>", re.DOTALL),
+    "<parameter=",
+    "</parameter>",
+)
+
+
+class _XmlCalls:
+    open = "<tool_call>"
+    close = "</tool_call>"
+    blank = "\n"
+
+    def __init__(self, syntax: _Syntax, tools: Sequence[Mapping[str, Any]]) -> None:
+        self._syntax = syntax
+        self._schemas = parameters(tools)
+
+    def read(self, body: str) -> Sequence[ToolCall] | None:
+        syntax = self._syntax
+        if body.rfind(syntax.before) > body.rfind(syntax.after):
+            raise UnterminatedString
+        call = syntax.call.fullmatch(body)
+        if call is None:
+            return None
+        values: dict[str, str] = {}
+        place, declared = 0, properties(self._schemas.get(call[1], {}))
+        while pair := syntax.argument.match(call[2], place):
+            key = pair[1].strip()
+            values[key] = as_json(pair[2], declared.get(key, {}))
+            place = pair.end()
+        return None if call[2][place:].strip() else [ToolCall(call[1], object_of(values))]
+
+
+class QwenXmlFormat(TaggedFormat):
+    """Implements `AnswerFormat`: `<function=name>` around `<parameter=key>` blocks; calls cannot be forced."""
+
+    name = "qwen-xml"
+
+    def __init__(self, *, thinks: bool) -> None:
+        super().__init__(Thinking() if thinks else None)
+
+    def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
+        """Return how calls of `tools` are written."""
+        return _XmlCalls(_QWEN, tools)
+
+
+class GlmFormat(TaggedFormat):
+    """Implements `AnswerFormat`: a name, then pairs of `<arg_key>` and `<arg_value>`; line breaks before words."""
+
+    name = "glm"
+
+    def __init__(self) -> None:
+        super().__init__(Thinking(), leading="\n")
+
+    def calls(self, tools: Sequence[Mapping[str, Any]]) -> Calls:
+        """Return how calls of `tools` are written."""
+        return _XmlCalls(_GLM, tools)
+
+    def grammar(self, tools: Sequence[Mapping[str, Any]], prompt: str = "") -> str | None:
+        """Return the grammar of one call: its arguments in the schema's order, strings without `<`."""
+        rules = {name: literal(mark) for name, mark in _MARKS.items()}
+        calls: list[str] = []
+        for number, (name, schema) in enumerate(parameters(tools).items()):
+            pairs = _pairs(f"arg_{number}", schema, rules)
+            calls.append(" ".join([literal(f"{name}\n"), *pairs]))
+        return grammar(f"open ({' | '.join(calls)}) close", rules, self.thinking(prompt))
+
+
+_MARKS = {
+    "open": "<tool_call>", "close": "</tool_call>", "key_open": "<arg_key>", "key_close": "</arg_key>",
+    "value_open": "<arg_value>", "value_close": "</arg_value>",
+}  # fmt: skip
+
+
+def _pairs(prefix: str, schema: Mapping[str, Any], rules: dict[str, str]) -> list[str]:
+    """Add the rule of each argument's value to `rules`; return the expressions of the pairs."""
+    pairs: list[str] = []
+    for number, (key, kind) in enumerate(properties(schema).items()):
+        rules[f"{prefix}_{number}"] = _value(kind, schema)
+        value = f'value_open {prefix}_{number} value_close "\\n"'
+        pair = f'key_open {literal(key)} key_close "\\n" {value}'
+        pairs.append(pair if key in schema.get("required", ()) else f"({pair})?")
+    return pairs
+
+
+def _value(kind: Mapping[str, Any], schema: Mapping[str, Any]) -> str:
+    if not is_text(kind):
+        return json_of({**kind, **{key: schema[key] for key in ("$defs", "definitions") if key in schema}})
+    return " | ".join(map(literal, kind["enum"])) if "enum" in kind else "/[^<]*/"

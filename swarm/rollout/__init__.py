@@ -1,0 +1,1 @@
+"""Episodes, leases, groups, batches."""

@@ -1,0 +1,734 @@
+"""Episode, EpisodeRegistry.
+
+Admission: requests that find no room wait in a queue, first come first served, for as long as they asked.
+
+One queue serves all tasks: a freed place goes to the first waiter it fits. `pump` must be called after every
+change that may make room; a newcomer then finds room only if no waiter could use it.
+
+Episodes and their leases: who owns which episode, until when, and which error a late owner gets.
+
+A lease lives `ttl_s` seconds after the last call or heartbeat, and as long as a call is in flight; before the first one
+FIRST_TTLS times as long, for command lines and frameworks take their time to start. When it runs out the episode is
+fenced: its epoch grows, so that every key of the late owner is answered with LeaseLost.
+An ended or aborted episode answers EpisodeEnded, except that the same end or abort again is no error. While its
+closing is being written down an episode is `settling`: it answers EpisodeEnded too, and is open again if the
+writing fails. A prepared one waits for its team (`swarm.rollout.teams`): it makes no calls and does not expire.
+Knows nothing of groups, batches, the store or HTTP.
+
+The ledger of one training's episodes: the state that rollout, teams, sweeps and calls share, and its bookkeeping.
+
+It holds leases, groups, the line of those who wait for room, the gate of generation, the store and the counts; each
+verb changes them together. Every episode that leaves without being trained is counted with its reason; at all times
+
+    begun = open and prepared + waiting for their batch + trained + evaluated + aborted + fenced
+            + drop_no_calls + drop_no_trained_calls + drop_partial_group + drop_failed_task + drop_constant_group
+            + drop_pool_bytes + drop_stale + drop_job_finished + drop_erased
+
+Knows no learner and no HTTP, and decides nothing: who is fenced or dropped, and when, is its callers' business.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Coroutine, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
+
+from swarm.backends.protocols import CallReward
+from swarm.errors import (
+    EngineUnavailable,
+    EpisodeEnded,
+    InvalidRequest,
+    LeaseLost,
+    StoreUnavailable,
+    SwarmError,
+    Throttled,
+)
+from swarm.job import Job
+from swarm.rendering.messages import Renderer
+from swarm.rollout.groups import Groups
+from swarm.rollout.keys import Claims
+from swarm.rollout.state import Gate, StateMachine
+from swarm.store import Closed, Sample, Store
+from swarm.timelines import CallTree, Node
+from swarm.wire import BeginRequest, EndAck, EndRequest, EpisodeKind, ServerState
+
+T = TypeVar("T")
+MOST_UNPAID, UNPAID_PER_S = 10_000, 10.0
+"""Episodes that may begin though no call was made in them: at once, and more each second."""
+PAID = 2
+"""Episodes that its owner may begin for one in which the model was called."""
+MOST_PAID, MOST_OWNERS = 1000, 4096
+
+
+@dataclass(eq=False)
+class _Waiter(Generic[T]):
+    attempt: Callable[[], T | None]
+    answer: asyncio.Future[T]
+    since: float
+
+
+class Allowance:
+    """How many episodes may begin without a call of the model, which alone costs whoever begins them anything.
+
+    Rows of episodes stay for ever: code in a container that begins and gives up in a loop would fill the disk. Owners
+    whose agents call the model go on whatever another does.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._left, self._at = float(MOST_UNPAID), clock()
+        self._paid: dict[str, int] = {}
+
+    def refusal(self, owner: str) -> Throttled | None:
+        """Return why the owner may begin no episode now; None where it may."""
+        now = self._clock()
+        self._left = min(float(MOST_UNPAID), self._left + (now - self._at) * UNPAID_PER_S)
+        self._at = now
+        if self._paid.get(owner) or self._left >= 1:
+            return None
+        return Throttled(
+            f"expected calls of the model in episodes, found {MOST_UNPAID} without; see why the agent ends before its "
+            f"first call; others begin at {UNPAID_PER_S:g} a second",
+            retry_after=1.0,
+        )
+
+    def spend(self, owner: str) -> None:
+        """Count an episode that begins."""
+        if self._paid.get(owner):
+            self._paid[owner] -= 1
+        else:
+            self._left -= 1
+
+    def earn(self, owner: str) -> None:
+        """Count the first call in an episode."""
+        self._paid[owner] = min(MOST_PAID, self._paid.pop(owner, 0) + PAID)
+        if len(self._paid) > MOST_OWNERS:
+            del self._paid[next(iter(self._paid))]
+
+
+class Admission(Generic[T]):
+    """A queue of attempts; an attempt returns what it was admitted to, None for no room yet, or raises a refusal.
+
+    `give_back` takes what was admitted to a waiter that went away in the same instant.
+    """
+
+    def __init__(self, give_back: Callable[[T], None]) -> None:
+        self._give_back = give_back
+        self._line: list[_Waiter[T]] = []
+
+    def __len__(self) -> int:
+        return len(self._line)
+
+    @property
+    def age_s(self) -> float | None:
+        """Seconds for which the one that came first has waited; None where nobody waits."""
+        return time.monotonic() - self._line[0].since if self._line else None
+
+    async def admit(self, attempt: Callable[[], T | None], wait_s: float) -> T | None:
+        """Return what `attempt` gives, at once or when there is room; None if there is none within `wait_s`."""
+        found = attempt()
+        if found is not None or wait_s <= 0:
+            return found
+        waiter = _Waiter(attempt, asyncio.get_running_loop().create_future(), time.monotonic())
+        self._line.append(waiter)
+        try:
+            await asyncio.wait({waiter.answer}, timeout=wait_s)
+        except asyncio.CancelledError:
+            if waiter.answer.done() and waiter.answer.exception() is None:
+                self._give_back(waiter.answer.result())
+            raise
+        finally:
+            if waiter in self._line:
+                self._line.remove(waiter)
+        return waiter.answer.result() if waiter.answer.done() else None
+
+    def pump(self) -> None:
+        """Try every waiter again, in order."""
+        for waiter in list(self._line):
+            try:
+                found = waiter.attempt()
+            except SwarmError as refusal:
+                self._line.remove(waiter)
+                waiter.answer.set_exception(refusal)
+                continue
+            if found is not None:
+                self._line.remove(waiter)
+                waiter.answer.set_result(found)
+
+
+def call_rewards(request: EndRequest, nodes: Sequence[Node]) -> tuple[CallReward, ...]:
+    """Return the rewards of all calls; none where every call is worth the same and nobody said which agent made it.
+
+    Raises InvalidRequest for a call or an agent that the episode does not have.
+    """
+    agents = {node.agent for node in nodes if node.agent}
+    _require("by_call", set(request.by_call), {node.index for node in nodes}, "calls")
+    who = "agents (they name themselves by the header X-Ajet-Agent, or by KEY/NAME for their key)"
+    _require("by_agent", set(request.by_agent), agents, who)
+    if not (request.by_call or request.by_agent or agents):
+        return ()
+
+    def worth(node: Node) -> float:
+        return request.by_call.get(node.index, request.by_agent.get(node.agent, request.reward))
+
+    return tuple(CallReward(node.index, worth(node), node.agent) for node in nodes)
+
+
+def _require(field: str, named: set[int] | set[str], there: set[int] | set[str], what: str) -> None:
+    if unknown := sorted(map(str, named - there)):
+        known = ", ".join(sorted(map(str, there))[:20]) or "none"
+        raise InvalidRequest(
+            f"`{field}` has a reward for {unknown[0][:80]!r}, which is none of the episode's {what}: {known}; the "
+            "episode is still open",
+            param=field,
+        )
+
+
+Closing = Literal["ended", "aborted", "fenced"]
+State = Literal["open", "prepared", "ended", "aborted", "fenced"]
+FIRST_TTLS = 4
+_WHY_FENCED = {
+    "lease_expired": "no call or heartbeat came in time",
+    "held_up_batch": "it held up a full batch",
+    "held_up_update": "it held up an update",
+    "outdated": "it was too old for the next batch",
+}
+"""Where nothing is said here, or known any more, its client or the server was started again."""
+CLOSED_KEPT = 65_536
+"""Closed episodes remembered for a precise answer; older ones are all answered with EpisodeEnded."""
+
+
+class Interruptible(Protocol):
+    """A call in flight."""
+
+    @property
+    def generating(self) -> bool:
+        """The engine works for it."""
+        ...
+
+    def interrupt(self, error: SwarmError) -> None:
+        """End the call now; its client is told `error`."""
+        ...
+
+
+@dataclass(slots=True, eq=False)
+class LeasedEpisode:
+    """One play of a task. `active_at` is when its agent last made or finished a call, `heard_at` when its client was
+    last heard of, by a call or a heartbeat. `due_at` is when the time its client gave it is over, if it gave one.
+    `version` is the policy that served when it began, at `begun_at`, `code` the sha256 of its agent's files, if its
+    client said it.
+
+    `settling` is the work of writing its end or its team's first phase down, while that goes on. `refusals` counts its
+    refused calls by their error's code, `refusal` is what the last one was told.
+    """
+
+    id: str
+    task_id: str
+    stream: str
+    kind: EpisodeKind
+    owner: str
+    tree: CallTree
+    expires_at: float
+    active_at: float
+    heard_at: float
+    due_at: float | None = None
+    version: int = 0
+    code: str | None = None
+    epoch: int = 1
+    begun_at: float = 0.0
+    calls: set[Interruptible] = field(default_factory=set)
+    settling: asyncio.Task[None] | None = None
+    refusals: Counter[str] = field(default_factory=Counter)
+    refusal: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class PreparedEpisode:
+    """A prepared episode: whole, with its reward, but its team has not decided. `since` is when it was prepared.
+
+    One that decides for its team aborts itself at `expires_at`.
+    """
+
+    sample: Sample
+    since: float
+    expires_at: float
+    epoch: int = 1
+    settling: asyncio.Task[None] | None = None
+
+    @property
+    def id(self) -> str:
+        """The episode's id."""
+        return self.sample.episode
+
+
+@dataclass(frozen=True, slots=True)
+class ClosedEpisode:
+    """What is remembered of a closed episode; `epoch` is the one that is valid since."""
+
+    state: Closing
+    epoch: int
+    tokens: int | None = None
+    """Tokens sampled in it; None where a former life of the server knew them."""
+    refusals: Mapping[str, int] = field(default_factory=dict)
+    refusal: str | None = None
+    """As of a `LeasedEpisode`."""
+    end: int | None = None
+    """Hash of the end that closed it; None where it was closed otherwise, or in a former life."""
+    reason: str | None = None
+    """Why it was fenced, or why nothing of it could be trained as it ended."""
+
+
+class Leases:
+    """All episodes of one training; open ones whole, closed ones as a word.
+
+    `life` begins the names of all episodes that are begun here; those of a former life of the server have another.
+    """
+
+    def __init__(self, ttl_s: float, clock: Callable[[], float], life: str = "") -> None:
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._life = life
+        self._open: dict[str, LeasedEpisode] = {}
+        self._prepared: dict[str, PreparedEpisode] = {}
+        self._closed: dict[str, ClosedEpisode] = {}
+
+    def __len__(self) -> int:
+        """Return how many episodes are open or prepared."""
+        return len(self._open) + len(self._prepared)
+
+    def __iter__(self) -> Iterator[LeasedEpisode]:
+        return iter(list(self._open.values()))
+
+    @property
+    def prepared(self) -> tuple[PreparedEpisode, ...]:
+        """The prepared episodes."""
+        return tuple(self._prepared.values())
+
+    def begin(
+        self, episode_id: str, request: BeginRequest, task_id: str, tree: CallTree, version: int = 0
+    ) -> LeasedEpisode:
+        """Open an episode of a task for the request's owner, under the policy `version` that serves."""
+        now = self._clock()
+        episode = LeasedEpisode(
+            episode_id, task_id, request.stream, request.kind, request.owner, tree, now + FIRST_TTLS * self._ttl_s, now,
+            now, None if request.timeout_s is None else now + request.timeout_s, version, request.code, begun_at=now,
+        )  # fmt: skip
+        self._open[episode_id] = episode
+        return episode
+
+    def find(self, claims: Claims, repeats: Closing | None = None) -> LeasedEpisode | None:
+        """Return the open episode of a key, or None where it was closed by the same call before (`repeats`).
+
+        Raises LeaseLost for a fenced episode, and for an unknown one of a former life (its beginning was not written
+        down when the server died), and EpisodeEnded for one that is prepared or over.
+        """
+        episode = self._open.get(claims.episode)
+        if episode is not None and episode.epoch == claims.epoch:
+            return episode
+        closed = self._closed.get(claims.episode)
+        if closed is not None and closed.epoch != claims.epoch:
+            why = _WHY_FENCED.get(closed.reason or "", "its client or the server was restarted")
+            raise LeaseLost(
+                f"episode {claims.episode} was fenced: {why} (a lease is {self._ttl_s:g} s); begin a new one"
+            )
+        if closed is not None and closed.state == repeats:
+            return None
+        if claims.episode in self._prepared:
+            raise EpisodeEnded(f"episode {claims.episode} is prepared: it waits for its team; commit or abort it")
+        if closed is None and not claims.episode.startswith(self._life):
+            raise LeaseLost(f"episode {claims.episode} was lost when the server was restarted; begin a new one")
+        state = closed.state if closed is not None else "closed long ago"
+        raise EpisodeEnded(f"episode {claims.episode} is {state}; begin a new one")
+
+    def renewed(self, claims: Claims) -> LeasedEpisode:
+        """Return the open episode of a key and renew its lease; raise as `find` does."""
+        episode = self.find(claims)
+        assert episode is not None  # `find` returns None for `repeats` alone
+        if episode.settling is not None:
+            raise EpisodeEnded(f"episode {episode.id} is being ended; begin a new one")
+        self.renew(episode)
+        return episode
+
+    def find_prepared(self, claims: Claims) -> PreparedEpisode | None:
+        """Return the prepared episode of a key, or None where the key's episode is not prepared."""
+        found = self._prepared.get(claims.episode)
+        return found if found is not None and found.epoch == claims.epoch else None
+
+    def state_of(self, episode_id: str) -> State | None:
+        """Return what an episode is, or None where it is not remembered."""
+        if episode_id in self._open:
+            return "open"
+        if episode_id in self._prepared:
+            return "prepared"
+        closed = self._closed.get(episode_id)
+        return closed.state if closed is not None else None
+
+    def refusals_of(self, episode_id: str) -> tuple[Mapping[str, int], str | None]:
+        """Return how many calls of an episode were refused, by code, and what the last one was told."""
+        known = self._open.get(episode_id) or self._closed.get(episode_id)
+        return ({}, None) if known is None else (known.refusals, known.refusal)
+
+    def ended(self, episode_id: str, end: int) -> EndAck:
+        """Return what is told of an episode that ended; EpisodeEnded where that was with another `end` than this."""
+        closed = self._closed.get(episode_id, ClosedEpisode("ended", 1))
+        if closed.end not in (None, end):
+            raise EpisodeEnded(f"episode {episode_id} was ended with another reward, which counts; begin a new one")
+        return EndAck(
+            episode_id=episode_id,
+            state="ended" if closed.reason is None else "dropped",
+            tokens=closed.tokens,
+            reason=closed.reason,
+            refused=sum(closed.refusals.values()),
+            refusal=closed.refusal,
+        )
+
+    def renew(self, episode: LeasedEpisode | PreparedEpisode) -> None:
+        """Let the lease live its whole time from now: its client was heard of."""
+        now = self._clock()
+        episode.expires_at = now + self._ttl_s
+        if isinstance(episode, LeasedEpisode):
+            episode.heard_at = now
+
+    def touch(self, episode: LeasedEpisode) -> None:
+        """Note that the agent made progress, which renews the lease too."""
+        episode.active_at = self._clock()
+        self.renew(episode)
+
+    def prepare(self, sample: Sample, epoch: int = 1) -> None:
+        """Keep a prepared episode until its team decides; it is open no more."""
+        now = self._clock()
+        self._open.pop(sample.episode, None)
+        self._prepared[sample.episode] = PreparedEpisode(sample, now, now + self._ttl_s, epoch)
+
+    def close(
+        self,
+        episode: LeasedEpisode | PreparedEpisode,
+        state: Closing,
+        *,
+        end: int | None = None,
+        reason: str | None = None,
+    ) -> None:
+        """Close an open or prepared episode; calls in flight end with the error later calls will get."""
+        refused = self.refusals_of(episode.id)
+        if isinstance(episode, PreparedEpisode):
+            del self._prepared[episode.id]
+        else:
+            del self._open[episode.id]
+        if state == "fenced":
+            episode.epoch += 1
+        nodes = episode.tree.nodes if isinstance(episode, LeasedEpisode) else episode.sample.nodes
+        tokens = sum(len(node.sampled) for node in nodes)
+        self.remember(episode.id, ClosedEpisode(state, episode.epoch, tokens, *refused, end, reason))
+        if isinstance(episode, LeasedEpisode):
+            self.interrupt(episode, _too_late(episode.id, state))
+
+    def remember(self, episode_id: str, closed: ClosedEpisode) -> None:
+        """Answer late owners of an episode that is closed."""
+        self._closed[episode_id] = closed
+        if len(self._closed) > CLOSED_KEPT:
+            del self._closed[next(iter(self._closed))]
+
+    def interrupt(self, episode: LeasedEpisode, error: SwarmError) -> None:
+        """End the calls an episode has in flight."""
+        for call in list(episode.calls):
+            call.interrupt(error)
+
+    def expired(self) -> list[LeasedEpisode]:
+        """Return the open episodes whose lease ran out and that have no call in flight and no end being written."""
+        now = self._clock()
+        return [e for e in self._open.values() if e.expires_at <= now and not e.calls and e.settling is None]
+
+
+def _too_late(episode: str, state: Closing) -> SwarmError:
+    if state == "fenced":
+        return LeaseLost(f"episode {episode} was fenced; its call was cancelled")
+    return EpisodeEnded(f"episode {episode} is {state}; its call was cancelled")
+
+
+_MOST_SHOWN = 20
+
+
+def require_trained(train_agents: Collection[str], nodes: Sequence[Node]) -> None:
+    """Raise InvalidRequest where an episode has calls, and none is of an agent that is to be trained.
+
+    One that is not called in every episode is no error, nor is an episode without calls, which is dropped as such.
+    """
+    agents = {node.agent for node in nodes}
+    if not train_agents or not agents or not agents.isdisjoint(train_agents):
+        return
+    found = ", ".join(repr(name) for name in sorted(agents)[:_MOST_SHOWN] if name) or "none that says its name"
+    wanted = ", ".join(map(repr, train_agents))
+    raise InvalidRequest(
+        f"expected a call of an agent that the job trains (`train_agents`: {wanted}); found calls of {found}. Let the "
+        "agent name itself (the header X-Ajet-Agent, or KEY/NAME for its key), or change the job; the episode is still "
+        "open",
+        param="train_agents",
+    )
+
+
+log = logging.getLogger(__name__)
+
+Outcome = tuple[float, bool | None]
+"""Reward of an evaluation episode, and whether it succeeded."""
+RETRY_AFTER_S = 1.0
+LOST_KEPT = 50
+REASON_KEPT = 500
+"""Characters of the reason of an episode that was given up, which are a client's own words."""
+SETTLING_S = 30.0
+"""Seconds after which those who wait for a store that does not answer are told so."""
+
+
+class LostEpisode(NamedTuple):
+    """One that was dropped or fenced: when (Unix time), whose, and why."""
+
+    at: float
+    episode: str
+    stream: str
+    owner: str
+    reason: str
+
+
+class Ledger:
+    """The episodes of one loaded job. Lives on one event loop."""
+
+    def __init__(self, job: Job, machine: StateMachine, store: Store, clock: Callable[[], float]) -> None:
+        self.job = job
+        self.machine = machine
+        self.store = store
+        self.clock = clock
+        self.life = secrets.token_hex(4)
+        """Begins the names of the episodes of this life of the server: those of another one never come again."""
+        self.leases = Leases(job.lease_ttl_s, clock, self.life)
+        self.groups = Groups(job, clock)
+        self.allowance = Allowance(clock)
+        self.gate = Gate()
+        self.counts: Counter[str] = Counter()
+        """Since the training began: begun, ended, trained, evaluated, aborted, fenced, throttled, calls, and
+        drop_<reason>; every fence has its drop_<reason> too. And, of this life of the server, tasks_skipped
+        and side_conversations: those beyond the first of episodes of which all is trained, whoever spoke."""
+        self.skipped: Counter[str] = Counter()
+        """The tasks of these, the last ones: plays of them failed again and again."""
+        self.sampled_tokens = 0
+        """Ids the engine sampled in training episodes since it was started, whatever became of them."""
+        self.version = 0
+        """The policy version that serves now."""
+        self.renderer: Renderer | None = None
+        """The backend's, once it was started; nothing begins before."""
+        self.finished = False
+        """The job's last step is done."""
+        self._evaluation_draws = (-1, random.Random())
+        self.awaited = 0
+        """Episodes of the evaluation of this version that training waits for; no training episode begins meanwhile."""
+        self.ending = False
+        """No training episode begins any more: the last step's weights are being evaluated."""
+        self.evaluations: dict[tuple[str, str], dict[str, Outcome | None]] = {}
+        """Those that began meanwhile, by owner and stream (each is an evaluation of its own), and what they came to."""
+        self.evaluated: list[Outcome] = []
+        """Those of the first evaluation that was whole."""
+        self.lost: deque[LostEpisode] = deque(maxlen=LOST_KEPT)
+        """The last ones that were dropped or fenced, the oldest first."""
+        self.refusal: str | None = None
+        """What the last refused model call was told."""
+        self.full_since: float | None = None
+        """When the batch that is waited for was full, None before it is."""
+        self.line: Admission[LeasedEpisode] = Admission(
+            lambda episode: self.give_up(episode, "aborted", "left the line")
+        )
+        self.changed = asyncio.Event()
+        """Set at each change that may complete the batch; who waits for one clears it."""
+
+    @property
+    def unplayed(self) -> int:
+        """How many of the awaited episodes have not ended in the evaluation that is the furthest."""
+        ended = (sum(play is not None for play in self._counted(plays)) for plays in self.evaluations.values())
+        return self.awaited and self.awaited - max(ended, default=0)
+
+    def evaluation_began(self, episode: LeasedEpisode) -> None:
+        """Count an evaluation episode as one that training waits for, where it does and as many are not there yet."""
+        if self.awaited:
+            self.evaluations.setdefault((episode.owner, episode.stream), {})[episode.id] = None
+
+    def evaluation_over(self, episode: LeasedEpisode, outcome: Outcome | None) -> None:
+        """Take what an evaluation episode came to, None where it was given up; the first ones to begin make a whole.
+
+        Not the first ones to end: these would be the short ones.
+        """
+        plays = self.evaluations.get((episode.owner, episode.stream), {})
+        if episode.id not in plays:
+            return
+        if outcome is None:
+            del plays[episode.id]
+        else:
+            plays[episode.id] = outcome
+        first = [play for play in self._counted(plays) if play is not None]
+        if self.awaited and len(first) == self.awaited:
+            self.awaited, self.evaluated = 0, first
+            self.groups.touch()
+
+    def _counted(self, plays: Mapping[str, Outcome | None]) -> Iterator[Outcome | None]:
+        return islice(plays.values(), self.awaited)
+
+    def require_recovered(self) -> None:
+        """Raise EngineUnavailable while what was written may not have been read back."""
+        if self.machine.state in (ServerState.OFFLINE, ServerState.BOOTING):
+            raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
+
+    def evaluation_seed(self) -> int:
+        """Return the seed of an evaluation's next call: which ones come follows from the job's seed and the version."""
+        if self._evaluation_draws[0] != self.version:
+            self._evaluation_draws = (self.version, random.Random(f"evaluations {self.job.seed} {self.version}"))
+        return self._evaluation_draws[1].getrandbits(63)
+
+    def notify(self) -> None:
+        """Something changed that may admit a waiter or complete the batch."""
+        self.line.pump()
+        self.changed.set()
+
+    def sample_of(self, episode: LeasedEpisode, request: EndRequest) -> Sample:
+        """Return an open episode with the reward it ends with.
+
+        Raises InvalidRequest for rewards of what it does not have, and where none of its agents is to be trained.
+        """
+        if episode.kind == "train":
+            require_trained(self.job.train_agents, episode.tree.nodes)
+        group = self.groups.of(episode.id)
+        return Sample(
+            episode=episode.id,
+            task_id=episode.task_id,
+            stream=episode.stream,
+            owner=episode.owner,
+            group=group.name if group is not None else "",
+            reward=request.reward,
+            success=request.success,
+            weight=request.weight,
+            nodes=tuple(episode.tree.nodes),
+            call_rewards=call_rewards(request, episode.tree.nodes),
+            turn=self.groups.turns.of(episode.id),
+            code=episode.code,
+        )
+
+    async def settle(
+        self, episode: LeasedEpisode | PreparedEpisode, work: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        """Do the work that closes or prepares an episode, once: whoever comes meanwhile shares its outcome.
+
+        The work goes on when its caller is gone, or was told after SETTLING_S to ask again (StoreUnavailable). Model
+        calls in flight end first, so that nothing is captured after.
+        """
+        if episode.settling is None:
+            if isinstance(episode, LeasedEpisode):
+                self.leases.interrupt(episode, EpisodeEnded(f"episode {episode.id} is being ended"))
+            episode.settling = asyncio.create_task(self._settled(episode, work))
+        settling = episode.settling
+        await asyncio.wait({settling}, timeout=SETTLING_S)
+        if not settling.done():
+            raise StoreUnavailable(
+                f"the store has not answered for {SETTLING_S:g} s; ask again: what becomes of episode {episode.id} is "
+                "being written down, and counts once",
+                retry_after=RETRY_AFTER_S,
+            )
+        settling.result()
+
+    def collect(self, sample: Sample) -> None:
+        """Take the sample of an episode that ended durably, and count it."""
+        self.counts["ended"] += 1
+        if (reason := self.useless(sample)) is not None:
+            self.groups.leave(sample.episode, ended=True)
+            self.store.note(*self.groups.streams.moved())
+            self.drop([sample], reason)
+            return
+        self.counts["side_conversations"] += sample.side_conversations
+        filtered = self.groups.end(sample)
+        self.store.note(*self.groups.streams.moved())  # before what is dropped: a crash between must not undo a turn
+        self.drop(filtered, "constant_group")
+        self.drop(self.groups.drop_stale(), "stale")
+        self.drop(self.groups.drop_heavy(), "pool_bytes")
+
+    def useless(self, sample: Sample) -> str | None:
+        """Return why an episode that ends now is dropped at once, None for one that may be trained."""
+        if self.finished:
+            return "job_finished"
+        return None if sample.teaches else untrained(sample)
+
+    def drop(self, samples: Iterable[Sample], reason: str) -> None:
+        """Count samples that ended and will not be trained, and write down why."""
+        for sample in samples:
+            self.counts[f"drop_{reason}"] += 1
+            self.lost.append(LostEpisode(time.time(), sample.episode, sample.stream, sample.owner, reason))
+            log.warning("event=drop episode=%s owner=%r reason=%s", sample.episode, sample.owner, reason)
+            self.store.note(closed(sample, "dropped", reason))
+
+    def fence(self, episode: LeasedEpisode, reason: str) -> None:
+        """Take an episode from its owner; its place is free again."""
+        self.counts[f"drop_{reason}"] += 1
+        self.lost.append(LostEpisode(time.time(), episode.id, episode.stream, episode.owner, reason))
+        log.warning("event=fence episode=%s owner=%r reason=%s", episode.id, episode.owner, reason)
+        self.give_up(episode, "fenced", reason)
+
+    def give_up(self, episode: LeasedEpisode, state: Closing, reason: str, *, failed: bool = False) -> None:
+        """Close an open episode without a reward, and count and note it; its place is free again, unless its agent
+        `failed` its task too often."""
+        self.counts[state] += 1
+        self.leases.close(episode, state, reason=reason if state == "fenced" else None)
+        self.store.note(Closed(episode.id, state, episode.epoch, reason=reason[:REASON_KEPT] or None))
+        if episode.kind == "eval":
+            self.evaluation_over(episode, None)
+        elif not failed:
+            self.groups.leave(episode.id)
+        elif self.groups.fail(episode.id):
+            self._skip(episode, reason)
+
+    def _skip(self, episode: LeasedEpisode, reason: str) -> None:
+        """Count and name a task that is passed over in this pass, as its plays failed again and again."""
+        self.counts["tasks_skipped"] += 1
+        self.skipped[episode.task_id] += 1
+        if len(self.skipped) > LOST_KEPT:
+            del self.skipped[next(iter(self.skipped))]
+        log.warning("event=task_skipped task=%r stream=%r last=%r", episode.task_id, episode.stream, reason[:200])
+        self.store.note(*self.groups.streams.moved())
+
+    def free(self, prepared: PreparedEpisode) -> None:
+        """Give a prepared episode's place away, if it has one."""
+        if self.groups.of(prepared.id) is not None:
+            self.groups.leave(prepared.id)
+
+    def outdate(self) -> None:
+        """Give up what no batch can take any more (`swarm.rollout.staleness`)."""
+        self.drop(self.groups.drop_stale(), "stale")
+        outdated = self.groups.outdated
+        for episode in [e for e in self.leases if e.id in outdated and e.settling is None]:
+            self.fence(episode, "outdated")
+        for prepared in [p for p in self.leases.prepared if p.id in outdated and p.settling is None]:
+            self.free(prepared)
+
+    async def _settled(
+        self, episode: LeasedEpisode | PreparedEpisode, work: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        try:
+            while isinstance(episode, LeasedEpisode) and episode.calls:  # noqa: ASYNC110  -- a call tells nobody of its end
+                await asyncio.sleep(0.001)
+            await work()
+        finally:
+            episode.settling = None
+            self.leases.renew(episode)
+            self.notify()
+
+
+def untrained(sample: Sample) -> str:
+    """Return why an ended episode has nothing to train."""
+    return "no_trained_calls" if sample.nodes else "no_calls"
+
+
+def closed(sample: Sample, state: Literal["ended", "dropped"], reason: str | None = None, epoch: int = 1) -> Closed:
+    """Return what is written of an episode that ended with its reward."""
+    return Closed(
+        sample.episode, state, epoch, sample.reward, sample.success, sample.weight, sample.group or None, reason,
+        sample.turn, call_rewards=sample.call_rewards,
+    )  # fmt: skip

@@ -1,0 +1,555 @@
+"""Group, BatchRule: which episodes make a step.
+
+Members: which groups are alive, which episodes have a place in them, which of these ended, and their bytes.
+
+Knows no batch rule: who may join, and what is taken or dropped, is said from outside (`swarm.rollout.groups`).
+
+Groups and the batch rule: which episodes make a step.
+
+An episode joins a group of its task and stream that has a place free, else it opens a new one where its stream still
+has a place. What a batch is, by the job's `batch_rule`:
+
+- `groups`: episodes_per_step / group_size groups, each with exactly group_size ended episodes. The first to be whole
+  make the batch.
+- `varied_groups`: the same, but a group that is whole and whose rewards are all equal (compared as the exact numbers
+  that were sent) is filtered out at once, counted as drop_constant_group, and its place is free again.
+- `episodes`: the first episodes_per_step to end, of whatever tasks. Those of one task are one group, of any size.
+
+Over-full: no group ever gets more than group_size members (except under `episodes`, where groups have no size). Where
+a task is asked for again while its group is full, a second group of it begins.
+Turns: a client that leaves the task to the server gets the next place of the stream's task list;
+`swarm.rollout.task_sampler` counts them. A group has the turn it was begun for, and who joins it by the task's name
+plays for that turn too; under `episodes` the episodes have turns, and groups have none.
+Surplus: `surplus_groups` more places (under `episodes`: times group_size) are given away than a batch takes. What is
+whole or open beyond the batch stays, and what is whole comes first in the next batch.
+Staleness: with a `max_staleness` S of 1 or more, S batches are rolled out beyond the next one. It waits for what would
+become too old; what is too old all the same is dropped (drop_stale). See `swarm.rollout.staleness`.
+Partial: an episode that is given up frees its place. A group that lacks members and has none open or prepared is
+orphaned; where it was not touched for lease_ttl_s it is dropped (drop_partial_group), so that a dead client never
+holds a step up for ever, and sooner where nothing is played and those in line find no room.
+Bytes: ended episodes hold at most `pool_bytes` of captured tokens; beyond it the oldest are dropped
+(drop_pool_bytes) and their places are free again. Once a whole batch's worth was dropped so since the last batch, the
+bound is too small for this job, and `starved` says so.
+
+Nothing is dropped to make a batch divisible. Pure bookkeeping: no clock but the injected one, no waiting, no store.
+Who is in which group is in `swarm.rollout.groups`, and for which turn in `swarm.rollout.task_sampler`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from swarm.job import Job
+from swarm.rollout.staleness import Ages, BatchPlace, BatchSelection
+from swarm.rollout.streams import Streams
+from swarm.rollout.task_sampler import Group, Pass, Turns, bytes_of
+from swarm.store import Sample, TasksListed
+
+
+@dataclass(slots=True)
+class _Look:
+    """Places taken by stream, groups by task and stream, and groups by turn and stream."""
+
+    taken: Counter[str] = field(default_factory=Counter)
+    playing: dict[tuple[str, str], list[Group]] = field(default_factory=dict)
+    turns: dict[tuple[int, str], Group] = field(default_factory=dict)
+
+
+class Members:
+    """The alive groups and their members; a group is whole with `size` ended ones, or never where it is `loose`."""
+
+    def __init__(self, size: int, ages: Ages, turns: Turns, clock: Callable[[], float], *, loose: bool) -> None:
+        self._size = size
+        self._ages = ages
+        self._turns = turns
+        self._clock = clock
+        self._loose = loose
+        self._of: dict[str, Group] = {}
+        self._seen: _Look | None = None
+        self._whole = 0
+        self.alive: list[Group] = []
+        self.ended: dict[str, Sample] = {}
+        """Members that have ended, the oldest first."""
+        self.bytes = 0
+        """Bytes of their captured tokens."""
+        self.groups_named = 0
+        """Groups ever named; a name is never used again."""
+
+    @property
+    def open(self) -> set[str]:
+        """Members that have not ended."""
+        return self._of.keys() - self.ended.keys()
+
+    def group_of(self, episode: str) -> Group | None:
+        """Return the group an episode has a place in."""
+        return self._of.get(episode)
+
+    def joined(self, episode: str) -> Group:
+        """Return a member's group."""
+        return self._of[episode]
+
+    def look(self) -> _Look:
+        """Look at the groups, once for all who wait in line until one of them changes something."""
+        if self._seen is None:
+            self._seen = look = _Look()
+            for group in self.alive:
+                look.taken[group.stream] += len(group) if self._loose else 1
+                look.playing.setdefault((group.task_id, group.stream), []).append(group)
+                if group.turn is not None:
+                    look.turns[group.turn, group.stream] = group
+        return self._seen
+
+    def new(self, task_id: str, stream: str) -> Group:
+        """Return a group that is not alive before somebody joins it."""
+        return Group(f"{task_id}#{self.groups_named + 1}", task_id, stream, self._clock())
+
+    def join(self, group: Group, episode: str) -> None:
+        """Give the episode a place in a group."""
+        if group not in self.alive:
+            self.alive.append(group)
+            self.groups_named += 1
+        group.open.add(episode)
+        group.touched_at = self._clock()
+        self._of[episode] = group
+        self._ages.began(episode)
+        self._seen = None
+
+    def end(self, sample: Sample) -> Group:
+        """Take a member's sample; return its group."""
+        group = self._of[sample.episode]
+        group.open.remove(sample.episode)
+        self.add(group, sample)
+        return group
+
+    def leave(self, episode: str) -> None:
+        """Free the place of an open member; an empty group is gone."""
+        self._turns.forget(episode)
+        group = self._of.pop(episode)
+        group.open.remove(episode)
+        self._ages.gone(episode)
+        self._shrunk(group)
+
+    def named(self, sample: Sample) -> Group:
+        """Return the group of a sample that was read back, by its name."""
+        for group in self.alive:
+            if group.name == sample.group:
+                return group
+        group = Group(sample.group, sample.task_id, sample.stream, self._clock())
+        group.turn = None if self._loose else sample.turn
+        number = sample.group.rpartition("#")[2]
+        self.groups_named = max(self.groups_named, int(number) if number.isdecimal() else 0)
+        self.alive.append(group)
+        self._seen = None
+        return group
+
+    def add(self, group: Group, sample: Sample) -> None:
+        """Put an ended episode into a group."""
+        group.ended.append(sample)
+        group.touched_at = self._clock()
+        self._of[sample.episode] = group
+        self._seen = None
+        self.ended[sample.episode] = sample
+        self._ages.sampled(sample.episode, sample.nodes)
+        self.bytes += bytes_of(sample.nodes)
+        if not self._loose and len(group.ended) == self._size:
+            self._whole += 1
+            group.whole_since = self._whole
+
+    def give_turn(self, group: Group, turn: int | None) -> None:
+        """Let a group that began without a turn play for this one."""
+        group.turn = turn
+        if turn is not None:
+            self._turns.give(group, turn)
+        self._seen = None
+
+    def take_out(self, samples: Sequence[Sample]) -> tuple[Group, ...]:
+        """Take these samples out of their groups; return them as groups of their own."""
+        out: dict[str, Group] = {}
+        self._seen = None
+        for sample in sorted(samples, key=lambda sample: sample.episode):
+            group = self._of[sample.episode]
+            out.setdefault(group.name, replace(group, open=set(), ended=[])).ended.append(sample)
+            group.ended.remove(sample)
+            group.whole_since = None
+            self._forget(sample)
+            if not len(group):
+                self.alive.remove(group)
+        return tuple(out[name] for name in sorted(out))
+
+    def drop(self, sample: Sample) -> Sample:
+        """Drop a sample; its place in its group is free again."""
+        group = self._of[sample.episode]
+        group.ended.remove(sample)
+        group.whole_since = None
+        self._turns.undo(group.stream, sample.episode)
+        self._forget(sample)
+        self._shrunk(group)
+        return sample
+
+    def drop_group(self, group: Group) -> None:
+        """Drop a group that has no open member."""
+        for sample in group.ended:
+            self._turns.undo(group.stream, sample.episode)
+            self._forget(sample)
+        self.alive.remove(group)
+        self._seen = None
+
+    def _shrunk(self, group: Group) -> None:
+        group.touched_at = self._clock()
+        self._seen = None
+        if not len(group):
+            self.alive.remove(group)
+
+    def _forget(self, sample: Sample) -> None:
+        del self._of[sample.episode]
+        self._turns.forget(sample.episode)
+        del self.ended[sample.episode]
+        self._ages.gone(sample.episode)
+        self.bytes -= bytes_of(sample.nodes)
+
+
+class Groups:
+    """The groups that are alive: those of the present step, and what is left over for the next."""
+
+    def __init__(self, job: Job, clock: Callable[[], float]) -> None:
+        self._rule = job.batch_rule
+        self._loose = job.batch_rule == "episodes"
+        self._size = job.group_size
+        self._idle_s = job.lease_ttl_s
+        self._most_bytes = job.pool_bytes
+        self._batch_episodes = job.episodes_per_step
+        self._clock = clock
+        unit = job.group_size if self._loose else 1
+        self._needed = needed = job.episodes_per_step if self._loose else job.tasks_per_step
+        self._steps = job.steps
+        self._ages = Ages(job.max_staleness)
+        self.streams = Streams(job.streams, needed, job.surplus_groups * unit, job.group_size)
+        self.streams.ahead(self._ages.batches(self._steps))
+        self.turns = Turns(self.streams.passes, loose=self._loose)
+        self._members = Members(self._size, self._ages, self.turns, clock, loose=self._loose)
+        self.taken_bytes = 0
+        """Bytes that were held when the last batch was taken."""
+        self._starved = 0
+
+    def __iter__(self) -> Iterator[Group]:
+        return iter(list(self._members.alive))
+
+    @property
+    def begun(self) -> bool:
+        """An episode of a coming batch is open, or ended already."""
+        return any(map(len, self._members.alive))
+
+    @property
+    def full(self) -> bool:
+        """Every place is taken, or a batch is there already, or one would be that does not wait for older places."""
+        if self.complete:
+            return True
+        if self._ages.bounded and self._enough and self._chosen(self.streams.selection())[0].whole:
+            return True
+        return self.streams.all_taken(self.taken) and (
+            self._loose or all(len(g) == self._size for g in self._members.alive)
+        )
+
+    @property
+    def complete(self) -> bool:
+        """A batch is there."""
+        return self._enough and self._chosen()[0].whole
+
+    @property
+    def _enough(self) -> bool:
+        """As much is done as a batch needs: whoever looks at every change need not choose before that."""
+        return len(self._done()) >= self._needed
+
+    @property
+    def awaited(self) -> set[str]:
+        """Open episodes that a batch which is full, but not there, waits for."""
+        if not self._ages.bounded:
+            return self._members.open
+        selection = self._chosen()[0]
+        waited = [unit for unit in self._units() if selection.fits(self._place(*unit))]
+        return {episode for group, episodes in waited for episode in episodes if episode in group.open}
+
+    @property
+    def collected(self) -> int:
+        """Ended episodes waiting for their batch."""
+        return len(self._members.ended)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of captured tokens of the ended episodes (by the accounting of `bytes_of`)."""
+        return self._members.bytes
+
+    @property
+    def taken(self) -> Counter[str]:
+        """Places that are taken, by stream."""
+        return self._members.look().taken
+
+    @property
+    def done(self) -> Counter[str]:
+        """Places whose episodes have all ended, by stream."""
+        return Counter(unit.stream for unit in self._done())
+
+    @property
+    def starved(self) -> str | None:
+        """Why no batch will ever fit into `pool_bytes`, or None."""
+        if self._starved < self._batch_episodes:
+            return None
+        return (
+            f"pool_bytes is too small: {self._starved} ended episodes were dropped to stay within "
+            f"{self._most_bytes} bytes before one batch of {self._batch_episodes} was there; give the job a larger "
+            "pool_bytes, or fewer episodes per step"
+        )
+
+    def room(self, task_id: str, stream: str = "default") -> Group | None:
+        """Return the group an episode may join now (a new one is not kept before `join`), or None."""
+        admits = self.streams.admits(stream, self.taken)
+        for group in self._members.look().playing.get((task_id, stream), ()):
+            if self._has_place(group, admits):
+                return group
+        return self._members.new(task_id, stream) if admits else None
+
+    def next_room(self, stream: str, digest: str) -> tuple[Group, int] | None:
+        """Return the group, and its turn, of the next place of the stream's task list that can be had now, or None.
+
+        The group is not kept before `join`. Raises JobConflict where the stream has another list.
+        """
+        found, admits = self.streams.task_pass(stream, digest), self.streams.admits(stream, self.taken)
+        for turn in (*found.lacking, found.turn):
+            group = self._begun_for(stream, turn, found.task(turn))
+            if group is not None and self._has_place(group, admits):
+                return group, turn
+            if group is None and admits:
+                made = self._members.new(found.task(turn), stream)
+                made.turn = None if self._loose else turn
+                return made, turn
+        return None
+
+    def list_tasks(self, listed: TasksListed) -> None:
+        """Give a stream its task list; groups of former clients that lack members get turns of their tasks."""
+        self._adopt(listed.stream, self.streams.list_tasks(listed).adopt)
+
+    def adopt_again(self) -> None:
+        """Give restored groups that began without a turn those that were theirs before, whole ones too."""
+        for group in self if not self._loose else ():
+            if group.turn is None and (turn := self.turns.of_group(group)) is not None:
+                self._members.give_turn(group, turn)
+        for stream, found in self.streams.passes.items():
+            self._adopt(stream, found.untouched)
+
+    def join(self, group: Group, episode: str, turn: int | None = None) -> None:
+        """Give the episode a place in a group `room` returned, or `next_room` with this turn."""
+        self._members.join(group, episode)
+        self.streams.came(group.stream)
+        self.turns.began(group.stream, episode, group.turn if turn is None else turn)
+
+    def join_late(self, episode: str, task_id: str, stream: str) -> Group:
+        """Give a place to an episode whose own was given away while its team was undecided, whatever the room."""
+        group = self.room(task_id, stream) or self._members.new(task_id, stream)
+        self.join(group, episode)
+        return group
+
+    def of(self, episode: str) -> Group | None:
+        """Return the group an episode has a place in."""
+        return self._members.group_of(episode)
+
+    def set_shares(self, shares: Mapping[str, float]) -> None:
+        """Give streams new shares, from the next place that is taken."""
+        self.streams.set_shares(shares, self._oldest_first())
+
+    def end(self, sample: Sample) -> list[Sample]:
+        """Take a member's sample; return what the rule filters out for it."""
+        group = self._members.end(sample)
+        self.turns.tell(group.stream, sample.episode, Pass.ended)
+        if self._loose:
+            self.streams.played_episode(group.stream)
+        elif group.whole_since is not None and not group.played:
+            group.played = True
+            self.streams.played_group(group.stream)
+        return self._filtered(group)
+
+    def fail(self, episode: str) -> bool:
+        """Free the place of an episode that its agent failed; return whether its task is skipped now for that."""
+        group = self._members.joined(episode)
+        skipped = self.turns.tell(group.stream, episode, Pass.failed)
+        group.skipped = group.skipped or skipped
+        self._members.leave(episode)
+        return skipped
+
+    def leave(self, episode: str, *, ended: bool = False) -> None:
+        """Free the place of an episode that was given up, or `ended` with nothing to train; an empty group is gone."""
+        with_nothing = Pass.ended if self._loose else Pass.ended_empty
+        self.turns.tell(self._members.joined(episode).stream, episode, with_nothing if ended else Pass.lost)
+        self._members.leave(episode)
+
+    @property
+    def orphaned(self) -> list[Group]:
+        """Groups that lack members and have none in play, longest untouched first."""
+        if self._loose:
+            return []
+        return sorted(
+            (g for g in self._members.alive if not g.open and len(g) < self._size), key=lambda g: g.touched_at
+        )
+
+    def unfinished(self) -> dict[str, dict[str, int]]:
+        """Return how many places the orphaned groups lack, by stream and task."""
+        lacking: dict[str, dict[str, int]] = {}
+        for group in self.orphaned:
+            tasks = lacking.setdefault(group.stream, {})
+            tasks[group.task_id] = tasks.get(group.task_id, 0) + self._size - len(group)
+        return lacking
+
+    def drop_idle(self) -> list[Group]:
+        """Drop and return the orphaned groups nobody completes."""
+        before = self._clock() - self._idle_s
+        return [self.drop(group) for group in self.orphaned if group.skipped or group.touched_at <= before]
+
+    def touch(self) -> None:
+        """Count the time in which no group is completed from now: nobody could play."""
+        for group in self:
+            group.touched_at = self._clock()
+
+    def drop(self, group: Group) -> Group:
+        """Drop a group that has no member in play, and return it."""
+        self._members.drop_group(group)
+        return group
+
+    def drop_heavy(self) -> list[Sample]:
+        """Drop and return the oldest samples until the others hold no more than `pool_bytes`."""
+        dropped = []
+        while self._members.bytes > self._most_bytes:
+            dropped.append(self._members.drop(next(iter(self._members.ended.values()))))
+        self._starved += len(dropped)
+        return dropped
+
+    def drop_stale(self) -> list[Sample]:
+        """Drop and return the samples no batch may take any more; the others of their groups stay."""
+        return [
+            self._members.drop(self._members.ended[episode])
+            for episode in sorted(self._ages.too_old & self._members.ended.keys())
+        ]
+
+    def drop_ended(self, episode: str) -> list[Sample]:
+        """Drop and return the sample of an episode that waits for its batch; none where it does not."""
+        sample = self._members.ended.get(episode)
+        return [] if sample is None else [self._members.drop(sample)]
+
+    @property
+    def outdated(self) -> set[str]:
+        """Open episodes no batch may take any more."""
+        return self._ages.too_old - self._members.ended.keys()
+
+    def take(self) -> tuple[Group, ...]:
+        """Return the batch, by group then episode id, and begin the next one."""
+        selection, units = self._chosen()
+        if not selection.whole:
+            raise RuntimeError(f"expected a complete batch, found {self.collected} ended episodes")
+        samples = [sample for unit in units for sample in (unit.ended if isinstance(unit, Group) else [unit])]
+        self.taken_bytes = self._members.bytes
+        batch = self._members.take_out(samples)
+        self._ages.learning = True
+        self.streams.ahead(self._ages.batches(self._steps))
+        self.streams.took(Counter(unit.stream for unit in units))
+        self._starved = 0
+        return batch
+
+    def updated(self, version: int) -> None:
+        """The batch that was taken last is learned: this version serves now."""
+        self._ages.version, self._ages.learning = version, False
+        self.streams.ahead(self._ages.batches(self._steps))
+
+    @property
+    def learning(self) -> bool:
+        """A batch was taken that is not learned."""
+        return self._ages.learning
+
+    def drop_all(self) -> list[Sample]:
+        """Drop and return all samples that wait: no batch will come any more."""
+        dropped = list(self._members.ended.values())
+        self._members.take_out(dropped)
+        return dropped
+
+    def name_after(self, episodes: int) -> None:
+        """Give new groups higher numbers than this, as so many episodes began in former lives of the server."""
+        self._members.groups_named = episodes
+
+    def restore(self, sample: Sample) -> None:
+        """Put a sample that was read back into its group, by the group's name."""
+        group = self._members.named(sample)
+        self._members.add(group, sample)
+        self.turns.restore(sample)
+        group.played = group.whole_since is not None
+
+    def restore_open(self, sample: Sample) -> None:
+        """Give a prepared episode that was read back its place again, unless others have it: `restore` them before."""
+        group = self._members.named(sample)
+        if self._loose or len(group) < self._size:
+            self.join(group, sample.episode, sample.turn)
+            self._ages.sampled(sample.episode, sample.nodes)
+
+    def readmit(self) -> None:
+        """Give places to what was read back of streams without a share; `restore` and `restore_open` before."""
+        self.streams.readmit(self._oldest_first())
+
+    def drop_empty(self) -> list[Sample]:
+        """Drop and return restored samples that teach nothing: the server died before it dropped them."""
+        empty = [sample for sample in self._members.ended.values() if not sample.teaches]
+        self._members.take_out(empty)
+        return empty
+
+    def filter_all(self) -> list[Sample]:
+        """Filter what was restored; return what the rule drops."""
+        return [sample for group in list(self._members.alive) for sample in self._filtered(group)]
+
+    def _done(self) -> Sequence[Group | Sample]:
+        """Return what a batch may be made of, first done first: whole groups, or ended episodes."""
+        if self._loose:
+            return list(self._members.ended.values())
+        whole = [group for group in self._members.alive if group.whole_since is not None]
+        return sorted(whole, key=lambda group: group.whole_since or 0)
+
+    def _chosen(self, selection: BatchSelection | None = None) -> tuple[BatchSelection, list[Group | Sample]]:
+        """Fill the next batch as far as it goes; return it with what is in it."""
+        if selection is None:
+            alive = self._units() if self._ages.bounded else []
+            selection = self.streams.selection(self._place(*unit) for unit in alive)
+        return selection, [unit for unit in self._done() if selection.takes(self._place(unit, _episodes(unit)))]
+
+    def _oldest_first(self) -> list[str]:
+        """Return the streams of the places that are taken."""
+        units = sorted(self._units(), key=lambda unit: self._ages.slack(unit[1]))
+        return [group.stream for group, _ in units]
+
+    def _units(self) -> list[tuple[Group, list[str]]]:
+        """Return what takes a place, group by group: the whole group, or one episode of it."""
+        if self._loose:
+            return [(group, [episode]) for group in self._members.alive for episode in group.episodes]
+        return [(group, group.episodes) for group in self._members.alive]
+
+    def _place(self, unit: Group | Sample, episodes: Iterable[str]) -> BatchPlace:
+        return self.streams.place(unit.stream, self._ages.slack(episodes))
+
+    def _adopt(self, stream: str, turn_of: Callable[[str], int | None]) -> None:
+        for group in [group for group in self.orphaned if group.stream == stream and group.turn is None]:
+            self._members.give_turn(group, turn_of(group.task_id))
+
+    def _begun_for(self, stream: str, turn: int, task_id: str) -> Group | None:
+        """Return the group that plays a turn, or None."""
+        if self._loose:
+            return next(iter(self._members.look().playing.get((task_id, stream), ())), None)
+        return self._members.look().turns.get((turn, stream))
+
+    def _has_place(self, group: Group, admits: bool) -> bool:
+        return admits if self._loose else len(group) < self._size
+
+    def _filtered(self, group: Group) -> list[Sample]:
+        if self._rule != "varied_groups" or group.whole_since is None or not group.constant:
+            return []
+        dropped = list(group.ended)
+        self._members.take_out(dropped)
+        return dropped
+
+
+def _episodes(unit: Group | Sample) -> list[str]:
+    return unit.episodes if isinstance(unit, Group) else [unit.episode]

@@ -1,0 +1,238 @@
+"""Signed keys, server folder.
+
+What a server directory keeps across restarts, readable by its owner alone.
+
+    secret         signs keys, so that they survive a restart
+    installation   the directory's name for the database it writes (`swarm.store.database`)
+    engine.json    the job whose engine is on; gone once the engine is stopped, there after the server itself ended
+
+Files are whole or absent. Knows nothing of what runs.
+
+Keys: who may do what, as signed and expiring tokens that carry no address.
+
+Three uses, never mixed: a role (admin, client, viewer) on the control plane; `model` for the calls of one episode,
+behind which, after a slash, one of its agents may write its name; `lease` for its heartbeat, end and abort. All are
+signed with a secret that the server directory keeps, so keys survive a restart (whose leases do not: they are answered
+with LeaseLost) and those of another server are refused. An operator may add one admin token of their own choosing
+(needed for an address that is not loopback).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+from urllib.parse import unquote
+
+import jwt
+from pydantic import ValidationError
+
+from swarm.errors import Forbidden, InvalidKey, ServerFailed
+from swarm.job import Job
+
+_SECRET_BYTES = 32
+
+
+class ServerDirectory:
+    """The kept files below `path`, which is made if need be; OSError where it cannot be read or written."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.mkdir(parents=True, exist_ok=True)
+
+    def secret(self) -> bytes:
+        """Return the secret, made the first time; raise ServerFailed if its file is damaged."""
+        try:
+            return bytes.fromhex(self._kept("secret"))
+        except ValueError:
+            raise ServerFailed(
+                f"{self.path / 'secret'} is damaged: expected {2 * _SECRET_BYTES} hex digits; delete it, and all keys "
+                "given so far are void"
+            ) from None
+
+    def installation(self) -> str:
+        """Return the installation's id, made the first time."""
+        return self._kept("installation")
+
+    def engine_on(self, job: Job) -> None:
+        """Note that the job's engine is on, durably."""
+        write_private(self._engine, json.dumps(job.value()))
+
+    def engine_off(self) -> None:
+        """Note that no engine is on."""
+        self._engine.unlink(missing_ok=True)
+
+    def interrupted(self) -> Job | None:
+        """Return the job whose engine was on when the server ended or died, or None.
+
+        Raises ServerFailed for one this version cannot read.
+        """
+        try:
+            return Job.recorded(self._engine.read_text())
+        except FileNotFoundError:
+            return None
+        except ValidationError as error:
+            raise ServerFailed(
+                f"{self._engine} holds a job that this version of ajet does not read ({error.error_count()} fields); "
+                "delete it to start without that job"
+            ) from None
+
+    @property
+    def _engine(self) -> Path:
+        return self.path / "engine.json"
+
+    def _kept(self, name: str) -> str:
+        path = self.path / name
+        try:
+            return path.read_text()
+        except FileNotFoundError:
+            write_private(path, secrets.token_hex(_SECRET_BYTES))
+            return path.read_text()
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that its owner alone can read, durably, all or nothing."""
+    part = path.with_name(path.name + ".part")
+    part.unlink(missing_ok=True)
+    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(part, path)
+
+
+Role = Literal["admin", "client", "viewer"]
+Use = Literal["role", "model", "lease"]
+
+ROLE_LIFE_S = 90 * 86_400
+EPISODE_LIFE_S = 8 * 86_400
+"""A day more than the longest play (`BeginRequest.timeout_s`); a key is of no use once its episode is over."""
+_CACHED = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class Claims:
+    """What a key says: a role, or an episode and its epoch; `signed` here, so that nobody can guess it.
+
+    `agent` is what its holder wrote behind it: which of the episode's agents calls.
+    """
+
+    use: Use
+    role: Role | None = None
+    episode: str = ""
+    epoch: int = 0
+    signed: bool = True
+    agent: str = ""
+
+
+class Keys:
+    """Signs and reads keys. `clock` is Unix time in seconds; without a `secret` there is a random one."""
+
+    def __init__(
+        self, admin_token: str | None = None, clock: Callable[[], float] | None = None, *, secret: bytes | None = None
+    ) -> None:
+        self._secret = secret or secrets.token_bytes(32)
+        self._admin_token = admin_token
+        self._clock = clock or _steady_clock()
+        self._read: dict[str, tuple[Claims, float]] = {}  # verified keys: reading one again costs no signature
+
+    def role(self, role: Role) -> str:
+        """Return a key for the control plane."""
+        return self._sign({"use": "role", "role": role}, ROLE_LIFE_S)
+
+    def model(self, episode: str, epoch: int) -> str:
+        """Return the key for an episode's model calls."""
+        return self._sign({"use": "model", "ep": episode, "epoch": epoch}, EPISODE_LIFE_S)
+
+    def lease(self, episode: str, epoch: int) -> str:
+        """Return the key for an episode's heartbeat, end and abort."""
+        return self._sign({"use": "lease", "ep": episode, "epoch": epoch}, EPISODE_LIFE_S)
+
+    def read(self, key: str) -> Claims:
+        """Return what a key says; raise InvalidKey if it is forged or expired."""
+        known = self._read.get(key)
+        if known is None:
+            known = self._verified(key)
+            if len(self._read) >= _CACHED:
+                self._read.clear()
+            self._read[key] = known
+        if known[1] <= self._clock():
+            raise InvalidKey("the key has expired; begin a new episode, or take a fresh token from tokens.json")
+        return known[0]
+
+    def read_header(self, header: str | None) -> Claims:
+        """Return what the key of an Authorization header says; raise InvalidKey where there is none or it is wrong."""
+        scheme, _, key = (header or "").partition(" ")
+        if scheme.lower() != "bearer" or not key.strip():
+            raise InvalidKey("expected a header `Authorization: Bearer KEY`, found none")
+        return self._named(key.strip())
+
+    def write_tokens(self, path: Path) -> None:
+        """Write a token of each role to `path` as JSON, readable by the owner alone, atomically."""
+        write_private(path, json.dumps({role: self.role(role) for role in get_args(Role)}, indent=1))
+
+    def _named(self, key: str) -> Claims:
+        """Return what a key says with the name behind it (`swarm.client.episode.key_of`); a chosen token has none."""
+        signed, slash, name = key.partition("/")
+        if not slash or self._is_chosen(key):
+            return self.read(key)
+        claims = self.read(signed)
+        if claims.use != "model":
+            raise InvalidKey(
+                f"expected an agent's name behind an episode's key alone; found it behind {_described(claims)}"
+            )
+        return replace(claims, agent=unquote(name))
+
+    def _sign(self, claims: dict[str, Any], life_s: float) -> str:
+        return jwt.encode({**claims, "exp": int(self._clock() + life_s)}, self._secret, algorithm="HS256")
+
+    def _is_chosen(self, key: str) -> bool:
+        """Compare with the operator's token in a time that says nothing, not even of its length."""
+        if self._admin_token is None:
+            return False
+        digests = [hashlib.sha256(text.encode()).digest() for text in (key, self._admin_token)]
+        return hmac.compare_digest(*digests)
+
+    def _verified(self, key: str) -> tuple[Claims, float]:
+        if self._is_chosen(key):
+            return Claims("role", role="admin", signed=False), float("inf")
+        options: Any = {"require": ["exp"], "verify_exp": False}  # `read` judges expiry, by the injected clock
+        try:
+            found = jwt.decode(key, self._secret, algorithms=["HS256"], options=options)
+        except jwt.InvalidTokenError:
+            raise InvalidKey(
+                "the key is not one of this server's; set AJET_TOKEN to what `ajet swarm token` prints there, or begin "
+                "an episode here"
+            ) from None
+        return _claims(found), float(found["exp"])
+
+
+def permitted(claims: Claims, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
+    """Return claims of one of these kinds; raise Forbidden (403) for others."""
+    if claims.use in uses or claims.role in roles:
+        return claims
+    wanted = " or ".join([*(f"a {use} key" for use in uses), *(f"the {role} role" for role in roles)])
+    raise Forbidden(f"this call needs {wanted}; found {_described(claims)}")
+
+
+def _steady_clock() -> Callable[[], float]:
+    """Return Unix time as it passes from now on: when someone sets the machine's clock, no key expires of it."""
+    offset = time.time() - time.monotonic()
+    return lambda: offset + time.monotonic()
+
+
+def _claims(found: dict[str, Any]) -> Claims:
+    if found["use"] == "role":
+        return Claims("role", role=found["role"])
+    return Claims(found["use"], episode=found["ep"], epoch=found["epoch"])
+
+
+def _described(claims: Claims) -> str:
+    return f"the {claims.role} role" if claims.use == "role" else f"a {claims.use} key"

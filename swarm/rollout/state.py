@@ -1,0 +1,185 @@
+"""Server state machine, generation gate, served clock.
+
+The gate of generation: calls pass while it is open, wait while it is shut, and fail once it is broken.
+
+With a `max_staleness` of 0 it is what makes the backend's promise true that no generation runs during an update: the
+step loop shuts it, waits until nothing is in flight, updates, and opens it again. With 1 and more it stays open.
+
+The clock of leases: it counts only the seconds in which the server could answer.
+
+A process that was stopped, or whose event loop was held by one long call, could not take the heartbeats that wait in
+its sockets. A regular beat on the loop shows it: what lies between two beats counts for MOST_S at most, so leases,
+drain times and whatever else is measured by this clock are extended by the stall, before anything is swept. While a
+machine sleeps the monotonic clock below stands too (on Linux and macOS), with the same effect.
+
+The server's state machine: a typed table of transitions, and the only object that writes the state.
+
+    OFFLINE -> BOOTING -> ROLLING -> ROLLING_POST -> WEIGHT_SYNCING -> ROLLING ...
+    every state but OFFLINE and FAILED -> FAILED(reason)
+    every state but OFFLINE -> OFFLINE (stop)
+
+ROLLING admits training episodes until a batch has all it needs; ROLLING_POST waits for the open ones;
+WEIGHT_SYNCING updates the policy. Where rollout and update overlap (`max_staleness` of 1 or more) the state is ROLLING
+throughout. Knows nothing of what happens in a state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from swarm.errors import SwarmError
+from swarm.wire import ServerState
+
+
+class Gate:
+    """Counts the calls inside. Starts shut."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter) -> None:
+        self._now = now
+        self._busy_s = 0.0
+        self._busy_since = 0.0
+        self._open = asyncio.Event()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._error: SwarmError | None = None
+        self.in_flight = 0
+
+    @property
+    def busy_s(self) -> float:
+        """Seconds for which calls were inside, all together."""
+        return self._busy_s + (self._now() - self._busy_since if self.in_flight else 0.0)
+
+    async def enter(self) -> None:
+        """Wait until the gate is open, then count in; raise the error it was broken with."""
+        while self._error is None and not self._open.is_set():
+            await self._open.wait()
+        if self._error is not None:
+            raise self._error
+        if self.in_flight == 0:
+            self._busy_since = self._now()
+        self.in_flight += 1
+        self._empty.clear()
+
+    def leave(self) -> None:
+        """Count out."""
+        self.in_flight -= 1
+        if self.in_flight == 0:
+            self._busy_s += self._now() - self._busy_since
+            self._empty.set()
+
+    def open(self) -> None:
+        """Let calls pass."""
+        self._open.set()
+
+    def shut(self) -> None:
+        """Make new calls wait; those inside go on."""
+        self._open.clear()
+
+    def fail(self, error: SwarmError) -> None:
+        """Refuse all calls from now on, waiting ones too, with `error`."""
+        self._error = error
+        self._open.set()
+
+    async def emptied(self, timeout_s: float) -> bool:
+        """Wait until no call is inside; return False if that takes longer than `timeout_s`."""
+        try:
+            await asyncio.wait_for(self._empty.wait(), timeout_s)
+        except TimeoutError:
+            return False
+        return True
+
+
+BEAT_S = 0.05
+MOST_S = 0.25
+"""Most that passes between two beats: five times what it should be, which a busy loop keeps."""
+
+
+class ServedClock:
+    """Seconds that were served, from an arbitrary beginning; `clock` is the one below."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._beaten = clock()
+        self._served = 0.0
+
+    def __call__(self) -> float:
+        """Return the seconds now."""
+        return self._served + min(self._clock() - self._beaten, MOST_S)
+
+    def beat(self) -> None:
+        """Note that the server is at work."""
+        self._served, self._beaten = self(), self._clock()
+
+    async def run(self) -> None:
+        """Beat on this event loop, until cancelled."""
+        while True:
+            self.beat()
+            await asyncio.sleep(BEAT_S)
+
+
+_S = ServerState
+TRANSITIONS: Mapping[ServerState, frozenset[ServerState]] = {
+    _S.OFFLINE: frozenset({_S.BOOTING}),
+    _S.BOOTING: frozenset({_S.ROLLING, _S.FAILED, _S.OFFLINE}),
+    _S.ROLLING: frozenset({_S.ROLLING_POST, _S.FAILED, _S.OFFLINE}),
+    _S.ROLLING_POST: frozenset({_S.WEIGHT_SYNCING, _S.FAILED, _S.OFFLINE}),
+    _S.WEIGHT_SYNCING: frozenset({_S.ROLLING, _S.FAILED, _S.OFFLINE}),
+    _S.FAILED: frozenset({_S.OFFLINE}),
+}
+EVENTS_KEPT = 4096
+
+
+class IllegalTransition(RuntimeError):
+    """The table has no such transition; the state is unchanged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One change of state; `at` is Unix time in seconds, `reason` is set for FAILED alone."""
+
+    source: ServerState
+    target: ServerState
+    at: float
+    reason: str | None = None
+
+
+class StateMachine:
+    """Holds the state; `to` is the only way to change it, and tells `listener` after each change."""
+
+    def __init__(
+        self, listener: Callable[[Transition], None] = lambda change: None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._listener = listener
+        self._clock = clock
+        self._state = ServerState.OFFLINE
+        self._reason: str | None = None
+        self.events: deque[Transition] = deque(maxlen=EVENTS_KEPT)
+        """The latest transitions, oldest first."""
+
+    @property
+    def state(self) -> ServerState:
+        """The present state."""
+        return self._state
+
+    @property
+    def reason(self) -> str | None:
+        """Why the server FAILED; None in every other state."""
+        return self._reason
+
+    def to(self, target: ServerState, reason: str | None = None) -> None:
+        """Change the state; raise IllegalTransition if the table has no such change or FAILED lacks a reason."""
+        if target not in TRANSITIONS[self._state]:
+            allowed = ", ".join(sorted(TRANSITIONS[self._state]))
+            raise IllegalTransition(f"{self._state} -> {target} is not a transition; from here: {allowed}")
+        if (target is ServerState.FAILED) != bool(reason):
+            raise IllegalTransition(f"expected a reason exactly for FAILED, found {reason!r} for {target}")
+        if reason is not None:  # it may name a file whose name is no Unicode, and a status has to be sent
+            reason = reason.encode("utf-8", "backslashreplace").decode()
+        change = Transition(self._state, target, self._clock(), reason)
+        self._state, self._reason = target, reason
+        self.events.append(change)
+        self._listener(change)

@@ -1,0 +1,170 @@
+"""Timeouts, stream liveness, drain of a step.
+
+Sweeps: the timeouts of a rollout, checked several times a second.
+
+Leases expire. An episode that a full batch waits for is fenced once its own time is over, or once it is a straggler
+whose client is silent; prepared episodes that hold the batch up lose their places. Groups that nobody completes are
+dropped. Places that streams without a share have left are dealt out anew.
+
+Stragglers are the open episodes that a full batch waits for, once half of the batch has ended; before that there are
+none, and each episode has the time that its client gave it.
+
+Everything it does is a verb of the ledger, which counts and writes it. Knows no learner and no HTTP.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+
+from swarm.rendering.messages import BackendError
+from swarm.rollout.episodes import LeasedEpisode, Ledger
+from swarm.rollout.task_sampler import Group
+from swarm.rollout.teams import Teams
+from swarm.wire import ServerState
+
+
+class Drain:
+    """Takes batches out of a ledger, for one waiter at a time: the step loop."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait for a condition on groups and leases; raise BackendError once no batch can ever come."""
+        while not condition():
+            if self._ledger.groups.starved is not None:
+                raise BackendError(self._ledger.groups.starved)
+            self._ledger.changed.clear()
+            await self._ledger.changed.wait()
+
+    def begin(self) -> None:
+        """Note that the batch is full: from now on, those who hold it up are fenced after `drain_timeout_s`."""
+        self._ledger.full_since = self._ledger.clock()
+
+    async def quiet(self) -> None:
+        """Shut the gate and wait until nothing generates; a call longer than `drain_timeout_s` is fenced."""
+        self._ledger.gate.shut()
+        if await self._emptied():
+            return
+        for episode in self._ledger.leases:
+            if any(call.generating for call in episode.calls):
+                self._ledger.fence(episode, "held_up_update")
+        if not await self._emptied():
+            raise BackendError("the engine did not cancel its requests; no update is possible while they run")
+
+    async def batch(self) -> tuple[Group, ...]:
+        """Wait until a batch is there and nothing generates; return it and begin the next. The gate is shut then.
+
+        A batch can fall apart while calls are waited for (its oldest dropped for bytes, shares changed): wait again.
+        """
+        while True:
+            await self.until(lambda: self._ledger.groups.complete)
+            await self.quiet()
+            if self._ledger.groups.complete:
+                return self.take()
+            self._ledger.gate.open()
+
+    def take(self) -> tuple[Group, ...]:
+        """Return the complete batch's groups and begin the next. Where the streams stand then is written with it."""
+        batch = self._ledger.groups.take()
+        self._ledger.counts["trained"] += sum(len(group.ended) for group in batch)
+        self._ledger.full_since = None
+        self._ledger.outdate()
+        return batch
+
+    async def _emptied(self) -> bool:
+        """Return whether nothing generates within `drain_timeout_s`, to which time the server stood still is added."""
+        clock, gate, drain = self._ledger.clock, self._ledger.gate, self._ledger.job.drain_timeout_s
+        began = clock()
+        if await gate.emptied(drain):
+            return True
+        return clock() - began < drain / 2 and await gate.emptied(drain)
+
+
+log = logging.getLogger(__name__)
+
+HEARTBEATS_ONLY_S = 600.0
+"""Seconds after its last call for which heartbeats keep a straggler whose client did not say how long it may take."""
+DEAD_END_S = 3.0
+"""Seconds for which nothing is played, and those in line fit nowhere, before an orphaned group makes room for them."""
+
+
+class Sweeps:
+    """The sweeps of one ledger."""
+
+    def __init__(self, ledger: Ledger, teams: Teams) -> None:
+        self._ledger = ledger
+        self._teams = teams
+        self._straggling_since: float | None = None
+        self._dead_end_since: float | None = None
+
+    def sweep(self) -> None:
+        """Do once what is due."""
+        ledger = self._ledger
+        for episode in ledger.leases.expired():
+            ledger.fence(episode, "lease_expired")
+        if ledger.awaited:  # the batch stands: nobody holds it up, and no group could be completed
+            self._straggling_since = self._dead_end_since = None
+            self._teams.sweep()
+            return
+        for episode in self._stuck():
+            ledger.fence(episode, "held_up_batch")
+        for group in (*ledger.groups.drop_idle(), *self._dead_end()):
+            log.warning("event=drop_group group=%r episodes=%d", group.name, len(group.ended))
+            ledger.drop(group.ended, "failed_task" if group.skipped else "partial_group")
+        ledger.groups.streams.reclaim(ledger.groups.taken)
+        self._teams.sweep()
+
+    def _stuck(self) -> list[LeasedEpisode]:
+        """Return the episodes that block a full batch: those whose time is over, and silent stragglers."""
+        ledger, now = self._ledger, self._ledger.clock()
+        if ledger.full_since is None:
+            self._straggling_since = None
+            return []
+        silent_since = self._silent_since(now)
+        playing = [e for e in ledger.leases if e.settling is None]
+        stuck = [
+            e for e in playing
+            if _time_is_over(e, now, waited_for=len(ledger.line) > 0) or (not e.calls and e.heard_at <= silent_since)
+        ]  # fmt: skip
+        awaited = ledger.groups.awaited if stuck else set()
+        return [e for e in stuck if e.id in awaited]
+
+    def _silent_since(self, now: float) -> float:
+        """Return before when a straggler was last heard of that is given up now; none is before half has ended."""
+        ledger = self._ledger
+        if 2 * ledger.groups.collected < ledger.job.episodes_per_step:
+            self._straggling_since = None
+            return -math.inf
+        if self._straggling_since is None:
+            self._straggling_since = now
+        before = now - ledger.job.drain_timeout_s
+        return before if self._straggling_since <= before else -math.inf
+
+    def _dead_end(self) -> list[Group]:
+        """Drop and return the oldest orphaned group where only its place can help those who wait for one."""
+        ledger = self._ledger
+        orphaned, now = ledger.groups.orphaned, ledger.clock()
+        played = ledger.leases.prepared or any(episode.kind == "train" for episode in ledger.leases)
+        moves = ledger.machine.state is not ServerState.ROLLING or ledger.groups.learning  # there may be room soon
+        if moves or played or not orphaned or not len(ledger.line):
+            self._dead_end_since = None
+            return []
+        if self._dead_end_since is None:
+            self._dead_end_since = now
+        if now - self._dead_end_since < DEAD_END_S:
+            return []
+        self._dead_end_since = None
+        return [ledger.groups.drop(orphaned[0])]
+
+
+def _time_is_over(episode: LeasedEpisode, now: float, *, waited_for: bool) -> bool:
+    """Return whether its client gave it no more time; where it gave none, heartbeats alone give HEARTBEATS_ONLY_S.
+
+    They give no more where no call was made while others wait for its place: one client could hold all for a week.
+    """
+    if episode.due_at is not None and (episode.due_at <= now or episode.tree.nodes or not waited_for):
+        return episode.due_at <= now
+    return not episode.calls and episode.active_at <= now - HEARTBEATS_ONLY_S

@@ -1,0 +1,247 @@
+"""Teams: linked episodes on several servers end together, all or none.
+
+    client                     decider's server              followers' servers
+    prepare -----------------> Prepared, durable
+    prepare (decider, token) ----------------------------->  Prepared, durable
+    commit ------------------> Closed(ended), durable        (this is the decision)
+    commit ----------------------------------------------->  Closed(ended), durable
+
+A prepared episode has its reward and keeps its place in its group, makes no calls, is not trained and does not expire.
+Where a prepare fails the client aborts all of them. One episode is the decider: what becomes of it becomes of the team.
+The others know its address and its lease token, so that whoever finds one in doubt can ask `GET
+/episodes/{id}/outcome`: the client, any other one, or the follower's server by itself (`Resolver`), if the decider's
+server is among its `peers`. Ended: commit. Aborted, fenced or unknown there: abort. Open or prepared: not yet decided.
+
+Why it is safe:
+- The decider ends only by a commit, which its client sends once all are prepared. Prepared is durable before it is
+  acknowledged, as every closing of a prepared episode is, through a loss of power too; so every follower can still
+  commit, whatever died in between.
+- What is told as an outcome stays so. An end is durable before it is told; an abort of a prepared episode too; an
+  episode that was open when its server died is fenced by its recovery; one that is unknown was never prepared, and
+  nobody can prepare it any more. (A server that is not up, or not recovered yet, says nothing: 503.)
+- Nothing waits for ever. A decider that nobody decides, renews or commits for `lease_ttl_s` aborts itself; its client,
+  if it comes back, is told so. A follower asks until the decider's server is back, for a day (IN_DOUBT_S): then it is
+  fenced (`team_in_doubt`), counted, and told as an error. That alone can tear a team, where the decider had ended.
+- Nothing else waits for a team. Once a batch is full but for prepared episodes, their places are free again after
+  `drain_timeout_s`; one that is committed later joins a later batch: the group of its task that has room, or a new one.
+
+It does not know what lies with a server that never comes back (its followers are given up after that day), nor with
+one whose job was replaced by another while a team was in doubt: it no longer knows the team, which is no.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import cast
+
+from swarm.client.transport import Transport
+from swarm.errors import InvalidRequest, JobConflict, NotFound, SwarmError, Unreachable
+from swarm.rollout.episodes import LeasedEpisode, Ledger, PreparedEpisode, State
+from swarm.rollout.keys import Claims
+from swarm.store import Closed, Prepared
+from swarm.wire import Ack, PrepareRequest
+
+log = logging.getLogger(__name__)
+
+ASK_EVERY_S = 2.0
+"""Seconds between two questions about a prepared episode."""
+IN_DOUBT_S = 86_400.0
+"""Seconds after which a prepared episode whose decider says nothing is given up, from its server's last start on."""
+IN_DOUBT = "team_in_doubt"
+"""Why it is."""
+
+
+class Teams:
+    """The verbs of both phases, and what becomes of episodes whose team says nothing."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._leases = ledger.leases
+
+    @property
+    def prepared(self) -> tuple[PreparedEpisode, ...]:
+        """The episodes whose teams have not decided."""
+        return self._leases.prepared
+
+    async def prepare(self, claims: Claims, request: PrepareRequest) -> Ack:
+        """End an episode subject to its team's decision; the same again changes nothing. Durable when this returns."""
+        self._ledger.require_recovered()
+        if self._leases.find_prepared(claims) is None:
+            episode = self._leases.find(claims)
+            assert episode is not None  # `find` returns None for `repeats` alone
+            _check(episode, request)
+            await self._ledger.settle(episode, lambda: self._prepare(episode, request))
+            if self._leases.find_prepared(claims) is None:
+                self._leases.find(claims)  # raises: something else closed it meanwhile
+        return Ack(episode_id=claims.episode, state="prepared")
+
+    async def commit(self, claims: Claims) -> Ack:
+        """End a prepared episode for good; the same again changes nothing. Durable when this returns.
+
+        Raises JobConflict for one that is not prepared, EpisodeEnded or LeaseLost for one that is aborted or fenced.
+        """
+        self._ledger.require_recovered()
+        prepared = self._leases.find_prepared(claims)
+        if prepared is not None:
+            await self.decide(prepared, ended=True)
+        if self._leases.find(claims, repeats="ended") is not None:
+            raise JobConflict(f"episode {claims.episode} is not prepared; prepare it first, or end it")
+        return Ack(episode_id=claims.episode, state="ended")
+
+    async def outcome(self, claims: Claims) -> Ack:
+        """Return what became of an episode, as far as that is durable; raise NotFound for one that never was."""
+        self._ledger.require_recovered()
+        state = self._leases.state_of(claims.episode)
+        if state is None:
+            state = await self._written(claims.episode)
+        return Ack(episode_id=claims.episode, state=state)
+
+    async def decide(self, prepared: PreparedEpisode, *, ended: bool, reason: str = "its team aborted") -> None:
+        """End a prepared episode for good, or abort it, durably; what was decided before stands."""
+        await self._ledger.settle(prepared, lambda: self._commit(prepared) if ended else self._abort(prepared, reason))
+
+    def sweep(self) -> None:
+        """Abort deciders that nobody decides; free the places of those that hold up a full batch."""
+        now, drain, full_since = self._ledger.clock(), self._ledger.job.drain_timeout_s, self._ledger.full_since
+        awaited = self._ledger.groups.awaited if full_since is not None else set()
+        for prepared in self._leases.prepared:
+            if prepared.settling is not None:
+                continue
+            if prepared.sample.decider is None and prepared.expires_at <= now:
+                self._in_background(self.decide(prepared, ended=False, reason="undecided"), prepared)
+            elif prepared.since + IN_DOUBT_S <= now:
+                self._in_background(self._ledger.settle(prepared, partial(self._give_up, prepared)), prepared)
+            elif full_since is not None and prepared.id in awaited and max(full_since, prepared.since) + drain <= now:
+                self._ledger.free(prepared)
+
+    async def _prepare(self, episode: LeasedEpisode, request: PrepareRequest) -> None:
+        ledger = self._ledger
+        sample = replace(
+            ledger.sample_of(episode, request), decider=request.decider, decider_token=request.decider_token
+        )
+        await ledger.store.write(
+            Prepared(
+                episode.id,
+                request.reward,
+                request.success,
+                request.weight,
+                request.decider,
+                request.decider_token,
+                sample.call_rewards,
+            )
+        )
+        self._leases.prepare(sample, episode.epoch)
+
+    async def _commit(self, prepared: PreparedEpisode) -> None:
+        groups, sample = self._ledger.groups, prepared.sample
+        place = groups.of(prepared.id) or groups.join_late(prepared.id, sample.task_id, sample.stream)
+        turn = groups.turns.of(prepared.id)
+        ended = replace(sample, group=place.name, decider=None, decider_token=None, turn=turn)
+        closed = Closed(
+            prepared.id,
+            "ended",
+            prepared.epoch,
+            ended.reward,
+            ended.success,
+            ended.weight,
+            ended.group,
+            turn=turn,
+            call_rewards=ended.call_rewards,
+        )
+        await self._ledger.store.write(replace(closed, team=True))
+        self._leases.close(prepared, "ended")
+        self._ledger.collect(ended)
+
+    async def _abort(self, prepared: PreparedEpisode, reason: str) -> None:
+        await self._ledger.store.write(Closed(prepared.id, "aborted", prepared.epoch, reason=reason or None, team=True))
+        log.info("event=abort episode=%s owner=%r reason=%r", prepared.id, prepared.sample.owner, reason[:200])
+        self._leases.close(prepared, "aborted")
+        self._ledger.counts["aborted"] += 1
+        self._ledger.free(prepared)
+
+    async def _give_up(self, prepared: PreparedEpisode) -> None:
+        """Take a prepared episode from a team that has not said for IN_DOUBT_S what becomes of it, durably."""
+        await self._ledger.store.write(Closed(prepared.id, "fenced", prepared.epoch + 1, reason=IN_DOUBT, team=True))
+        log.error(
+            "event=team_given_up episode=%s owner=%r decider=%s in_doubt_s=%.0f reason=%s: it is not trained here, "
+            "even if its team ended", prepared.id, prepared.sample.owner, prepared.sample.decider, IN_DOUBT_S, IN_DOUBT,
+        )  # fmt: skip
+        self._leases.close(prepared, "fenced")
+        self._ledger.counts["fenced"] += 1
+        self._ledger.counts[f"drop_{IN_DOUBT}"] += 1
+        self._ledger.free(prepared)
+
+    async def _written(self, episode: str) -> State:
+        """Return the state of an episode that is over for so long that only the store remembers it."""
+        record = await self._ledger.store.episode(episode)
+        if record is None:
+            raise NotFound(f"episode {episode} was never begun here, or died before anything of it was written")
+        ended = record.state in ("in_step", "consumed", "dropped")
+        return "ended" if ended else cast(State, record.state)
+
+    def _in_background(self, work: Coroutine[None, None, None], prepared: PreparedEpisode) -> None:
+        def judge(task: asyncio.Task[None]) -> None:
+            error = None if task.cancelled() else task.exception()
+            if error is not None:
+                log.warning("event=team_undecided episode=%s error=%r", prepared.id, str(error))
+
+        asyncio.create_task(work).add_done_callback(judge)
+
+
+class Resolver:
+    """Asks the deciders of prepared episodes what became of them, as long as this server runs.
+
+    `peers` are the addresses of servers it may ask (and so send a decider's lease token to); no others are asked.
+    """
+
+    def __init__(self, teams: Teams, peers: Sequence[str]) -> None:
+        self._teams = teams
+        self._peers = {peer.rstrip("/"): Transport(peer) for peer in peers}
+
+    async def run(self) -> None:
+        """Ask and pass on, until cancelled."""
+        try:
+            while True:
+                await asyncio.sleep(ASK_EVERY_S)
+                await self.ask()
+        finally:
+            await self.close()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await asyncio.gather(*(transport.close() for transport in self._peers.values()))
+
+    async def ask(self) -> None:
+        """Ask for every prepared follower once; those of a server that does not answer are left for the next time."""
+        await asyncio.gather(*(self._ask_peer(peer) for peer in self._peers))
+
+    async def _ask_peer(self, peer: str) -> None:
+        for prepared in self._teams.prepared:
+            if prepared.settling is None and (prepared.sample.decider or "").startswith(f"{peer}/episodes/"):
+                try:
+                    await self._resolve(prepared, self._peers[peer])
+                except Unreachable:
+                    return
+                except SwarmError as error:  # a peer that boots, or refuses: the episode stays prepared
+                    log.info("event=team_in_doubt episode=%s error=%r", prepared.id, error.message)
+
+    async def _resolve(self, prepared: PreparedEpisode, transport: Transport) -> None:
+        try:
+            path = f"{prepared.sample.decider}/outcome"
+            told = await transport.ask(Ack.model_validate, "GET", path, prepared.sample.decider_token or "")
+            state = told.state
+        except NotFound:
+            state = "aborted"
+        if state in ("ended", "aborted", "fenced"):
+            await self._teams.decide(prepared, ended=state == "ended")
+
+
+def _check(episode: LeasedEpisode, request: PrepareRequest) -> None:
+    if episode.kind == "eval":
+        raise InvalidRequest("an evaluation episode is never trained and needs no team; end it", param="kind")
+    if (request.decider is None) != (request.decider_token is None):
+        raise InvalidRequest("expected `decider` and `decider_token` together, found one of them", param="decider")

@@ -1,0 +1,349 @@
+"""Episodes as JSON lines, OpenEnv, parquet.
+
+Episodes as OpenEnv training traces (schema version 1 of `openenv.core.harness.training`, openenv 0.10).
+
+A trace has one turn per call: the whole prompt the engine saw, what it sampled, the log-prob of each sampled id,
+and a loss mask over both, so that every sampled id of the episode's trained calls is trained once; the mask of a call
+that is not trained has zeros alone. What OpenEnv has no field for stands in each turn's `metadata`. Rewards are there
+too, because OpenEnv takes them from elsewhere.
+
+Episodes as parquet, one row per call.
+
+    episode, task_id, stream, kind, owner, state   string
+    group, reason                                  string, null where there is none
+    code                                           string, sha256 of the agent's files, null where nobody said
+    step                                           int64, the step that trained it, null where none did
+    reward                                         float64, null where there is none yet
+    success                                        bool, null where nobody said
+    call, parent                                   int32, index of the call and of the one it continues (null: none)
+    drift                                          string: start, clean, realign or fork
+    prompt_ids                                     list<int32>, the whole prompt the engine saw
+    sampled_ids                                    list<int32>
+    logprobs                                       list<float64>, natural, of each sampled id
+    versions                                       list<int32>, policy version of each sampled id
+    prompt_text, sampled_text                      string, these ids as text, all marks and tool calls as they are;
+                                                   null where no engine runs, whose tokenizer reads them
+    message                                        string, JSON of what was said as a chat message: content, thinking,
+                                                   tool calls, read as if tools had been offered; null as these
+    trained                                        bool, false: the sampled ids are context and not to be trained
+    call_reward                                    float64, null where it is the episode's
+    agent                                          string, which of its agents made the call; null where none said
+
+The file's metadata has `ajet_schema` = 5. Earlier versions wrote 4, without `message`, 3, without texts too, 2, without
+`code`, `call_reward` and `agent` too, and 1, without `trained` too, where every call was. Needs pyarrow (the extra
+`export`).
+
+Exports episodes as a stream of bytes; the formats are in `swarm.exports`.
+
+Promises that what makes an export impossible (no such episode, its tokens gone, a missing package) is refused
+before the first byte, and that memory holds one episode, or a few for parquet, whatever the whole is: a file on disk is
+made first, so that what was left out can be told before it. So few are made or sent at once that their files stay few;
+others are told to come again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import tempfile
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+from typing import IO, Any, Literal, Self
+
+from swarm.backends.protocols import NO_ROOM
+from swarm.calls.generation import read_message
+from swarm.errors import InvalidRequest, NotFound, StoreUnavailable, Throttled
+from swarm.server.inspection import Inspection
+from swarm.store import Kept
+from swarm.wire import CallRecord, EpisodeRecord, ExportCounts
+
+
+@dataclass(frozen=True, slots=True)
+class TokenReading:
+    """What reads ids: as text, special tokens and all, and as the chat message that answers a prompt's text."""
+
+    text: Callable[[Sequence[int]], str]
+    message: Callable[[str, Sequence[int]], Mapping[str, Any]]
+
+
+def training_trace(record: EpisodeRecord, reading: TokenReading | None = None) -> dict[str, Any]:
+    """Return the episode as a TrainingTrace, with words where ids can be read; calls that sampled nothing go."""
+    turns = [_turn(record, call, prompt, reading) for call, prompt in prompts(record) if call.sampled.ids]
+    return {"schema_version": 1, "turns": turns}
+
+
+def prompts(record: EpisodeRecord) -> Iterator[tuple[CallRecord, tuple[int, ...]]]:
+    """Yield each call with the whole prompt the engine saw."""
+    through: dict[int, tuple[int, ...]] = {}
+    for call in record.record:  # parents come before children
+        before = through[call.parent] if call.parent is not None else ()
+        prompt = before + call.context.ids
+        through[call.index] = prompt + call.sampled.ids
+        yield call, prompt
+
+
+def words(call: CallRecord, prompt: Sequence[int], reading: TokenReading) -> dict[str, Any]:
+    """Return what a call was shown and said, as text, and what it said as a chat message too."""
+    shown = reading.text(prompt)
+    return {
+        "prompt_text": shown,
+        "sampled_text": reading.text(call.sampled.ids),
+        "message": reading.message(shown, call.sampled.ids),
+    }
+
+
+def _turn(
+    record: EpisodeRecord, call: CallRecord, prompt: tuple[int, ...], reading: TokenReading | None
+) -> dict[str, Any]:
+    return {
+        "node_id": f"{record.id}/{call.index}",
+        "prompt_token_ids": list(prompt),
+        "completion_token_ids": list(call.sampled.ids),
+        "per_token_logps": list(call.sampled.logprobs),
+        "loss_mask": [0] * len(prompt) + [int(call.trained)] * len(call.sampled.ids),
+        "metadata": {
+            "episode": record.id,
+            "parent": None if call.parent is None else f"{record.id}/{call.parent}",
+            "drift": call.drift,
+            "versions": list(call.sampled.versions),
+            "trained": call.trained,
+            **_earned(call),
+            **({} if reading is None else words(call, prompt, reading)),
+            **record.model_dump(mode="json", include=_OF_THE_EPISODE),
+        },
+    }
+
+
+def _earned(call: CallRecord) -> dict[str, Any]:
+    """Return what stands in a call's metadata where it has a reward of its own, or said which agent made it."""
+    found = {"call_reward": call.reward, "agent": call.agent}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+_OF_THE_EPISODE = {"task_id", "stream", "kind", "state", "reason", "group", "step", "reward", "success", "code"}
+
+
+_ROWS_A_GROUP = 256
+
+
+class ParquetExport:
+    """Writes one parquet file to an open binary file; `close` makes it whole."""
+
+    def __init__(self, file: IO[bytes], reading: TokenReading | None = None) -> None:
+        self._reading = reading
+        self._arrow, parquet = _pyarrow()
+        self._schema = _schema(self._arrow)
+        self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
+        self._rows: list[dict[str, Any]] = []
+
+    def write(self, record: EpisodeRecord) -> None:
+        """Add an episode's calls."""
+        self._rows.extend(_rows(record, self._reading))
+        if len(self._rows) >= _ROWS_A_GROUP:
+            self._flush()
+
+    def close(self) -> None:
+        """Write what is left and the file's footer."""
+        self._flush()
+        self._writer.close()
+
+    def _flush(self) -> None:
+        if self._rows:
+            self._writer.write_table(self._arrow.Table.from_pylist(self._rows, schema=self._schema))
+            self._rows = []
+
+
+def _rows(record: EpisodeRecord, reading: TokenReading | None) -> Iterator[dict[str, Any]]:
+    shared = record.model_dump(exclude={"record", "id", "calls", "tokens", "refusals", "refusal"})
+    for call, prompt in prompts(record):
+        yield {
+            "episode": record.id,
+            **shared,
+            "call": call.index,
+            "parent": call.parent,
+            "drift": call.drift,
+            "prompt_ids": prompt,
+            "sampled_ids": call.sampled.ids,
+            **_words(call, prompt, reading),
+            "logprobs": call.sampled.logprobs,
+            "versions": call.sampled.versions,
+            "trained": call.trained,
+            "call_reward": call.reward,
+            "agent": call.agent,
+        }
+
+
+def _words(call: CallRecord, prompt: Sequence[int], reading: TokenReading | None) -> dict[str, Any]:
+    if reading is None:
+        return {}
+    found = words(call, prompt, reading)
+    return {**found, "message": json.dumps(found["message"])}
+
+
+def _schema(arrow: Any) -> Any:
+    text, whole, ids = arrow.string(), arrow.int32(), arrow.list_(arrow.int32())
+    kinds = {
+        **dict.fromkeys(("episode", "task_id", "stream", "kind", "owner", "state", "group", "reason", "code"), text),
+        "step": arrow.int64(),
+        "reward": arrow.float64(),
+        "success": arrow.bool_(),
+        "call": whole,
+        "parent": whole,
+        "drift": text,
+        "prompt_ids": ids,
+        "sampled_ids": ids,
+        "prompt_text": text,
+        "sampled_text": text,
+        "message": text,
+        "logprobs": arrow.list_(arrow.float64()),
+        "versions": ids,
+        "trained": arrow.bool_(),
+        "call_reward": arrow.float64(),
+        "agent": text,
+    }
+    return arrow.schema(list(kinds.items()), metadata={"ajet_schema": "5"})
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InvalidRequest(
+            "parquet needs pyarrow where the server runs: pip install 'ajet[export]'; or take format=openenv",
+            param="format",
+        ) from None
+    return pyarrow, pyarrow.parquet
+
+
+ExportFormat = Literal["openenv", "parquet"]
+MEDIA: dict[ExportFormat, str] = {"openenv": "application/jsonl", "parquet": "application/vnd.apache.parquet"}
+MOST_AT_ONCE = 2
+"""Exports that are made or sent at once: each has its file in the folder for temporary ones."""
+AGAIN_S = 10.0
+"""After so long whoever was refused may try again."""
+_PIECE = 1 << 18
+
+
+class Exports:
+    """Makes the exports of one server; holds a place for each until it is closed."""
+
+    def __init__(self, inspection: Inspection) -> None:
+        self._inspection = inspection
+        self.under_way = 0
+
+    async def make(self, form: ExportFormat, episode: str | None) -> Export:
+        """Return the export of one episode, or of all, of which those without a token are left out.
+
+        Raises Throttled where enough are under way, and StoreUnavailable on a full disk, with nothing left there.
+        """
+        if self.under_way >= MOST_AT_ONCE:
+            raise Throttled(
+                f"expected fewer than {MOST_AT_ONCE} exports under way, found {self.under_way}; try again once one of "
+                "them is sent",
+                retry_after=AGAIN_S,
+            )
+        self.under_way += 1
+        try:
+            return Export(self, *await self._made(form, episode))
+        except BaseException:
+            self.under_way -= 1
+            raise
+
+    async def _made(self, form: ExportFormat, episode: str | None) -> tuple[ExportCounts, IO[bytes]]:
+        kept = Kept([episode]) if episode is not None else await self._inspection.kept()
+        if episode is not None:
+            _check(await self._inspection.tokens(episode))
+        found = Counter(pruned=kept.pruned, no_tokens=kept.no_tokens)
+        records = _records(self._inspection, kept.names, found)
+        write, renderer = _parquet if form == "parquet" else _lines, self._inspection.renderer
+        reading = None
+        if renderer is not None:
+            reading = TokenReading(partial(renderer.decode, special=True), partial(read_message, renderer))
+        content = await _whole(lambda file: write(records, file, reading))
+        return ExportCounts(**found), content
+
+
+class Export:
+    """One export: `counts` says what is in it. Its file and its place are free once it is left."""
+
+    def __init__(self, exports: Exports, counts: ExportCounts, file: IO[bytes]) -> None:
+        self._exports = exports
+        self.counts = counts
+        self._file = file
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._exports.under_way -= 1
+
+    async def pieces(self) -> AsyncIterator[bytes]:
+        """Yield its bytes."""
+        while piece := await asyncio.to_thread(self._file.read, _PIECE):
+            yield piece
+
+
+def _check(record: EpisodeRecord) -> None:
+    if not any(call.sampled.ids for call in record.record):
+        raise NotFound(f"episode {record.id} has no tokens: it made no call, or they went with an old checkpoint")
+
+
+async def _records(inspection: Inspection, names: Sequence[str], found: Counter[str]) -> AsyncIterator[EpisodeRecord]:
+    for name in names:
+        try:
+            record = await inspection.tokens(name)
+        except NotFound:
+            found["withdrawn"] += 1
+            continue
+        if any(call.sampled.ids for call in record.record):
+            found["episodes"] += 1
+            yield record
+        elif record.tokens:
+            found["pruned"] += 1
+        else:
+            found["no_tokens"] += 1
+
+
+async def _lines(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: TokenReading | None) -> None:
+    def write(record: EpisodeRecord) -> None:
+        file.write(json.dumps(training_trace(record, reading), separators=(",", ":")).encode() + b"\n")
+
+    async for record in records:
+        await asyncio.to_thread(write, record)
+
+
+async def _parquet(records: AsyncIterator[EpisodeRecord], file: IO[bytes], reading: TokenReading | None) -> None:
+    export = ParquetExport(file, reading)
+    async for record in records:
+        await asyncio.to_thread(export.write, record)
+    await asyncio.to_thread(export.close)
+
+
+async def _whole(write: Callable[[IO[bytes]], Awaitable[None]]) -> IO[bytes]:
+    """Return the whole file, rewound: what was left out stands before it, and the footer of parquet at its end."""
+    file: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - closed with its `Export`
+    try:
+        await write(file)
+        file.seek(0)
+    except OSError as error:
+        _discard(file)
+        if error.errno in NO_ROOM:
+            raise StoreUnavailable(f"no room for the export in {tempfile.gettempdir()}: free space there") from error
+        raise
+    except BaseException:
+        _discard(file)
+        raise
+    return file
+
+
+def _discard(file: IO[bytes]) -> None:
+    with contextlib.suppress(OSError):  # what it still holds is written at its end, and the disk is still full
+        file.close()

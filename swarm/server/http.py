@@ -1,0 +1,317 @@
+"""Headers, bodies, error objects, key guard, limits.
+
+What all routes share: reading headers and bodies, answering JSON, and OpenAI's error object for every error.
+
+The body of a model call that cannot fit the context is refused by its length alone, if possible unread.
+
+What stands before every route: a limit on failed keys, and a limit on the size of bodies.
+
+A peer address may fail FAILURES times at once and once more every REFILL_S seconds; beyond that it is answered 429
+with Retry-After, without a look at its key. A key that this server signed and that has not expired is let through
+all the same: nobody can guess one, so the failures of a neighbour behind the same address (a NAT, a proxy, the
+loopback of a shared machine) never keep an honest client out. The admin token an operator chose may be weaker than
+a signed one, so it waits like any guess: from an address that goes on failing it is refused for up to REFILL_S
+seconds; the signed tokens of tokens.json are not.
+
+Memory is constant: MOST_PEERS addresses (an IPv6 network of 64 bits is one), the longest quiet forgotten first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import math
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from swarm.errors import (
+    BodyTooLarge,
+    ContextExceeded,
+    EngineUnavailable,
+    InvalidKey,
+    InvalidRequest,
+    LeaseLost,
+    NotFound,
+    ServerFailed,
+    StoreRefused,
+    SwarmError,
+    Throttled,
+    wrong_value,
+)
+from swarm.rollout.keys import Claims, Keys, Role, Use, permitted
+from swarm.server.connections import Failures, peer_of
+
+log = logging.getLogger(__name__)
+M = TypeVar("M", bound=BaseModel)
+Tell = Callable[[SwarmError], bytes]
+"""Returns an error's JSON body, in a protocol's own form."""
+
+
+class ClientGone(Exception):
+    """The client went away before its request was whole; nobody is left to answer."""
+
+
+MAX_BODY_BYTES = 16 * 1024 * 1024
+BODY_BYTES, TOKEN_BYTES = 1 << 20, 64
+"""A request may be so large, and so much larger for each token of the context: a token is 4 bytes of prose, 12 where
+its characters are written as JSON's escapes, and what comes with it is no part of the prompt."""
+_FINAL = (LeaseLost, ServerFailed, StoreRefused)
+"""Errors that do not pass: the openai SDK is told not to retry them."""
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """Return a request header, or None."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return str(value, "latin-1")
+    return None
+
+
+def authorization(scope: Scope, key_header: bytes | None = None) -> str | None:
+    """Return the Authorization header; failing that, one made of the key that `key_header` carries."""
+    found = header(scope, b"authorization")
+    key = header(scope, key_header) if found is None and key_header is not None else None
+    return found if key is None else f"Bearer {key}"
+
+
+async def read_body(receive: Receive) -> bytes:
+    """Return the request's body; InvalidRequest beyond MAX_BODY_BYTES, ClientGone if the client goes away."""
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        event = await receive()
+        if event["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(event.get("body", b""))
+        size, more = size + len(parts[-1]), event.get("more_body", False)
+        if size > MAX_BODY_BYTES:
+            raise InvalidRequest(f"expected a body of at most {MAX_BODY_BYTES} bytes, found more")
+    return b"".join(parts)
+
+
+async def whole_body(scope: Scope, receive: Receive, max_context: int) -> bytes:
+    """Return the body of a model call; ContextExceeded, if possible unread, where so many tokens cannot hold it."""
+    length = header(scope, b"content-length") or "0"
+    _refuse_too_long(int(length) if length.isdecimal() else 0, max_context)
+    body = await read_body(receive)
+    _refuse_too_long(len(body), max_context)
+    return body
+
+
+def _refuse_too_long(body_bytes: int, max_context: int) -> None:
+    most = min(MAX_BODY_BYTES, BODY_BYTES + TOKEN_BYTES * max_context)
+    if body_bytes > most:
+        raise ContextExceeded(
+            f"This model's maximum context length is {max_context} tokens (the job's `max_context`): expected a body "
+            f"of at most {most} bytes, found {body_bytes}; shorten the messages, or give the job a larger one",
+            param="messages",
+        )
+
+
+def parsed(kind: type[M], body: bytes, read: Callable[[bytes], M] | None = None) -> M:
+    """Return the body as a wire type, by `read` or its own reading; an empty body counts as `{}`.
+
+    InvalidRequest names the wrong field.
+    """
+    try:
+        return (read or kind.model_validate_json)(body or b"{}")
+    except ValidationError as error:
+        wrong = wrong_value(error)
+        raise wrong if wrong.param else InvalidRequest(f"body: {wrong}") from None
+
+
+def json_response(content: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """Return a response of ready JSON."""
+    return Response(content, status, headers, "application/json")
+
+
+def error_response(error: SwarmError, body: bytes | None = None) -> Response:
+    """Return an error on the wire, by default in OpenAI's form, with Retry-After where trying again may help."""
+    headers: dict[str, str] = {}
+    if isinstance(error, Throttled | EngineUnavailable):
+        headers["retry-after"] = str(max(1, math.ceil(error.retry_after or 1.0)))
+    if isinstance(error, _FINAL):
+        headers["x-should-retry"] = "false"
+    return json_response(body or openai_error(error), error.status, headers)
+
+
+def openai_error(error: SwarmError) -> bytes:
+    """Return OpenAI's error object."""
+    return to_json(error.to_wire())
+
+
+async def on_swarm_error(_: Request, error: Exception) -> Response:
+    """Answer an error of our own."""
+    if not isinstance(error, SwarmError):
+        raise error
+    return error_response(error)
+
+
+async def on_http_error(request: Request, error: Exception) -> Response:
+    """Answer a wrong route or method in the same form as all errors."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    where = f"{request.method} {request.url.path}"
+    known = NotFound(f"there is no route {where}") if status == 404 else InvalidRequest(f"{where} is not allowed")
+    headers = dict(error.headers or {}) if isinstance(error, HTTPException) else {}
+    return json_response(to_json(known.to_wire()), status, headers)
+
+
+async def on_client_gone(_: Request, __: Exception) -> Response:
+    """Answer nobody."""
+    return Response(status_code=499)
+
+
+async def on_any_error(request: Request, error: Exception, *, tell: Tell = openai_error) -> Response:
+    """Answer a defect of the server: the client hears that it is one, the log has the rest."""
+    log.error("event=defect route=%s error=%r", request.url.path, str(error), exc_info=error)
+    defect = SwarmError("the server has a defect; its log says more")
+    return error_response(defect, tell(defect))
+
+
+class Presence:
+    """Watches for the client going away, and cancels the task that works for it.
+
+    The watcher reads from `receive`, so the body must have been read before.
+    """
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self.gone = False
+
+    @contextlib.contextmanager
+    def required(self) -> Iterator[None]:
+        """Cancel the current task if the client goes away inside the block."""
+        task = asyncio.current_task()
+        watcher = asyncio.create_task(self._watch(task))
+        try:
+            yield
+        finally:
+            watcher.cancel()
+
+    async def _watch(self, task: asyncio.Task[object] | None) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+        self.gone = True
+        if task is not None:
+            task.cancel()
+
+
+MAX_CONTROL_BYTES = 1024 * 1024
+"""Most bytes of a control-plane body: a job is a few kilobytes. Task lists may be as large as conversations."""
+KEY_HEADER = b"x-api-key"
+"""Where clients of Anthropic's protocol carry their key."""
+_KEY = "ajet.key"
+"""Where a request's scope has what its key says."""
+_NO_KEY_NEEDED = frozenset({"/health"})
+
+
+class Guard:
+    """ASGI middleware around the whole application, or a route of it that tells of errors in its own form.
+
+    It reads the key of a request, once; `authorised` returns what it says. `key_header` may carry the key in place of
+    a Bearer token.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: Keys,
+        failures: Failures | None = None,
+        tell: Tell = openai_error,
+        key_header: bytes | None = None,
+    ) -> None:
+        self._app = app
+        self._keys = keys
+        self._failures = Failures() if failures is None else failures
+        self._tell = tell
+        self._key_header = key_header
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on, or refuse it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        refusal = _too_large(scope)
+        if refusal is None and not self._signed(scope):
+            peer = peer_of(scope)
+            refusal = self._throttled(scope["path"], peer)
+            send = partial(self._counting, send, peer)
+        if refusal is not None:
+            await error_response(refusal, self._tell(refusal))(scope, receive, send)
+            return
+        await self._app(scope, _limited(scope, receive), send)
+
+    def _signed(self, scope: Scope) -> bool:
+        """Keep with the request what its key says, or why it is refused; return whether it was signed here."""
+        try:
+            scope[_KEY] = claims = self._keys.read_header(authorization(scope, self._key_header))
+        except InvalidKey as refusal:
+            scope[_KEY] = refusal.message
+            return self._carries_signed(header(scope, KEY_HEADER))
+        return claims.signed or self._carries_signed(header(scope, KEY_HEADER))
+
+    def _carries_signed(self, key: str | None) -> bool:
+        """Return whether a key is signed here, though its route takes none there: an SDK sends it to all routes."""
+        try:
+            return key is not None and self._keys.read_header(f"Bearer {key}").signed
+        except InvalidKey:
+            return False
+
+    def _throttled(self, path: str, peer: str) -> SwarmError | None:
+        wait_s = 0.0 if path in _NO_KEY_NEEDED else self._failures.wait_s(peer)
+        if wait_s <= 0:
+            return None
+        return Throttled(f"too many wrong keys came from {peer}; wait {wait_s:.1f} s", retry_after=wait_s)
+
+    async def _counting(self, send: Send, peer: str, message: Message) -> None:
+        if message["type"] == "http.response.start" and message["status"] == 401:
+            self._failures.note(peer)
+        await send(message)
+
+
+def authorised(scope: Scope, *, roles: tuple[Role, ...] = (), uses: tuple[Use, ...] = ()) -> Claims:
+    """Return what the key of a guarded request says; raise InvalidKey (401), or Forbidden (403) for a wrong kind."""
+    found: Claims | str = scope[_KEY]
+    if isinstance(found, str):
+        raise InvalidKey(found)
+    return permitted(found, roles=roles, uses=uses)
+
+
+def most_bytes(path: str) -> int:
+    """Return how large a body to this path may be: conversations and task lists are long, other bodies are not."""
+    return MAX_BODY_BYTES if path.startswith("/v1/") or path == "/streams/tasks" else MAX_CONTROL_BYTES
+
+
+def _too_large(scope: Scope) -> SwarmError | None:
+    length = header(scope, b"content-length") or "0"
+    return _refused(scope) if length.isdecimal() and int(length) > most_bytes(scope["path"]) else None
+
+
+def _refused(scope: Scope) -> BodyTooLarge:
+    return BodyTooLarge(f"expected a body of at most {most_bytes(scope['path'])} bytes, found more")
+
+
+def _limited(scope: Scope, receive: Receive) -> Receive:
+    """Return a `receive` that refuses a body without a length once it is too large."""
+    if header(scope, b"transfer-encoding") is None:
+        return receive
+    size, most = 0, most_bytes(scope["path"])
+
+    async def counted() -> Message:
+        nonlocal size
+        message = await receive()
+        size += len(message.get("body", b""))
+        if size > most:
+            raise _refused(scope)
+        return message
+
+    return counted

@@ -1,0 +1,183 @@
+"""Episodes for people, erasing.
+
+What each id of a span says: a pure function of ids and a renderer, for people who look at tokens.
+
+Promises that the texts joined are the text of the whole span, whatever the tokenizer does with spaces at the
+beginning of a text and with characters whose bytes are spread over several ids.
+
+Read access to episodes: open ones come from memory, closed ones from the store, texts from the renderer.
+
+Promises that a record never says less than is known: while an engine runs, an open episode is shown as it is this
+moment, every other one as it was written down, and every id with its text. While no engine runs, what was written
+is shown without texts. Changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TypeVar
+
+from swarm.errors import EngineUnavailable, NotFound, ServerFailed
+from swarm.rendering.messages import Renderer
+from swarm.rollout.episodes import LeasedEpisode
+from swarm.server.service import SwarmServer
+from swarm.store import Kept
+from swarm.timelines import Node
+from swarm.training.loop import Training
+from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, EpisodeSummary, TokenSpan
+
+_BROKEN = "�"
+_LONGEST = 4
+"""UTF-8 takes at most so many bytes a character, so that so many ids at most wait for it to be whole."""
+
+
+def with_texts(record: EpisodeRecord, renderer: Renderer) -> EpisodeRecord:
+    """Return the record with the text of every id, its special tokens marked and its cut answers told."""
+    tails: dict[int, tuple[int, ...]] = {}
+    calls: list[CallRecord] = []
+    for call in record.record:  # parents come before children
+        before = tails[call.parent] if call.parent is not None else ()
+        context = _told(call.context, renderer, before)
+        before = (before + call.context.ids)[-_LONGEST:]
+        sampled = _told(call.sampled, renderer, before)
+        tails[call.index] = (before + call.sampled.ids)[-_LONGEST:]
+        cut = not call.sampled.ids or call.sampled.ids[-1] not in renderer.stop_ids
+        calls.append(call.model_copy(update={"context": context, "sampled": sampled, "truncated": cut}))
+    return record.model_copy(update={"record": tuple(calls)})
+
+
+def token_texts(renderer: Renderer, ids: Sequence[int], before: Sequence[int] = ()) -> tuple[str, ...]:
+    """Return the text of each id; `before` are the ids in front of them (a few are enough).
+
+    The last id of a character has it, the ids before have "". Bytes that are no character come out as U+FFFD.
+    """
+    window = list(before[-1:])  # some tokenizers drop the space of the first id they decode
+    shown, texts, held = _text(renderer, window), [], 0
+    for token in ids:
+        window.append(token)
+        text = _text(renderer, window)
+        held += 1
+        if text.endswith(_BROKEN) and held < _LONGEST:
+            texts.append("")
+            continue
+        texts.append(text[len(shown) :])
+        window, held = window[-held:], 0
+        shown = _text(renderer, window)
+    if held:
+        texts[-1] = _text(renderer, window)[len(shown) :]
+    return tuple(texts)
+
+
+def _told(span: TokenSpan, renderer: Renderer, before: Sequence[int]) -> TokenSpan:
+    texts = token_texts(renderer, span.ids, before)
+    hidden = {token: not renderer.decode([token]) and bool(_text(renderer, [token])) for token in set(span.ids)}
+    special = tuple(place for place, token in enumerate(span.ids) if hidden[token])
+    return span.model_copy(update={"texts": texts, "special": special})
+
+
+def _text(renderer: Renderer, ids: Sequence[int]) -> str:
+    return renderer.decode(ids, special=True)
+
+
+LISTED = 100
+"""Episodes in a list that does not say how many."""
+MOST_LISTED = 10_000
+SummaryT = TypeVar("SummaryT", bound=EpisodeSummary)
+
+
+class Inspection:
+    """Episodes of one server."""
+
+    def __init__(self, server: SwarmServer) -> None:
+        self._server = server
+
+    async def episodes(self, limit: int = LISTED) -> EpisodeList:
+        """Return the newest episodes, the open ones as they are now."""
+        training = self._training()
+        live = {episode.id: episode for episode in training.rollout.leases} if training is not None else {}
+        written = (await self._server.written.episodes(limit + len(live))).episodes
+        known = {summary.id for summary in written}
+        unwritten = [summary_of(episode) for name, episode in live.items() if name not in known]
+        merged = [summary_of(live[old.id]) if old.id in live else self._with_refusals(old) for old in written]
+        return EpisodeList(episodes=tuple([*reversed(unwritten), *merged][:limit]))
+
+    async def episode(self, name: str) -> EpisodeRecord:
+        """Return one episode with every token; NotFound if there is none of this name."""
+        record, renderer = await self._record(name), self.renderer
+        return record if renderer is None else await asyncio.to_thread(with_texts, record, renderer)
+
+    @property
+    def renderer(self) -> Renderer | None:
+        """What knows the text of ids; None while no engine runs."""
+        training = self._training()
+        return None if training is None else training.rollout.ledger.renderer
+
+    async def kept(self) -> Kept:
+        """Return which episodes can be exported, the open ones that are not written last."""
+        training, written = self._training(), await self._server.written.kept()
+        known = set(written.names)
+        live = (episode.id for episode in training.rollout.leases) if training is not None else ()
+        return written._replace(names=[*written.names, *(name for name in live if name not in known)])
+
+    async def tokens(self, name: str) -> EpisodeRecord:
+        """Return one episode with every id, without texts."""
+        return await self._record(name)
+
+    async def _record(self, name: str) -> EpisodeRecord:
+        training = self._training()
+        for episode in training.rollout.leases if training is not None else ():
+            if episode.id == name:
+                return record_of(episode)
+        found = await self._server.written.episode(name)
+        if found is None:
+            raise NotFound(f"there is no episode {name[:80]!r}; GET /episodes lists those that are known")
+        return self._with_refusals(found)
+
+    def _with_refusals(self, found: SummaryT) -> SummaryT:
+        """Add what the server remembers of a closed episode's refused calls."""
+        training = self._training()
+        refusals, refusal = ({}, None) if training is None else training.rollout.leases.refusals_of(found.id)
+        return found.model_copy(update={"refusals": refusals, "refusal": refusal}) if refusals else found
+
+    def _training(self) -> Training | None:
+        try:
+            return self._server.training
+        except (EngineUnavailable, ServerFailed):
+            return None
+
+
+def summary_of(episode: LeasedEpisode) -> EpisodeSummary:
+    """Return an open episode as a line of a list."""
+    return EpisodeSummary(
+        id=episode.id,
+        task_id=episode.task_id,
+        stream=episode.stream,
+        kind=episode.kind,
+        owner=episode.owner,
+        state="open",
+        calls=len(episode.tree.nodes),
+        tokens=sum(len(node.sampled) for node in episode.tree.nodes),
+        code=episode.code,
+        refusals=episode.refusals,
+        refusal=episode.refusal,
+    )
+
+
+def record_of(episode: LeasedEpisode) -> EpisodeRecord:
+    """Return an open episode with every id, without texts."""
+    calls = tuple(call_of(node) for node in list(episode.tree.nodes))
+    return EpisodeRecord(**summary_of(episode).model_dump(), record=calls)
+
+
+def call_of(node: Node) -> CallRecord:
+    """Return a call's ids."""
+    return CallRecord(
+        index=node.index,
+        parent=None if node.parent is None else node.parent.index,
+        drift=str(node.drift),
+        context=TokenSpan(ids=node.context, texts=()),
+        sampled=TokenSpan(ids=node.sampled, texts=(), logprobs=node.logprobs, versions=node.versions),
+        trained=node.trained,
+        agent=node.agent or None,
+    )

@@ -1,0 +1,206 @@
+"""A kept checkpoint as a folder with its card.
+
+One export: a kept checkpoint, with its card, under a name that appears once all of it is there.
+
+Promises: what stands in the way is refused before anything is written; a folder that is there and not empty stays as it
+is; on a full disk, or where anything else goes wrong, nothing is left behind. The server whose folder it reads may run
+meanwhile: nothing there is changed.
+
+The export as a process of its own: it loads a model into memory that is free again when it ends.
+
+    python -m swarm.server.model_export --directory DIR --models DIR --to DIR [--step latest] [--apart]
+                                        [--job JSON] [--environments DIR] --out FILE
+
+AJET_SWARM_STORE names the server's database where it is not in its folder, as for the server itself: a URL may hold a
+password. Prints a line as each part begins, and writes the `ModelCard` as JSON to FILE. Exit code 2, with one line on
+stderr, where it is refused.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import shutil
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from swarm.backends.protocols import NO_ROOM, NoRoom
+from swarm.environments.registry import look_in
+from swarm.errors import InvalidRequest, NotFound, SwarmError
+from swarm.job import Job
+from swarm.models import folder_hash
+from swarm.models.card import CARD, MeasuredSuccess, ModelCard
+from swarm.rendering.messages import BackendError
+from swarm.rollout.keys import Keys
+from swarm.server.service import SwarmServer, default_store
+from swarm.store import Archive, Outline
+from swarm.wire import CheckpointList, CheckpointSummary
+
+LATEST, BEST = "latest", "best"
+
+
+def chosen(step: str, kept: CheckpointList) -> CheckpointSummary:
+    """Return the checkpoint of `step`: a number, `latest` or `best`; raise NotFound with what is kept instead."""
+    if not kept.checkpoints:
+        why = "nothing was trained there yet" if kept.job_digest is None else "its training has not saved one yet"
+        raise NotFound(f"expected a checkpoint, found none: {why}; let it train, then try again")
+    if step == LATEST:
+        return kept.checkpoints[0]
+    if step == BEST:
+        return _best(kept)
+    found = next((each for each in kept.checkpoints if str(each.step) == step), None)
+    if found is None:
+        steps = ", ".join(str(each.step) for each in reversed(kept.checkpoints))
+        raise NotFound(f"expected --step to be latest, best or one that is kept ({steps}), found {step[:40]!r}")
+    return found
+
+
+def _best(kept: CheckpointList) -> CheckpointSummary:
+    found = next((each for each in kept.checkpoints if kept.best is not None and each.step == kept.best.step), None)
+    if found is None:
+        raise NotFound(
+            "no checkpoint is kept as the best: only a job with eval_every chooses one; say --step latest, or a step"
+        )
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is exported, and where to. `directory` is the server's, `job` whose training (None: the newest one's)."""
+
+    directory: Path
+    models: Path
+    to: Path
+    step: str
+    apart: bool
+    store: str | None = None
+    job: Job | None = None
+
+
+def exported(wanted: Wanted, say: Callable[[str], None]) -> ModelCard:
+    """Write the folder and return its card; raise SwarmError, BackendError or OSError with what is wrong."""
+    _require_free(wanted.to)
+    summary, folder, known = asyncio.run(_found(wanted))
+    if known.job.backend == "fake":
+        raise InvalidRequest(
+            "expected a training of the backend local or verl, found one of 'fake', which has no model"
+        )
+    if wanted.apart and not known.job.lora_rank:  # said before the libraries of models are imported
+        raise InvalidRequest(
+            "expected a job with a lora_rank to keep its adapter apart, found one that trains all weights"
+        )
+    draft = wanted.to.absolute().parent / f".{wanted.to.name}.{secrets.token_hex(4)}.part"
+    try:
+        draft.mkdir(parents=True)
+        card = _written(wanted, summary, folder, known, draft, say)
+        os.rename(draft, wanted.to)
+    except (OSError, NoRoom) as error:
+        if isinstance(error, OSError) and error.errno not in NO_ROOM:
+            raise
+        raise NoRoom(f"the disk of {wanted.to} is full: nothing was written; free space and try again") from error
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    return card
+
+
+def _require_free(to: Path) -> None:
+    if to.exists() and not (to.is_dir() and not any(to.iterdir())):
+        raise InvalidRequest(f"expected a folder that is not there yet, or empty, found {to}: choose another name")
+
+
+async def _found(wanted: Wanted) -> tuple[CheckpointSummary, Path, Outline]:
+    """Return the checkpoint that is meant, its folder, and what is known of its training."""
+    if not wanted.directory.is_dir():
+        raise NotFound(f"expected the folder of a swarm server at {wanted.directory}, found none: train first")
+    store = wanted.store or default_store(wanted.directory)
+    server = SwarmServer(wanted.directory, wanted.models, Keys(), store=store)
+    if wanted.job is not None:
+        server.load(wanted.job)
+    kept = await server.checkpoints()
+    summary = chosen(wanted.step, kept)
+    known = await Archive(store, wanted.job).outline(summary.step)
+    assert known is not None
+    if wanted.job is not None and not (wanted.job.same(known.job) or wanted.job.continues(known.job)):
+        raise NotFound("expected a training of the job that is named, found none here: leave --job out, or train it")
+    return summary, server.checkpoints_of(known.job_digest) / summary.name, known
+
+
+def _written(
+    wanted: Wanted, summary: CheckpointSummary, folder: Path, known: Outline, draft: Path, say: Callable[[str], None]
+) -> ModelCard:
+    from swarm.backends.local.model_files import write_model
+
+    made = write_model(known.job, wanted.models, folder, draft, apart=wanted.apart, say=say)
+    measured = known.evaluation
+    card = ModelCard(
+        ajet=version("ajet"),
+        job_digest=known.job_digest,
+        job=known.job.value(),
+        environment=known.job.environment,
+        step=summary.step,
+        checkpoint=summary.name,
+        dtype=known.job.dtype,
+        adapter=made.adapter,
+        base=str(made.base),
+        base_weights=made.base_weights,
+        template=made.template,
+        sha256=folder_hash(draft),
+        data=known.lists,
+        trained_episodes=known.trained,
+        measured=None if measured is None else MeasuredSuccess(**asdict(measured)),
+    )
+    (draft / CARD).write_text(card.model_dump_json(indent=2) + "\n", encoding="utf-8")
+    (draft / "README.md").write_text(card.readme(), encoding="utf-8")
+    return card
+
+
+STORE = "AJET_SWARM_STORE"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Export as the command line says; return the exit code."""
+    given = _arguments(arguments)
+    if given.environments is not None:
+        look_in(given.environments)
+    job = None if given.job is None else Job.recorded(given.job)
+    wanted = Wanted(given.directory, given.models, given.to, given.step, given.apart, os.environ.get(STORE), job)
+    try:
+        card = exported(wanted, _say)
+    except ImportError as error:
+        return _refused(f"{error}; install the extra `local`: pip install 'ajet[local]'")
+    except (SwarmError, BackendError, OSError, MemoryError) as error:
+        return _refused(str(error) or "the memory is full: export on a machine with more")
+    given.out.write_text(card.model_dump_json(), encoding="utf-8")
+    return 0
+
+
+def _arguments(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m swarm.server.model_export", description="Export a model.")
+    parser.add_argument("--directory", required=True, type=Path, help="folder of the swarm server")
+    parser.add_argument("--models", required=True, type=Path, help="folder of models")
+    parser.add_argument("--to", required=True, type=Path, help="the folder to write")
+    parser.add_argument("--step", default=LATEST, help="a kept step, latest or best")
+    parser.add_argument("--apart", action="store_true", help="keep a LoRA adapter apart from its model")
+    parser.add_argument("--job", help="JSON of the job whose training it is; the newest one's where left out")
+    parser.add_argument("--environments", type=Path, help="folder of environments that were brought")
+    parser.add_argument("--out", required=True, type=Path, help="file that the card is written to")
+    return parser.parse_args(arguments)
+
+
+def _refused(why: str) -> int:
+    sys.stderr.write(f"{' '.join(why.split())}\n")
+    return 2
+
+
+def _say(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,188 @@
+"""`GET /metrics`: Prometheus metrics, read from the live server at each scrape; nothing is counted twice.
+
+    ajet_server_state{state}         1 for the present state, 0 for the others
+    ajet_job_info{digest,backend}    1, once a job is loaded
+    ajet_step, ajet_steps            training steps done; those the job asks for
+    ajet_finished, ajet_waiting      1 once the last step is done; 1 while a step waits for store, disk or an evaluation
+    ajet_policy_version              of the weights that serve; ajet_updating: 1 while the next ones are made
+    ajet_leases{state}               open and prepared episodes
+    ajet_line, ajet_line_age_seconds begins that wait for room, and for how long the first of them has
+    ajet_best{what}                  step, episodes, reward and success of the best evaluation (a job's eval_every)
+    ajet_collected_episodes          ended ones that wait for their batch; ajet_needed_episodes: those a batch takes
+    ajet_pool_bytes                  that these hold; ajet_pool_limit_bytes: beyond it the oldest are dropped
+    ajet_calls_in_flight             ajet_generations_in_flight: answers the engine works on, one or more of a call
+
+and since the training began (`calls`, `throttled` and what befell calls: since the engine was started):
+
+    ajet_episodes_begun_total        always the sum of ajet_leases and ajet_episodes_total
+    ajet_episodes_total{outcome}     ended, aborted, fenced
+    ajet_episodes_trained_total      of the ended ones; so is ajet_episodes_evaluated_total
+    ajet_drops_total{reason}         ended ones that are not trained, and fenced ones, by reason
+    ajet_throttled_total             begins that found no room
+    ajet_calls_total                 answers asked of the engine
+    ajet_call_events_total{event}    calls that failed, were cancelled, withdrawn, coalesced or are not trained
+    ajet_tokens_beyond_end_total     ids sampled beyond a stop string or the one call of an answer, and forgotten
+    ajet_refused_calls_total{code}   model calls that were refused, by their error's code
+    ajet_left_out_total{what}        requests with a tool or an advice that no model here can be given
+    ajet_neutralised_total{field}    calls whose field was held to the job's sampling
+
+    ajet_training{metric}            last finished step, by the names of trackers: metric="critic/rewards/mean"
+    ajet_stream_share{stream}        where streams have shares; ajet_stream_cursor: groups played to their end,
+    ajet_stream_groups_open{stream}  ajet_stream_groups_trained and ajet_stream_lacking: places of unfinished groups
+
+While the engine is off there is no training, and no family that tells of one. Belongs to the server's event loop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+
+from swarm.errors import EngineUnavailable, NotFound
+from swarm.rollout.rollout import Rollout
+from swarm.server.service import SwarmServer
+from swarm.training.loop import Training
+from swarm.wire import ServerState, Status, StreamStatus
+
+MEDIA = CONTENT_TYPE_PLAIN_0_0_4
+_OUTCOMES = ("ended", "aborted", "fenced")
+_PLAIN = {
+    "begun": ("ajet_episodes_begun", "Episodes begun."),
+    "trained": ("ajet_episodes_trained", "Episodes given to the learner."),
+    "evaluated": ("ajet_episodes_evaluated", "Evaluation episodes that ended."),
+    "throttled": ("ajet_throttled", "Begins that found no room."),
+    "calls": ("ajet_calls", "Answers asked of the engine."),
+    "tokens_beyond_end": ("ajet_tokens_beyond_end", "Ids sampled beyond the end of an answer, and forgotten."),
+}
+"""Counts of the rollout that are a family each."""
+_BY_PREFIX = {
+    "drop_": ("ajet_drops", "reason", "Episodes that ended and are not trained, or were fenced."),
+    "calls_": (
+        "ajet_call_events",
+        "event",
+        "Calls that failed, were cancelled, withdrawn, coalesced or are untrained.",
+    ),
+    "refused_": ("ajet_refused_calls", "code", "Model calls that were refused."),
+    "left_out_": ("ajet_left_out", "what", "Requests with something that no model here can be given."),
+    "neutralised_": ("ajet_neutralised", "field", "Calls whose field was held to the job's sampling."),
+}
+"""Counts of the rollout that are a label's value each, by how their names begin."""
+
+
+def exposition(server: SwarmServer) -> bytes:
+    """Return all metrics in Prometheus' text format 0.0.4."""
+    return generate_latest(ServerCollector(server))
+
+
+class ServerCollector:
+    """A collector of prometheus_client around one server; register it nowhere else than in its own process."""
+
+    def __init__(self, server: SwarmServer) -> None:
+        self._server = server
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every family, as the server is now."""
+        status = self._server.status()
+        yield _labelled(
+            "ajet_server_state",
+            "1 for the present state.",
+            "state",
+            {state.value: float(state is status.state) for state in ServerState},
+        )
+        yield from self._job()
+        training = self._server.opened
+        if training is not None:
+            yield from _progress(status)
+            yield from _load(training.rollout, status)
+            yield from _counters(training.rollout)
+            yield _labelled("ajet_training", "Metrics of the last finished step.", "metric", training.metrics)
+            yield from _streams(training)
+
+    def _job(self) -> Iterator[Metric]:
+        try:
+            job = self._server.job
+        except NotFound:
+            return
+        yield InfoMetricFamily("ajet_job", "The loaded job.", {"digest": job.digest(), "backend": job.backend})
+        yield _gauge("ajet_steps", "Training steps the job asks for.", job.steps)
+
+
+def _progress(status: Status) -> Iterator[Metric]:
+    yield _gauge("ajet_step", "Training steps done.", status.step)
+    yield _gauge("ajet_policy_version", "Version of the weights that serve.", status.policy_version)
+    yield _gauge("ajet_updating", "1 while a batch is learned or its checkpoint saved.", status.updating)
+    yield _gauge("ajet_finished", "1 once the last step is done.", status.finished)
+    yield _gauge("ajet_waiting", "1 while a step waits for store, disk or an evaluation.", status.waiting is not None)
+    best = {} if status.best is None else status.best.model_dump(exclude_none=True)
+    yield _labelled(
+        "ajet_best", "The best evaluation, whose checkpoint is kept; its score is optimistic.", "what", best
+    )
+
+
+def _load(rollout: Rollout, status: Status) -> Iterator[Metric]:
+    held, calls = len(rollout.leases.prepared), sum(len(episode.calls) for episode in rollout.leases)
+    leases = {"open": status.open_episodes - held, "prepared": held}
+    yield _labelled("ajet_leases", "Episodes that are open or prepared.", "state", leases)
+    yield _gauge("ajet_line", "Begins that wait for room.", len(rollout.ledger.line))
+    yield _gauge("ajet_line_age_seconds", "For how long the first of them has.", rollout.ledger.line.age_s or 0.0)
+    yield _gauge("ajet_collected_episodes", "Ended episodes waiting for their batch.", status.collected_episodes)
+    yield _gauge("ajet_needed_episodes", "Episodes a batch takes.", status.needed_episodes)
+    yield _gauge("ajet_pool_bytes", "Bytes the waiting episodes hold.", rollout.groups.bytes)
+    yield _gauge("ajet_pool_limit_bytes", "Bytes beyond which the oldest are dropped.", rollout.ledger.job.pool_bytes)
+    yield _gauge("ajet_calls_in_flight", "Calls of open episodes being answered.", calls)
+    yield _gauge("ajet_generations_in_flight", "Answers the engine works on.", rollout.gate.in_flight)
+
+
+def _counters(rollout: Rollout) -> Iterator[Metric]:
+    counts = rollout.counts
+    for count, (name, told) in _PLAIN.items():
+        yield CounterMetricFamily(name, told, counts[count])
+    outcomes = {outcome: counts[outcome] for outcome in _OUTCOMES}
+    yield _counted("ajet_episodes", "Episodes that are over.", "outcome", outcomes)
+    for prefix, (name, label, told) in _BY_PREFIX.items():
+        yield _counted(name, told, label, _beginning(counts, prefix))
+
+
+def _streams(training: Training) -> Iterator[Metric]:
+    try:
+        streams = training.rollout.streams().streams
+    except EngineUnavailable:  # while it boots they are not read back yet
+        return
+    shares = {stream.name: stream.share for stream in streams if stream.share is not None}
+    yield _labelled("ajet_stream_share", "The stream's part of each batch.", "stream", shares)
+    yield _by_stream("cursor", "Groups played to their end.", streams, [s.cursor for s in streams])
+    yield _by_stream("groups_open", "Groups of the present step.", streams, [s.groups_open for s in streams])
+    yield _by_stream("groups_trained", "Groups given to the learner.", streams, [s.groups_trained for s in streams])
+    lacking = [sum(stream.unfinished.values()) for stream in streams]
+    yield _by_stream("lacking", "Places of unfinished groups nobody plays.", streams, lacking)
+
+
+def _by_stream(name: str, told: str, streams: Iterable[StreamStatus], values: Iterable[int]) -> Metric:
+    found = {stream.name: value for stream, value in zip(streams, values, strict=True)}
+    return _labelled(f"ajet_stream_{name}", told, "stream", found)
+
+
+def _beginning(counts: Counter[str], prefix: str) -> dict[str, int]:
+    return {name.removeprefix(prefix): count for name, count in sorted(counts.items()) if name.startswith(prefix)}
+
+
+def _gauge(name: str, told: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, told, float(value))
+
+
+def _labelled(name: str, told: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(name, told, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _counted(name: str, told: str, label: str, values: Mapping[str, int]) -> Metric:
+    family = CounterMetricFamily(name, told, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family

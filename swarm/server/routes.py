@@ -1,0 +1,354 @@
+"""APIRouter: episodes, job, checkpoints, metrics (pydantic, Depends(role)).
+
+What makes a route of an operation: its path, method and keys come from the table, its work from a handler.
+
+The key is judged before the body is read. A lease token opens the routes of its own episode alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import to_json
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Message, Receive, Scope, Send
+
+from swarm.dialects.chat import model_card, models
+from swarm.errors import Forbidden, NotFound
+from swarm.job import Job
+from swarm.rollout.episodes import LeasedEpisode
+from swarm.rollout.keys import Claims
+from swarm.server.events import EVENT_ID
+from swarm.server.export import MEDIA, Export, ExportFormat, Exports
+from swarm.server.http import Presence, authorised, json_response, parsed, read_body
+from swarm.server.inspection import LISTED, MOST_LISTED, Inspection
+from swarm.server.openapi import Operation, openapi
+from swarm.server.prometheus import MEDIA as PROMETHEUS
+from swarm.server.prometheus import exposition
+from swarm.server.service import SwarmServer
+from swarm.server.watching import HistoryQuery, history, snapshot_of
+from swarm.snapshot import HistoryPage, Snapshot
+from swarm.training.loop import Training
+from swarm.wire import (
+    EXPORT_HEADER,
+    AbortRequest,
+    Ack,
+    BeginRequest,
+    CheckpointList,
+    EndRequest,
+    EpisodeList,
+    EpisodeRecord,
+    EraseRequest,
+    Erasure,
+    Lease,
+    PrepareRequest,
+    Released,
+    ReleaseRequest,
+    SharesRequest,
+    Status,
+    StreamList,
+    TaskList,
+    TaskListKnown,
+)
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Authorised:
+    """A request whose key may make it; `claims` are None where none is needed."""
+
+    request: Request
+    claims: Claims | None
+
+    async def body(self, kind: type[M], read: Callable[[bytes], M] | None = None) -> M:
+        """Return the body as a wire type, by `read` or its own reading; InvalidRequest names a wrong field."""
+        return parsed(kind, await read_body(self.request.receive), read)
+
+    def query(self, kind: type[M]) -> M:
+        """Return the query's parameters; InvalidRequest names one that is wrong or not known."""
+        return parsed(kind, to_json(dict(self.request.query_params)))
+
+    @property
+    def holder(self) -> Claims:
+        """What the lease token says."""
+        assert self.claims is not None  # the table asks for a lease token
+        return self.claims
+
+
+Handler = Callable[[Authorised], Awaitable[BaseModel | Response]]
+"""Does the work of an operation; a model that it returns is answered as JSON."""
+
+
+def made_route(operation: Operation, handler: Handler) -> Route:
+    """Return the route of an operation."""
+
+    async def serve(request: Request) -> Response:
+        answer = await handler(Authorised(request, _claims(request, operation)))
+        return answer if isinstance(answer, Response) else json_response(answer.model_dump_json().encode())
+
+    return Route(operation.path, serve, methods=[operation.method])
+
+
+def _claims(request: Request, operation: Operation) -> Claims | None:
+    if not operation.roles and not operation.uses:
+        return None
+    claims = authorised(request.scope, roles=operation.roles, uses=operation.uses)
+    if claims.use == "lease" and claims.episode != request.path_params["episode_id"]:
+        raise Forbidden(f"this lease token is for episode {claims.episode}, not for the one in the path")
+    return claims
+
+
+def control_handlers(server: SwarmServer) -> Mapping[str, Handler]:
+    """Return what serves the control plane's operations, by their names."""
+    handlers = _Handlers(server)
+    return {
+        "health": handlers.health,
+        "load_job": handlers.load,
+        "job": handlers.job,
+        "start_engine": handlers.start,
+        "stop_engine": handlers.stop,
+        "status": handlers.status,
+        "begin": handlers.begin,
+        "heartbeat": handlers.heartbeat,
+        "end": handlers.end,
+        "abort": handlers.abort,
+        "prepare": handlers.prepare,
+        "commit": handlers.commit,
+        "outcome": handlers.outcome,
+        "streams": handlers.streams,
+        "share_streams": handlers.share,
+        "list_tasks": handlers.list_tasks,
+        "release": handlers.release,
+        "erase": handlers.erase,
+        "models": handlers.models,
+        "model": handlers.model,
+    }
+
+
+class _AbortQuery(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    failed: bool = False
+
+
+class _Handlers:
+    def __init__(self, server: SwarmServer) -> None:
+        self._server = server
+
+    async def health(self, _: Authorised) -> Response:
+        return json_response(b'{"status":"ok"}')
+
+    async def load(self, asked: Authorised) -> Status:
+        return self._server.load(await asked.body(Job, Job.recorded))
+
+    async def job(self, _: Authorised) -> Response:
+        return json_response(json.dumps(self._server.job.value()).encode())
+
+    async def start(self, _: Authorised) -> Status:
+        return await self._server.start()
+
+    async def stop(self, _: Authorised) -> Status:
+        return await asyncio.shield(asyncio.ensure_future(self._server.stop()))
+
+    async def status(self, _: Authorised) -> Status:
+        return self._server.status()
+
+    async def begin(self, asked: Authorised) -> Lease | Response:
+        wanted = await asked.body(BeginRequest)
+        training = self._server.training
+        presence = Presence(asked.request.receive)
+        try:
+            with presence.required():
+                episode = await training.rollout.begin(wanted)
+        except asyncio.CancelledError:
+            if not presence.gone:
+                raise
+            return Response(status_code=499)  # nobody reads it
+        return self._lease(asked.request, training, episode)
+
+    async def heartbeat(self, asked: Authorised) -> Ack:
+        return self._server.training.rollout.heartbeat(asked.holder)
+
+    async def end(self, asked: Authorised) -> Response:
+        ended = await self._server.training.rollout.end(asked.holder, await asked.body(EndRequest))
+        return json_response(ended.model_dump_json(exclude_none=True).encode())
+
+    async def abort(self, asked: Authorised) -> Ack:
+        aborted = await asked.body(AbortRequest)
+        failed = asked.query(_AbortQuery).failed
+        return await self._server.training.rollout.abort(asked.holder, aborted.reason, failed=failed)
+
+    async def prepare(self, asked: Authorised) -> Ack:
+        prepared = await asked.body(PrepareRequest)
+        return await self._server.training.rollout.teams.prepare(asked.holder, prepared)
+
+    async def commit(self, asked: Authorised) -> Ack:
+        return await self._server.training.rollout.teams.commit(asked.holder)
+
+    async def outcome(self, asked: Authorised) -> Ack:
+        return await self._server.training.rollout.teams.outcome(asked.holder)
+
+    async def streams(self, _: Authorised) -> StreamList:
+        return self._server.training.rollout.streams()
+
+    async def share(self, asked: Authorised) -> StreamList:
+        wanted = await asked.body(SharesRequest)
+        return await self._server.training.rollout.set_shares(wanted.shares)
+
+    async def list_tasks(self, asked: Authorised) -> TaskListKnown:
+        listed = await asked.body(TaskList)
+        return await self._server.training.rollout.list_tasks(listed)
+
+    async def release(self, asked: Authorised) -> Released:
+        left = await asked.body(ReleaseRequest)
+        return self._server.training.rollout.release(left)
+
+    async def erase(self, asked: Authorised) -> Erasure:
+        return await self._server.erase(await asked.body(EraseRequest))
+
+    async def models(self, _: Authorised) -> Response:
+        return json_response(models(self._server.training.backend.model_name))
+
+    async def model(self, asked: Authorised) -> Response:
+        name, served = asked.request.path_params["model"], self._server.training.backend.model_name
+        if name != served:
+            raise NotFound(f"there is no model {name[:80]!r}; the one here is {served!r}", param="model")
+        return json_response(to_json(model_card(served)))
+
+    def _lease(self, request: Request, training: Training, episode: LeasedEpisode) -> Lease:
+        keys = self._server.keys
+        return Lease(
+            episode_id=episode.id,
+            epoch=episode.epoch,
+            task_id=episode.task_id,
+            kind=episode.kind,
+            api_key=keys.model(episode.id, episode.epoch),
+            lease_token=keys.lease(episode.id, episode.epoch),
+            base_url=f"{request.base_url}v1",  # the address the client came by, whatever lies between
+            model=training.backend.model_name,
+            ttl_s=min(training.job.lease_ttl_s, training.job.drain_timeout_s),
+            policy_version=training.version,
+        )
+
+
+log = logging.getLogger(__name__)
+
+STALLED_S = 300.0
+"""A client that takes nothing of an export for so long is given up, so that others have its place."""
+
+
+class _Query(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class _ListQuery(_Query):
+    limit: int = Field(default=LISTED, ge=1, le=MOST_LISTED)
+
+
+class _SamplesQuery(_Query):
+    format: ExportFormat = "openenv"
+    episode: str | None = None
+
+
+class _EventsQuery(_Query):
+    after: str | None = Field(default=None, pattern=EVENT_ID)
+    wait_s: float | None = Field(default=None, ge=0, le=86_400, allow_inf_nan=False)
+
+
+def reading_handlers(server: SwarmServer, keep_alive_s: float) -> Mapping[str, Handler]:
+    """Return what serves these operations; a silent stream of events sends a sign of life every `keep_alive_s`."""
+    readers = _Readers(server, keep_alive_s)
+    return {
+        "episodes": readers.episodes,
+        "episode": readers.episode,
+        "samples": readers.samples,
+        "checkpoints": readers.checkpoints,
+        "events": readers.events,
+        "metrics": readers.metrics,
+        "snapshot": readers.snapshot,
+        "history": readers.history,
+        "openapi": readers.openapi,
+    }
+
+
+class _Readers:
+    def __init__(self, server: SwarmServer, keep_alive_s: float) -> None:
+        self._server = server
+        self._keep_alive_s = keep_alive_s
+        self._inspection = Inspection(server)
+        self._exports = Exports(self._inspection)
+
+    async def episodes(self, asked: Authorised) -> EpisodeList:
+        return await self._inspection.episodes(asked.query(_ListQuery).limit)
+
+    async def episode(self, asked: Authorised) -> EpisodeRecord:
+        return await self._inspection.episode(asked.request.path_params["episode_id"])
+
+    async def samples(self, asked: Authorised) -> Response:
+        wanted = asked.query(_SamplesQuery)
+        presence = Presence(asked.request.receive)
+        try:
+            with presence.required():
+                export = await self._exports.make(wanted.format, wanted.episode)
+        except asyncio.CancelledError:
+            if not presence.gone:
+                raise
+            return Response(status_code=499)  # nobody reads it
+        return _ExportResponse(export, MEDIA[wanted.format])
+
+    async def checkpoints(self, _: Authorised) -> CheckpointList:
+        return await self._server.checkpoints()
+
+    async def events(self, asked: Authorised) -> Response:
+        request, wanted = asked.request, asked.query(_EventsQuery)
+        last = request.headers.get("last-event-id") or wanted.after  # a browser that comes back repeats its old query
+        wait_s = 0.0 if request.method == "HEAD" else wanted.wait_s  # no body is sent that a client could leave
+        content = self._server.events.stream(last, keep_alive_s=self._keep_alive_s, wait_s=wait_s)
+        return StreamingResponse(content, headers={"cache-control": "no-cache"}, media_type="text/event-stream")
+
+    async def metrics(self, _: Authorised) -> Response:
+        return Response(exposition(self._server), media_type=PROMETHEUS)
+
+    async def snapshot(self, _: Authorised) -> Snapshot:
+        return snapshot_of(self._server)
+
+    async def history(self, asked: Authorised) -> HistoryPage:
+        return await history(self._server, asked.query(HistoryQuery))
+
+    async def openapi(self, _: Authorised) -> Response:
+        return json_response(await asyncio.to_thread(_document))  # model calls do not wait for it
+
+
+@cache
+def _document() -> bytes:
+    """Return the OpenAPI document, made when it is first asked for: no server starts later for it."""
+    return json.dumps(openapi()).encode()
+
+
+class _ExportResponse(StreamingResponse):
+    """Sends an export, and frees its place whatever becomes of the client."""
+
+    def __init__(self, export: Export, media: str) -> None:
+        super().__init__(export.pieces(), headers={EXPORT_HEADER: export.counts.model_dump_json()}, media_type=media)
+        self._export = export
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            async with asyncio.timeout(STALLED_S):
+                await send(message)
+
+        with self._export:
+            try:
+                await super().__call__(scope, receive, sent)
+            except TimeoutError:
+                log.info("event=export_stalled seconds=%g", STALLED_S)

@@ -1,0 +1,349 @@
+"""SwarmServer: one loaded job; makes its backend."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from swarm.backends.protocols import Backend
+from swarm.errors import EngineUnavailable, InvalidRequest, JobConflict, NotFound, ServerFailed
+from swarm.job import Job
+from swarm.plugins import BACKENDS, BUILT_IN_BACKENDS, EntryPointBroken, backend_names, load
+from swarm.rendering.messages import BackendError
+from swarm.rollout.episodes import RETRY_AFTER_S
+from swarm.rollout.keys import Keys, ServerDirectory
+from swarm.rollout.state import StateMachine, Transition
+from swarm.server.events import EventRing
+from swarm.store import Archive, Episodes, Recovered, Store, StoredEvent, best_of, erase_archived, open_store
+from swarm.training.checkpoints import listed
+from swarm.training.loop import Training
+from swarm.training.metrics import finite
+from swarm.training.trackers import Tracker, make_tracker
+from swarm.wire import CheckpointList, EraseRequest, Erasure, ServerState, Status, fingerprint
+
+_VERL = ("ray", "verl", "vllm", "tensordict", "peft")
+_LOCAL = ("torch", "transformers", "safetensors", "tokenizers")
+
+
+def require_known(name: str) -> None:
+    """Raise InvalidRequest, which lists the names, unless a backend of this name is installed."""
+    if name not in BUILT_IN_BACKENDS and name not in (known := backend_names()):
+        raise InvalidRequest(f"backend: expected one of {', '.join(known)}; found {name!r}", param="backend")
+
+
+def make_backend(job: Job, models: Path) -> Backend:
+    """Return the job's backend, not yet started; `models` caches what it makes. BackendError if it cannot be made."""
+    if job.backend == "local":
+        return _local(job, models)
+    if job.backend == "verl":
+        return _verl(job, models)
+    if job.start_from is not None:
+        raise BackendError(
+            f"expected no start_from with the backend {job.backend}, found {job.start_from!r}: `local` and `verl` "
+            "begin with an exported folder; leave it out"
+        )
+    if job.backend == "fake":
+        from swarm.backends.fake import FakeBackend
+
+        return FakeBackend(job)
+    return _installed(job, models)
+
+
+def _local(job: Job, models: Path) -> Backend:
+    needed = (*_LOCAL, "peft") if job.lora_rank else _LOCAL
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BackendError(
+            f"backend `local`{' with a lora_rank' if job.lora_rank else ''} needs {', '.join(missing)}, not installed "
+            "here; install the `local` extra: "
+            "pip install 'ajet[local]'"
+        )
+    from swarm.backends.local import LocalBackend
+
+    return LocalBackend(job, models)
+
+
+def _verl(job: Job, models: Path) -> Backend:
+    missing = [name for name in (*_LOCAL, *_VERL) if importlib.util.find_spec(name) is None]
+    if missing:
+        raise BackendError(
+            f"backend `verl` needs {', '.join(missing)}, not installed here; make an environment of its own for swarm "
+            "servers that use it, with ajet[verl] as docs/cluster.md says, and start the server with its Python"
+        )
+    from swarm.backends.verl.backend import VerlBackend
+
+    return VerlBackend(job, models)
+
+
+def _installed(job: Job, models: Path) -> Backend:
+    try:
+        require_known(job.backend)
+        made: Backend = load(BACKENDS, job.backend)(job, models)
+    except (InvalidRequest, EntryPointBroken) as error:
+        raise BackendError(str(error)) from error
+    except Exception as error:
+        said = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BackendError(f"the backend {job.backend} of an installed package could not be made: {said}") from error
+    return made
+
+
+log = logging.getLogger(__name__)
+
+
+class SwarmServer:
+    """Holds at most one job and its training.
+
+    `directory` gets checkpoints and, unless `store` names another database, the store; `models` caches models made on
+    the spot. A checkpoint is due at the latest `checkpoint_after_s` after the last one. `peers` are addresses of other
+    servers that may be asked what became of a team (`swarm.rollout.teams`).
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        models: Path,
+        keys: Keys,
+        *,
+        backends: Callable[[Job, Path], Backend] = make_backend,
+        trackers: Callable[[Job], Tracker] = make_tracker,
+        clock: Callable[[], float] | None = None,
+        store: str | None = None,
+        peers: Sequence[str] = (),
+        checkpoint_after_s: float | None = None,
+    ) -> None:
+        self.keys = keys
+        self.events = EventRing()
+        self.machine = StateMachine(self._changed)
+        self._directory = directory
+        self._kept = ServerDirectory(directory)
+        self._store = store or default_store(directory)
+        self._models = models
+        self._backends = backends
+        self._trackers = trackers
+        self._clock = clock
+        self._peers = peers
+        self._checkpoint_after_s = checkpoint_after_s
+        self._job: Job | None = None
+        self._training: Training | None = None
+        self._stopping = asyncio.Lock()
+
+    @property
+    def job(self) -> Job:
+        """The loaded job; NotFound before one is."""
+        if self._job is None:
+            raise NotFound("no job is loaded; POST /job")
+        return self._job
+
+    @property
+    def training(self) -> Training:
+        """The running training; raises what a client should hear when there is none."""
+        if self.machine.state is ServerState.FAILED:
+            raise ServerFailed(f"the server FAILED: {self.machine.reason}")
+        if self._training is None:
+            raise EngineUnavailable("the engine is off; POST /engine/start", retry_after=RETRY_AFTER_S)
+        return self._training
+
+    @property
+    def opened(self) -> Training | None:
+        """The training in whatever state, FAILED too; None while the engine is off."""
+        return self._training
+
+    @property
+    def written(self) -> Episodes:
+        """What was written: of the running training, else of the loaded job, else of the newest training."""
+        if self._training is not None:
+            return self._training.store
+        return self._archive
+
+    async def checkpoints(self) -> CheckpointList:
+        """Return the kept checkpoints: of the loaded job, else of the newest training."""
+        digest = await self._archive.digest()
+        if digest is None:
+            return CheckpointList(job_digest=None, checkpoints=())
+        known, evaluations = await self._archive.checkpoints()
+        found = await asyncio.to_thread(listed, self.checkpoints_of(digest), known)
+        return CheckpointList(job_digest=digest, checkpoints=tuple(found), best=best_of(evaluations))
+
+    async def digest(self) -> str | None:
+        """Return the digest of the job that began the training whose episodes are shown; None where there is none."""
+        return await self._archive.digest() if self._training is None else self._training.digest
+
+    def load(self, job: Job) -> Status:
+        """Load a job; one that means the same changes nothing. JobConflict while another one's engine is on.
+
+        InvalidRequest for a backend that is not installed.
+        """
+        require_known(job.backend)
+        if self.machine.state is ServerState.OFFLINE:
+            self._job = job
+        elif self._job is None or not self._job.same(job):
+            differs = "" if self._job is None else f" (it has not {', not '.join(job.differences(self._job))})"
+            raise JobConflict(f"another job is loaded and its engine is on{differs}; POST /engine/stop first")
+        return self.status()
+
+    async def start(self) -> Status:
+        """Boot the loaded job's engine in the background, after a stop that still goes on; no change while it is on.
+
+        Raises ServerFailed, with the server FAILED, if the job's training cannot be opened.
+        """
+        await asyncio.shield(asyncio.ensure_future(self._start()))
+        return self.status()
+
+    async def _start(self) -> None:
+        async with self._stopping:
+            if self._job is None:
+                raise JobConflict("no job is loaded; POST /job first")
+            if self.machine.state is ServerState.FAILED:
+                raise ServerFailed(f"the server FAILED: {self.machine.reason}; POST /engine/stop first")
+            if self.machine.state is ServerState.OFFLINE:
+                self._kept.engine_on(self._job)
+                self.machine.to(ServerState.BOOTING)
+                self._training = await self._opened(self._job)
+                self._training.start()
+
+    async def _opened(self, job: Job) -> Training:
+        """Open the job's training, where it was when it was interrupted."""
+        try:
+            installation = self._kept.installation()
+            opened = await asyncio.to_thread(open_store, self._store, job, installation)
+        except Exception as error:
+            reason = str(error) if isinstance(error, ServerFailed) else f"{type(error).__name__}: {error}"
+            self.machine.to(ServerState.FAILED, reason)
+            raise ServerFailed(f"the server FAILED: {reason}") from error
+        if (said := opened[1].fresh_start) is not None:
+            log.warning("event=fresh_start job_digest=%s reason=%r", job.digest(), said)
+        opened[0].note(_event(self.machine.events[-1]))
+        return self._new_training(job, opened)
+
+    async def resume(self) -> None:
+        """Boot the job whose engine was on when a former life of this server ended, if one was."""
+        if (job := self._kept.interrupted()) is not None:
+            log.warning("event=resume job_digest=%s", job.digest())
+            self.load(job)
+            await self.start()
+
+    async def stop(self, *, to_resume: bool = False) -> Status:
+        """Finish the tracker, end the backend, close the store and go OFFLINE; no change when off.
+
+        The next life of this server boots the job again if that is `to_resume`. Raises ServerFailed, OFFLINE all the
+        same, if tracker or backend did not end well.
+        """
+        async with self._stopping:
+            if not to_resume:
+                self._kept.engine_off()
+            if self.machine.state is not ServerState.OFFLINE:
+                self.machine.to(ServerState.OFFLINE)
+            if self._training is not None:
+                await self._ended(self._training)
+        return self.status()
+
+    async def _ended(self, training: Training) -> None:
+        try:
+            await training.stop()
+        except Exception as error:
+            log.error("event=stop_failed error=%r", str(error), exc_info=error)
+            found = f"{type(error).__name__}: {error}"
+            raise ServerFailed(f"the engine is off, but its last metrics may be lost: {found}") from error
+        finally:
+            self._training = None
+
+    async def erase(self, request: EraseRequest) -> Erasure:
+        """Erase what can be erased now of an owner's episodes, of whatever training of this server, running or not.
+
+        Raises EngineUnavailable while it boots, StoreUnavailable where the store takes nothing: ask again.
+        """
+        live = None if self._training is None else await self._training.rollout.erasing.erase(request)
+        elsewhere = request.episodes if live is None else live.unknown
+        if not elsewhere:
+            assert live is not None  # a request names episodes
+            return live
+        gone = await asyncio.shield(asyncio.ensure_future(self._erase_archived(request.secret, elsewhere)))
+        return Erasure(
+            erased=(*(live.erased if live else ()), *(episode for episode, done in gone.items() if done)),
+            left=(*(live.left if live else ()), *(episode for episode, done in gone.items() if not done)),
+            unknown=tuple(dict.fromkeys(episode for episode in elsewhere if episode not in gone)),
+        )
+
+    async def _erase_archived(self, secret: str, episodes: Sequence[str]) -> Mapping[str, bool]:
+        async with self._stopping:  # nothing boots meanwhile
+            running = None if self._training is None else self._training.digest
+            installation = await asyncio.to_thread(self._kept.installation)
+            return await asyncio.to_thread(
+                erase_archived, self._store, installation, fingerprint(secret), episodes, running
+            )
+
+    def status(self) -> Status:
+        """Return what the server does now."""
+        found = Status(state=self.machine.state, reason=self.machine.reason)
+        if self._job is None:
+            return found
+        job, training = self._job, self._training
+        known = {"job_digest": job.digest(), "group_size": job.group_size, "steps": job.steps}
+        if training is None:
+            return found.model_copy(update=known)
+        return found.model_copy(
+            update={
+                **known,
+                "fresh_start": training.fresh_start,
+                "waiting": training.waiting,
+                "not_finite": training.not_finite,
+                "provenance": training.provenance,
+                "step": training.step,
+                "finished": training.finished,
+                "policy_version": training.version,
+                "updating": training.updating,
+                "open_episodes": len(training.rollout.leases),
+                "collected_episodes": training.rollout.groups.collected,
+                "needed_episodes": 0 if training.finished else job.episodes_per_step,
+                "awaited_evaluations": training.rollout.ledger.unplayed,
+                "evaluation_episodes": training.rollout.ledger.awaited,
+                "evaluation": training.evaluation,
+                "best": training.best,
+                "stillness": training.stillness,
+                "metrics": finite(training.metrics),
+            }
+        )
+
+    def _new_training(self, job: Job, opened: tuple[Store, Recovered]) -> Training:
+        return Training(
+            job,
+            self.machine,
+            opened,
+            self.checkpoints_of(opened[1].job_digest),
+            lambda: self._backends(job, self._models),
+            self._trackers,
+            self._clock,
+            self._peers,
+            self.events.add,
+            self._checkpoint_after_s,
+        )
+
+    @property
+    def _archive(self) -> Archive:
+        return Archive(self._store, self._job)
+
+    def checkpoints_of(self, digest: str) -> Path:
+        """Return where the checkpoints of a training lie, by its job digest."""
+        return self._directory / "checkpoints" / digest[:12]
+
+    def _changed(self, change: Transition) -> None:
+        """Log a change of state, tell those who listen, and write it down where a store is open."""
+        reason = f" reason={change.reason!r}" if change.reason else ""
+        log.info("event=state from=%s to=%s%s", change.source, change.target, reason)
+        self.events.add(_event(change))
+        if self._training is not None:
+            self._training.store.note(_event(change))
+
+
+def default_store(directory: Path) -> str:
+    """Return the URL of the database in a server directory; ServerFailed for a path that no such URL can hold."""
+    if "?" in str(directory.absolute()):
+        raise ServerFailed(f"expected a server directory without ? in its path, found {directory.absolute()}")
+    return f"sqlite:///{directory.absolute() / 'store.sqlite3'}"
+
+
+def _event(change: Transition) -> StoredEvent:
+    return StoredEvent("state", change.at, {"from": change.source, "to": change.target, "reason": change.reason})

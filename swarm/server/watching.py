@@ -1,0 +1,258 @@
+"""Snapshot, why a step waits, history.
+
+Why the present step is not done: pure reading of a training, in the words a person is told.
+
+The order is that of what to do: what keeps everything from going on first, then an evaluation or a full disk, then the
+episodes that a batch lacks, by stream, with the stragglers of a full one.
+
+A snapshot of a server: one pass over its open episodes and groups, then the largest of each.
+
+What it costs grows with the number of open episodes, and what it answers does not.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from swarm.errors import NotFound
+from swarm.job import Job, ModelSpec, TinyModel
+from swarm.rollout.episodes import LeasedEpisode
+from swarm.server.service import SwarmServer
+from swarm.snapshot import DropSnapshot, HistoryPage, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
+from swarm.training.loop import Training
+from swarm.training.metrics import finite
+from swarm.wire import ServerState
+
+STEPS_TOLD = 100
+"""Steps in a page that does not say how many."""
+MOST_STEPS = 500
+
+
+class HistoryQuery(BaseModel):
+    """Which steps and metrics are asked for."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    after: int = Field(default=0, ge=0, le=2**31 - 1)
+    limit: int = Field(default=STEPS_TOLD, ge=1, le=MOST_STEPS)
+    newest: bool = False
+    keys: str | None = Field(default=None, min_length=1, max_length=4000)
+
+    @property
+    def wanted(self) -> Callable[[str], bool]:
+        """Whether a metric is asked for: all are where no keys are named; `stream/*` names all that begin so."""
+        if self.keys is None:
+            return lambda name: True
+        named = [key.strip() for key in self.keys.split(",")]
+        exact = {key for key in named if not key.endswith("*")}
+        beginnings = tuple(key[:-1] for key in named if key.endswith("*"))
+        return lambda name: name in exact or name.startswith(beginnings)
+
+
+async def history(server: SwarmServer, query: HistoryQuery) -> HistoryPage:
+    """Return a page of the finished steps: of the loaded job's training, else of the newest; engine on or off."""
+    found = await server.written.history(query.after, query.limit + 1, newest=query.newest)
+    wanted, more = query.wanted, len(found) > query.limit and not query.newest
+    page = found[-query.limit :] if query.newest else found[: query.limit]
+    steps = tuple(StepRecord(step=step, metrics=_chosen(metrics, wanted)) for step, metrics in page)
+    return HistoryPage(job_digest=await server.digest(), steps=steps, next=steps[-1].step if more else None)
+
+
+def _chosen(metrics: Mapping[str, float], wanted: Callable[[str], bool]) -> dict[str, float]:
+    return finite({name: value for name, value in metrics.items() if wanted(name)})
+
+
+HOW_TO_EVALUATE = "ajet client run --evaluations"
+MOST_STREAMS_NAMED = 8
+"""Streams that are named as waited for."""
+
+
+def waits_of(state: ServerState, reason: str | None, training: Training | None) -> tuple[StepWait, ...]:
+    """Return what the present step of a server in this state waits for, the most pressing first."""
+    if state is ServerState.OFFLINE or training is None:
+        return (StepWait(what="engine", text="the engine is off"),)
+    if state is ServerState.BOOTING:
+        return (StepWait(what="engine", text="the model is being loaded"),)
+    if state is ServerState.FAILED:
+        return (StepWait(what="failed", text=reason or "the server failed"),)
+    if training.rollout.ledger.awaited:
+        return (_evaluation(training),)
+    if training.finished:
+        return (StepWait(what="nothing", text="the training is finished"),)
+    if training.waiting is not None:
+        return (StepWait(what="room", text=training.waiting),)
+    return (*_learning(training), *_rollout(state, training))
+
+
+def _evaluation(training: Training) -> StepWait:
+    awaited = training.rollout.ledger.unplayed
+    played = sum(episode.kind == "eval" for episode in training.rollout.leases)
+    who = f"{played} in play" if played else f"nobody plays them: {HOW_TO_EVALUATE}"
+    text = f"{awaited} evaluation episodes of version {training.version} ({who})"
+    return StepWait(what="evaluation", text=text, count=awaited)
+
+
+def _learning(training: Training) -> Iterator[StepWait]:
+    if training.updating:
+        yield StepWait(what="learning", text=f"step {training.step + 1} is being learned")
+
+
+def _rollout(state: ServerState, training: Training) -> Iterator[StepWait]:
+    if state is ServerState.WEIGHT_SYNCING:
+        return
+    groups = training.rollout.groups
+    if groups.complete:
+        if state is ServerState.ROLLING_POST:
+            calls = training.rollout.gate.in_flight
+            yield StepWait(what="generation", text=f"{calls} generations to end", count=calls)
+        return
+    playing = [episode for episode in training.rollout.leases if episode.kind == "train"]
+    if groups.full:
+        yield from _stragglers(training, playing)
+    else:
+        yield from _lacking(training, Counter(episode.stream for episode in playing))
+
+
+def _stragglers(training: Training, playing: list[LeasedEpisode]) -> Iterator[StepWait]:
+    """Yield what a batch with all its places taken waits for: the episodes in play, named after the oldest."""
+    awaited = training.rollout.groups.awaited
+    late = sorted((e for e in playing if e.id in awaited), key=lambda episode: episode.begun_at)
+    prepared = sum(one.id in awaited for one in training.rollout.leases.prepared)
+    if prepared:
+        yield StepWait(what="episodes", text=f"{prepared} episodes whose teams have not decided", count=prepared)
+    if late:
+        age = max(0.0, training.rollout.ledger.clock() - late[0].begun_at)
+        text = f"{len(late)} episodes in play, the oldest for {age:.0f} s ({late[0].owner}, stream {late[0].stream})"
+        yield StepWait(what="straggler", text=text, stream=late[0].stream, count=len(late), age_s=age)
+
+
+def _lacking(training: Training, playing: Counter[str]) -> Iterator[StepWait]:
+    """Yield the episodes that the batch lacks, by stream where streams have shares, the most first."""
+    groups, job = training.rollout.groups, training.job
+    lacking = groups.streams.lacking(groups.done)
+    size = 1 if job.batch_rule == "episodes" else job.group_size
+    ended = Counter[str]()
+    for group in groups:
+        if size > 1 and group.whole_since is None:
+            ended[group.stream] += len(group.ended)
+    for stream, places in lacking.most_common(MOST_STREAMS_NAMED):
+        missing = places * size - (ended[stream] if stream else ended.total())
+        if places and missing > 0:
+            played = playing[stream] if stream else playing.total()
+            of = f" of stream {stream}" if stream else ""
+            who = f"{played} in play" if played else "nobody plays"
+            yield StepWait(
+                what="episodes", text=f"{missing} episodes{of} ({who})", stream=stream or None, count=missing
+            )
+
+
+MOST_OWNERS = 20
+MOST_STREAMS = 50
+MOST_DROPS = 20
+_COUNTS = ("begun", "ended", "trained", "evaluated", "aborted", "fenced")
+
+
+def snapshot_of(server: SwarmServer) -> Snapshot:
+    """Return what the server does now; the training's part is empty while the engine is off."""
+    status, training = server.status(), server.opened
+    told = Snapshot(at=time.time(), status=status, waits=waits_of(status.state, status.reason, training))
+    if (job := _job(server)) is not None:
+        told = told.model_copy(
+            update={"environment": job.environment, "model": model_in_words(job.model), "algorithm": job.algorithm}
+        )
+    return told if training is None else _with_training(told, training)
+
+
+def model_in_words(model: ModelSpec) -> str:
+    """Return a job's model as a person names it."""
+    if isinstance(model, TinyModel):
+        return f"tiny ({model.layers} layers of {model.hidden_size})"
+    return model.path.rstrip("/").rpartition("/")[2] or model.path
+
+
+def _job(server: SwarmServer) -> Job | None:
+    try:
+        return server.job
+    except NotFound:
+        return None
+
+
+def _with_training(told: Snapshot, training: Training) -> Snapshot:
+    rollout, pace, metrics = training.rollout, training.pace, training.metrics
+    pace.sampled(rollout.ledger.sampled_tokens)
+    leases = list(rollout.leases)
+    owners, streams = _owners(leases, rollout.ledger.clock()), _streams(training, leases)
+    left = training.job.steps - training.step
+    seconds = metrics.get("timing_s/step")
+    step_s = pace.step_s if pace.step_s is not None else seconds
+    return told.model_copy(
+        update={
+            "seconds_left": None if step_s is None else left * step_s,
+            "streams": tuple(streams[:MOST_STREAMS]),
+            "streams_left_out": max(0, len(streams) - MOST_STREAMS),
+            "owners": tuple(owners[:MOST_OWNERS]),
+            "owners_left_out": max(0, len(owners) - MOST_OWNERS),
+            "line": len(rollout.ledger.line),
+            "line_age_s": rollout.ledger.line.age_s,
+            "sampled_tokens": rollout.ledger.sampled_tokens,
+            "sampled_per_s": pace.sampled_per_s,
+            "trained_per_s": metrics["tokens/trained"] / seconds if seconds and "tokens/trained" in metrics else None,
+            "episodes": {name: rollout.counts[name] for name in _COUNTS},
+            "drops": _counted(rollout.counts, "drop_"),
+            "flat": training.flat,
+            "refusals": _counted(rollout.counts, "refused_"),
+            "refusal": rollout.ledger.refusal,
+            "recent_drops": tuple(
+                DropSnapshot(**one._asdict()) for one in list(rollout.ledger.lost)[: -MOST_DROPS - 1 : -1]
+            ),
+            "side_conversations": rollout.counts["side_conversations"],
+            "skipped_tasks": dict(rollout.ledger.skipped),
+        }
+    )
+
+
+def _counted(counts: Counter[str], prefix: str) -> dict[str, int]:
+    return {name.removeprefix(prefix): count for name, count in sorted(counts.items()) if name.startswith(prefix)}
+
+
+def _owners(leases: Iterable[LeasedEpisode], now: float) -> list[OwnerSnapshot]:
+    """Return what each owner holds, the one with the most first."""
+    held: dict[str, list[LeasedEpisode]] = {}
+    for episode in leases:
+        held.setdefault(episode.owner, []).append(episode)
+    found = [
+        OwnerSnapshot(
+            owner=owner,
+            open=len(episodes),
+            heard_s=max(0.0, now - max(episode.heard_at for episode in episodes)),
+            oldest_s=max(0.0, now - min(episode.begun_at for episode in episodes)),
+        )
+        for owner, episodes in held.items()
+    ]
+    return sorted(found, key=lambda owner: (-owner.open, owner.owner))
+
+
+def _streams(training: Training, leases: Iterable[LeasedEpisode]) -> list[StreamSnapshot]:
+    """Return where each stream stands, those that are played first."""
+    groups = training.rollout.groups
+    episodes = Counter(episode.stream for episode in leases if episode.kind == "train")
+    begun = Counter(group.stream for group in groups)
+    whole = Counter(group.stream for group in groups if group.whole_since is not None)
+    found = [
+        StreamSnapshot(
+            name=stream.name,
+            share=stream.share,
+            cursor=stream.cursor,
+            groups_trained=stream.groups_trained,
+            groups_open=begun[stream.name] - whole[stream.name],
+            groups_whole=whole[stream.name],
+            episodes_open=episodes[stream.name],
+            lacking=sum(stream.unfinished.values()),
+        )
+        for stream in groups.streams.status(begun, groups.unfinished())
+    ]
+    return sorted(found, key=lambda stream: (-stream.episodes_open, -stream.groups_open, stream.name))

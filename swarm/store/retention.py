@@ -1,0 +1,204 @@
+"""Checkpoints kept, tokens pruned, erasing; which training is a job's.
+
+Garbage collection: tokens of samples that no kept checkpoint needs again, and of episodes given up before it.
+
+Metrics of steps go once MEASURED_KEPT later ones are settled.
+
+Episodes that are never trained (given up, dropped, evaluations) lose their tokens also once CLOSINGS_KEPT later ones
+are closed, as evaluations may go on long after the last checkpoint.
+
+The episodes' rows stay for ever, with the numbers of their calls and sampled tokens, so that the balance of what was
+served always adds up. The initial weights count as the checkpoint of step 0.
+
+Which training in a database is a job's: the one it began, or one that it goes on with, or a new one beside others.
+
+Found by value (`swarm.job`): each training's job is stored as the release that began it wrote it, and read as what it
+means now. A training keeps the digest it was begun with, which its checkpoints lie under. One of several is a job's if
+it has the very same job, else the furthest that the job goes on with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+from pydantic import ValidationError
+
+from swarm.errors import ServerFailed
+from swarm.job import Job
+from swarm.store.tables import CHECKPOINTS, EPISODES, ID_BYTES, NODES, STEPS, TRAININGS
+
+MEASURED_KEPT = 100_000
+"""Settled steps of which the metrics are kept; of earlier ones the trackers alone have them."""
+AT_ONCE = 64
+"""Episodes in one transaction, so that a group of changes never waits long behind it."""
+CLOSINGS_KEPT = 10_000
+"""Closings after which the tokens of an episode that is never trained are deleted."""
+
+_NODES_OF = NODES.c.episode == EPISODES.c.serial
+CALLS = sa.select(sa.func.count()).select_from(NODES).where(_NODES_OF).scalar_subquery()
+"""Calls of the episode at hand, as long as its nodes are there."""
+TOKENS = (
+    sa.select(sa.func.coalesce(sa.func.sum(sa.func.length(NODES.c.sampled)), 0) / ID_BYTES)
+    .where(_NODES_OF)
+    .scalar_subquery()
+)
+"""Its sampled tokens."""
+
+
+def oldest_needed(connection: sa.Connection, training: int, kept: int) -> int:
+    """Return the step of the oldest checkpoint that may have to be gone on from."""
+    query = sa.select(CHECKPOINTS.c.step).where(CHECKPOINTS.c.training == training)
+    steps = [*connection.execute(query.order_by(CHECKPOINTS.c.step.desc())).scalars(), 0]
+    return int(steps[:kept][-1])
+
+
+def collect(connection: sa.Connection, training: int, kept: int) -> bool:
+    """Delete the nodes of some episodes that nothing needs; return whether there may be more."""
+    oldest = oldest_needed(connection, training, kept)
+    _forget_metrics(connection, training)
+    found = EPISODES.c
+    trained = sa.and_(found.state == "consumed", found.step <= oldest)
+    untrained = sa.or_(found.state.in_(("aborted", "fenced", "dropped")), found.kind == "eval")
+    newest = sa.select(sa.func.max(found.closed)).where(found.training == training).scalar_subquery()
+    old = sa.or_(found.closed_after < oldest, found.closed <= newest - CLOSINGS_KEPT)
+    query = sa.select(found.serial).where(
+        found.training == training,
+        sa.text("calls IS NULL"),
+        sa.or_(trained, sa.and_(untrained, old)),
+    )
+    serials = list(connection.execute(query.order_by(found.serial).limit(AT_ONCE)).scalars())
+    _forget(connection, serials)
+    return len(serials) == AT_ONCE
+
+
+def erase(connection: sa.Connection, training: int, episode: str) -> None:
+    """Delete the nodes of an episode that is over and in no batch that may have to be learned again.
+
+    SQLite overwrites what it deletes here, so that the file does not keep it.
+    """
+    found = EPISODES.c
+    over = sa.or_(
+        found.state.in_(("aborted", "fenced", "dropped", "consumed")),
+        sa.and_(found.kind == "eval", found.state == "ended"),
+    )
+    query = sa.select(found.serial).where(
+        found.training == training, found.id == episode, sa.text("calls IS NULL"), over
+    )
+    sqlite = connection.dialect.name == "sqlite"
+    if sqlite:
+        connection.exec_driver_sql("PRAGMA secure_delete=ON")
+    _forget(connection, list(connection.execute(query).scalars()))
+    if sqlite:
+        connection.exec_driver_sql("PRAGMA secure_delete=OFF")
+
+
+def _forget(connection: sa.Connection, serials: Sequence[int]) -> None:
+    if serials:
+        counted = sa.update(EPISODES).where(EPISODES.c.serial.in_(serials)).values(calls=CALLS, tokens=TOKENS)
+        connection.execute(counted)
+        connection.execute(sa.delete(NODES).where(NODES.c.episode.in_(serials)))
+
+
+def _forget_metrics(connection: sa.Connection, training: int) -> None:
+    """Delete what was measured of steps long ago."""
+    newest = connection.execute(sa.select(sa.func.max(STEPS.c.step)).where(STEPS.c.training == training)).scalar() or 0
+    if newest > MEASURED_KEPT:
+        old = (STEPS.c.training == training, STEPS.c.step <= newest - MEASURED_KEPT, STEPS.c.metrics.is_not(None))
+        connection.execute(sa.update(STEPS).where(*old).values(metrics=None))
+
+
+_UNREADABLE = "a job that this version of ajet does not read"
+_NAMED = 3
+"""So many of the trainings that a job begins beside are named."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTraining:
+    """A training: its number, the digest it was begun with, its job as far as this version reads it, settled steps."""
+
+    number: int
+    digest: str
+    job: Job | None
+    step: int
+    checkpoint: int | None
+    """The step of its newest checkpoint, None where it has none."""
+
+    def beside(self, job: Job) -> str:
+        """Return in a few words where its checkpoints are and why a job begins anew beside them."""
+        differs = _UNREADABLE if self.job is None else ", ".join(job.differences(self.job))
+        return f"checkpoints/{self.digest[:12]} (step {self.checkpoint}; {differs})"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The training of a job, and what its beginning leaves behind: one line for people where it begins anew."""
+
+    number: int
+    digest: str
+    fresh_start: str | None
+
+
+def find(connection: sa.Connection, job: Job) -> StoredTraining | None:
+    """Return the training of a job, None where it has none.
+
+    Raises ServerFailed, in one line, where the only one that the job could go on with has more steps than it asks for.
+    """
+    return _choose(_trainings(connection), job)
+
+
+def find_or_begin(connection: sa.Connection, job: Job) -> Opened:
+    """Return the training of a job, which is recorded as its job from now on; begin one where there is none."""
+    known = _trainings(connection)
+    found = _choose(known, job)
+    if found is not None:
+        this = TRAININGS.c.id == found.number
+        connection.execute(sa.update(TRAININGS).where(this).values(job=job.canonical()))
+        return Opened(found.number, found.digest, None)
+    number = 1 + max((training.number for training in known), default=0)
+    row = {"id": number, "job_digest": job.digest(), "job": job.canonical(), "written": 0}
+    connection.execute(sa.insert(TRAININGS), row)
+    return Opened(number, job.digest(), _said(known, job))
+
+
+def _choose(known: Sequence[StoredTraining], job: Job) -> StoredTraining | None:
+    readable = [(training, training.job) for training in known if training.job is not None]
+    for training, its in readable:
+        if job.same(its):
+            return training
+    going_on = [training for training, its in readable if job.continues(its)]
+    within = [training for training in going_on if training.step <= job.steps]
+    if going_on and not within:
+        least = min(going_on, key=lambda training: training.step)
+        raise ServerFailed(
+            f"the training of this job is at step {least.step} (checkpoints/{least.digest[:12]}): expected steps of at "
+            f"least {least.step}, found {job.steps}; ask for as many, or train in another directory"
+        )
+    return max(within, key=lambda training: training.step, default=None)
+
+
+def _said(known: Sequence[StoredTraining], job: Job) -> str | None:
+    """Return one line about the checkpoints that a job begins beside, the furthest first; None where there are none."""
+    kept = sorted((one for one in known if one.checkpoint is not None), key=lambda one: one.step, reverse=True)
+    if not kept:
+        return None
+    named = "; ".join(one.beside(job) for one in kept[:_NAMED])
+    more = f"; and {len(kept) - _NAMED} more" if kept[_NAMED:] else ""
+    return f"begins at step 0 beside what other jobs trained here: {named}{more}"
+
+
+def _trainings(connection: sa.Connection) -> list[StoredTraining]:
+    def newest(column: sa.Column[int]) -> sa.ScalarSelect[int]:
+        return sa.select(sa.func.max(column)).where(column.table.c.training == TRAININGS.c.id).scalar_subquery()
+
+    query = sa.select(TRAININGS, newest(STEPS.c.step).label("step"), newest(CHECKPOINTS.c.step).label("checkpoint"))
+    rows = connection.execute(query.order_by(TRAININGS.c.id))
+    return [StoredTraining(row.id, row.job_digest, _read(row.job), row.step or 0, row.checkpoint) for row in rows]
+
+
+def _read(recorded: str) -> Job | None:
+    try:
+        return Job.recorded(recorded)
+    except ValidationError:
+        return None

@@ -1,0 +1,216 @@
+"""Which served calls a message list begins with.
+
+Chat messages made comparable: what an agent sends back is matched with what was served.
+
+Promises that two messages have equal keys exactly when they say the same: absent, null and empty optional
+fields are one; content in text parts equals the joined string; a tool call is its function's name and its arguments
+as a JSON value, whatever its id; whitespace at the ends of an assistant's words and thinking is no difference.
+Arguments that no template could write, since they hold half a character or are nested hundreds deep, stay text.
+Knows nothing of templates or tokens.
+
+Message histories as a trie: which served calls a list of messages begins with.
+
+Matching begins where one of the latest histories ended that the messages begin with, compared as plain values. From
+there on a message in the form it had last time costs one comparison; only one in a new form is brought to its
+canonical key.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic_core import from_json
+
+from swarm.rendering.messages import Message
+from swarm.timelines.node import Node
+
+_EMPTY: tuple[Any, ...] = (None, "", [], {}, ())
+_IDS = frozenset({"id", "tool_call_id"})
+"""Fields that only tie a result to its call: clients and dialects write them anew."""
+
+
+def normalise(message: Message) -> dict[str, Any]:
+    """Return the message as templates want it.
+
+    It has no null or empty optional field, its text parts are joined, and the arguments of its tool calls are
+    objects where they are valid JSON objects.
+    """
+    kept = {name: value for name, value in message.items() if name == "role" or value not in _EMPTY}
+    kept["content"] = _text(kept.get("content", ""))
+    calls = kept.get("tool_calls")
+    if isinstance(calls, Sequence) and not isinstance(calls, str):
+        kept["tool_calls"] = [_with_object_arguments(call) for call in calls]
+    return kept
+
+
+def canonical(message: Message) -> Hashable:
+    """Return a key that equal messages share; a plain message's is the pair of its role and text."""
+    role = message.get("role")
+    if len(message) == 2 and type(message.get("content")) is str and "role" in message:
+        return role, message["content"].strip() if role == "assistant" else message["content"]
+    plain = {name: value for name, value in normalise(message).items() if name not in _IDS}
+    if role == "assistant":
+        plain = _without_outer_spaces(plain)
+    if plain.keys() == {"role", "content"} and isinstance(plain["content"], str):
+        return role, plain["content"]
+    if isinstance(plain.get("tool_calls"), list):
+        plain["tool_calls"] = [_named(call) for call in plain["tool_calls"]]
+    return json.dumps(plain, sort_keys=True, separators=(",", ":"), default=str)
+
+
+def _text(content: Any) -> Any:
+    if not isinstance(content, list):
+        return content
+    if all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
+        return "".join(str(part.get("text", "")) for part in content)
+    return content
+
+
+def _without_outer_spaces(message: dict[str, Any]) -> dict[str, Any]:
+    trimmed = {name: value.strip() if isinstance(value, str) else value for name, value in message.items()}
+    return {name: value for name, value in trimmed.items() if value != "" or name in ("role", "content")}
+
+
+def _with_object_arguments(call: Any) -> Any:
+    if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
+        return call
+    function = call["function"]
+    arguments = _parsed(function.get("arguments"))
+    if not isinstance(arguments, Mapping):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}}
+
+
+def _named(call: Any) -> Any:
+    """Return what a call says: its function and the value of its arguments."""
+    if not isinstance(call, Mapping) or not isinstance(call.get("function"), Mapping):
+        return call
+    function = call["function"]
+    return [function.get("name"), _parsed(function.get("arguments"))]
+
+
+def _parsed(arguments: Any) -> Any:
+    if not isinstance(arguments, str):
+        return arguments
+    try:
+        return from_json(arguments)  # unlike json's, it refuses half characters, and depths that others fail on
+    except ValueError:
+        return arguments
+
+
+@dataclass(slots=True, eq=False)
+class History:
+    """Where one list of messages ends. `node` is the call that served the last of them, if one did.
+
+    form: the message in the form it last came in, None until it came in a request. answered: calls were served here.
+    """
+
+    children: dict[Hashable, History] = field(default_factory=dict)
+    node: Node | None = None
+    answered: bool = False
+    form: Message | None = None
+    _last: History | None = None
+
+    def following(self, message: Message) -> History | None:
+        """Return where `message` leads from here, or None if it never came here."""
+        if self._last is not None and self._last.form == message:
+            return self._last
+        found = self.children.get(canonical(message))
+        if found is not None:
+            self._last = found
+        return found
+
+    def extended(self, messages: Sequence[Message]) -> History:
+        """Return where `messages` lead from here, making the way."""
+        history = self
+        for message in messages:
+            following = history.following(message)
+            if following is None:
+                following = history.children.setdefault(canonical(message), History(form=message))
+                history._last = following
+            history = following
+        return history
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """How far a list of messages is known.
+
+    node: the last call that served one of them, whose answer is message number `length` (None, 0 where no call did).
+    at: where its answer ends in the trie. departs: behind it, another answer stands where one was served.
+    restated: a known message came back in a form that templates may render differently.
+    """
+
+    node: Node | None
+    length: int
+    at: History
+    departs: bool
+    restated: bool
+
+
+_LATEST = 4
+"""Histories a matcher remembers: about as many as an agent goes on with in turns."""
+
+
+class Matcher:
+    """Matches the requests that were told of the same tools."""
+
+    def __init__(self) -> None:
+        self.root = History()
+        self._latest: list[tuple[tuple[Message, ...], Match]] = []
+
+    def match(self, messages: tuple[Message, ...]) -> Match:
+        """Return the longest served history that `messages` begin with."""
+        start = next((m for known, m in self._latest if messages[: len(known)] == known), None)
+        found = _walked(start or Match(None, 0, self.root, False, False), messages)
+        if found.restated:
+            self._latest.clear()
+        if found.node is not None and not any(map(_ordered, messages[start.length if start else 0 : found.length])):
+            self._latest = [(messages[: found.length], found), *self._latest[: _LATEST - 1]]
+        return found
+
+
+def _walked(start: Match, messages: Sequence[Message]) -> Match:
+    """Go on from where `start` ended."""
+    node, length, at = start.node, start.length, start.at
+    departs, altered = False, False
+    history = at
+    for position, message in enumerate(messages[length:], start=length + 1):
+        following = history.following(message)
+        if history.answered and message.get("role") == "assistant" and (following is None or following.node is None):
+            departs = True
+        if following is None:
+            break
+        altered = _reform(following, message) or altered
+        history = following
+        if history.node is not None:
+            node, length, at, departs = history.node, position, history, False
+    return Match(node, length, at, departs, altered)
+
+
+def _reform(history: History, message: Message) -> bool:
+    """Keep the form a message came in; tell whether templates may see the difference."""
+    before = history.form
+    if before is not None and before == message and not _ordered(message):
+        return False
+    history.form = message
+    return before is not None and _shown(before) != _shown(message)
+
+
+def _ordered(message: Message) -> bool:
+    """Tell whether tool arguments came as objects, whose order templates show and plain comparison does not."""
+    calls = message.get("tool_calls")
+    return isinstance(calls, list) and not all(_textual(call) for call in calls)
+
+
+def _textual(call: object) -> bool:
+    function = call.get("function") if isinstance(call, dict) else None
+    return isinstance(function, dict) and isinstance(function.get("arguments"), str)
+
+
+def _shown(message: Message) -> str:
+    """Return all that a template can tell of a message, in the order it can tell it."""
+    return repr(sorted(normalise(message).items()))

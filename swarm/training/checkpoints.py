@@ -1,0 +1,96 @@
+"""A training's checkpoints on disk: one folder each, written whole by the learner, known once the store says so.
+
+Promises that a folder the store counts on is deleted only after the store counts on a newer or better one instead, and
+that what a crash left half-written, or unknown to the store, is cleared away. Knows no store.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from swarm.backends.protocols import NO_ROOM, Learner, NoRoom
+from swarm.rendering.messages import BackendError
+from swarm.wire import CheckpointSummary
+
+log = logging.getLogger(__name__)
+
+
+class Checkpoints:
+    """The newest `kept` checkpoints below `folder`, and that of the step `best`. Calls block.
+
+    `known` are those the store names, newest first.
+    """
+
+    def __init__(self, folder: Path, kept: int, known: Sequence[tuple[int, str]], best: int | None = None) -> None:
+        self._folder = folder
+        self._kept = kept
+        self._known = list(known)
+        self._best = best
+
+    def load(self, learner: Learner) -> int:
+        """Load the newest checkpoint that can be; return its step, 0 where none could and the weights are the first."""
+        self._clear()
+        for step, name in self._known:
+            try:
+                learner.load(self._folder / name)
+            except BackendError as error:
+                log.error("event=checkpoint_damaged step=%d error=%r", step, str(error))
+            else:
+                return step
+        return 0
+
+    def save(self, learner: Learner, step: int) -> str:
+        """Write the checkpoint of a step; return its name. Raises NoRoom, with nothing left behind, on a full disk."""
+        name = f"step-{step:06d}"
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            learner.save(self._folder / name)
+        except (NoRoom, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in NO_ROOM:
+                raise
+            self._clear()
+            raise NoRoom(f"{error}; make room, then it goes on by itself") from error
+        return name
+
+    def count_on(self, step: int, name: str) -> None:
+        """The store counts on a checkpoint from now on: forget the oldest beyond those that are kept."""
+        others = [known for known in self._known if known[0] != step]
+        self._known = sorted([(step, name), *others], reverse=True)
+        self._rotate()
+
+    def keep_best(self, step: int) -> None:
+        """The store counts on the checkpoint of this step as the best: forget the one that was the best before."""
+        self._best = step
+        self._rotate()
+
+    def _rotate(self) -> None:
+        newest, older = self._known[: self._kept], self._known[self._kept :]
+        self._known = [*newest, *(known for known in older if known[0] == self._best)]
+        self._clear()
+
+    def _clear(self) -> None:
+        """Delete every folder that is not known; where no descriptor is left to list them, the next time does."""
+        known = {name for _, name in self._known}
+        with suppress(OSError):
+            for path in self._folder.iterdir():
+                if path.name not in known and path.name.lstrip(".").startswith("step-"):
+                    shutil.rmtree(path, ignore_errors=True)
+
+
+def listed(folder: Path, known: Sequence[tuple[int, str]]) -> list[CheckpointSummary]:
+    """Return those of the known checkpoints, newest first, that are on disk, with their sizes. Blocks."""
+    found = [(step, name, _size(folder / name)) for step, name in sorted(known, reverse=True)]
+    return [CheckpointSummary(name=name, step=step, size_bytes=size) for step, name, size in found if size is not None]
+
+
+def _size(folder: Path) -> int | None:
+    """Return the bytes of a folder's files, None where it is gone or goes meanwhile: a newer one took its place."""
+    try:
+        paths = list(folder.rglob("*"))
+        return sum(path.stat().st_size for path in paths if path.is_file()) if folder.is_dir() else None
+    except FileNotFoundError:
+        return None

@@ -1,0 +1,578 @@
+"""Training: rollout, drain, update, sync, checkpoint.
+
+Full garbage collections run while the weights are synced, not while calls are answered.
+
+A full collection walks all captured tokens, tens of milliseconds with a thousand conversations, finds next to nothing,
+and every call waits for it. Young objects are still collected as they gather, some milliseconds at most; older ones
+wait for a moment in which nothing generates. At Python's own pace the collector takes nearly half of a call's time.
+
+What an evaluation that training waits for comes to, as a metric of its step and read back from there.
+
+eval/episodes, eval/reward/mean         the episodes that were waited for, and their mean reward
+eval/success/mean                       the share that succeeded, where all of them said whether they did
+
+The step loop: rollout, drain, settle, update, checkpoint, metrics, and again, until the job's last step.
+
+With a `max_staleness` of 0 each waits for the one before: no episode generates while the policy is updated. With 1 and
+more episodes begin, generate and end all the time; a batch is taken as soon as it is there and the learner is free.
+After a step of `evaluate_after` or `eval_every` the next one waits until its weights were evaluated, also where they
+were recovered. With `eval_every` the checkpoint is there before, what the evaluation came to is written before the next
+step begins, and the checkpoint of the best one is kept; what was written is not evaluated again.
+
+It owns the order in which backend, rollout, store and tracker work, and moves the state machine with it. A batch is
+settled in the store before the learner sees it, and consumed there once its checkpoint is on disk; a training that
+was interrupted loads its newest checkpoint and gives the learner the batches settled since, in their order. So each
+sample is in the weights once, whenever the process died. Its tracker is told of every step again, from the first one:
+of those in the checkpoint what the store has of them, of the others what is measured now. So the last tracker of a
+training has each step once, whatever became of the log of the one before.
+
+A store that takes nothing for now, or a disk too full for a checkpoint, holds a step up and never breaks it: `waiting`
+says so. A store that refuses for good, or lost what was noted, ends the training as a backend's end does.
+Whatever else goes wrong, and whatever the watchdog sees, ends in FAILED with the reason; nobody is left waiting. Knows
+no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import Any, TypeVar
+
+from swarm.backends.protocols import Backend, NoRoom, NotFinite
+from swarm.calls.call import Serving
+from swarm.calls.prompts import PromptBuilder
+from swarm.errors import EngineUnavailable, ServerFailed, StoreRefused, StoreUnavailable
+from swarm.job import Job
+from swarm.rendering.messages import BackendError
+from swarm.rollout.episodes import RETRY_AFTER_S
+from swarm.rollout.rollout import Rollout
+from swarm.rollout.state import ServedClock, StateMachine
+from swarm.rollout.task_sampler import Group
+from swarm.rollout.teams import Resolver
+from swarm.store import (
+    FINISHED,
+    Change,
+    Consumed,
+    Evaluated,
+    InStep,
+    Measured,
+    Recovered,
+    Sample,
+    Store,
+    StoredEvent,
+    best_of,
+)
+from swarm.training.checkpoints import Checkpoints
+from swarm.training.metrics import (
+    EngineWork,
+    FlatRewards,
+    Pace,
+    Stopwatch,
+    batch_metrics,
+    finite,
+    make_batch,
+    samples_of,
+)
+from swarm.training.trackers import Tracker, TrackerThread
+from swarm.wire import EvaluationSummary, ServerState, Stillness
+
+YOUNG, MIDDLE, ALL = 2_000, 5, 10_000
+"""Objects made and not freed after which the young ones are looked at; such looks after which the middle ones are; and
+looks at those after which all are, where no quiet moment came for so long (a hundred million objects)."""
+WORTH = 100
+"""Looks at the middle ones (a million objects) after which a quiet moment is used."""
+
+
+def collect_rarely() -> None:
+    """Leave what is there now alone for ever, and look at the rest as this module says; for a server's process."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(YOUNG, MIDDLE, ALL)
+
+
+def quiet() -> None:
+    """Look at everything if it is worth it: nobody waits for an answer now."""
+    if gc.get_count()[2] >= WORTH:
+        gc.collect()
+
+
+_EPISODES, _REWARD, _SUCCESS = "eval/episodes", "eval/reward/mean", "eval/success/mean"
+
+
+def summed_up(step: int, outcomes: Sequence[tuple[float, bool | None]]) -> EvaluationSummary:
+    """Return what the episodes' rewards and successes, of which there is one at least, say of a step's weights."""
+    successes = [success for _, success in outcomes if success is not None]
+    return EvaluationSummary(
+        step=step,
+        episodes=len(outcomes),
+        reward=fmean(reward for reward, _ in outcomes),
+        success=fmean(successes) if len(successes) == len(outcomes) else None,
+    )
+
+
+def as_metrics(evaluation: EvaluationSummary) -> dict[str, float]:
+    """Return an evaluation as metrics of its step (module docstring)."""
+    found = {_EPISODES: float(evaluation.episodes), _REWARD: evaluation.reward}
+    return found if evaluation.success is None else {**found, _SUCCESS: evaluation.success}
+
+
+def in_metrics(step: int, metrics: Mapping[str, float]) -> EvaluationSummary | None:
+    """Return the evaluation that the metrics of a step tell of, or None."""
+    if _EPISODES not in metrics:
+        return None
+    episodes, reward, success = int(metrics[_EPISODES]), metrics[_REWARD], metrics.get(_SUCCESS)
+    return EvaluationSummary(step=step, episodes=episodes, reward=reward, success=success)
+
+
+log = logging.getLogger(__name__)
+
+WATCH_S = 0.5
+"""Seconds between two looks of the watchdog."""
+RETRY_S = (0.1, 5.0)
+"""Seconds before a step tries store or disk again: at first, and at most."""
+
+NOT_FINITE = "training/not_finite"
+"""Logged for the step whose update was refused, for its loss or gradient was no finite number; training ends there."""
+
+NOTHING = Recovered((), 0, {}, (), (), {}, (), 0, {})
+"""What a new training goes on from."""
+
+T = TypeVar("T")
+_RUNNING = frozenset({ServerState.BOOTING, ServerState.ROLLING, ServerState.ROLLING_POST, ServerState.WEIGHT_SYNCING})
+
+
+class Training:
+    """One loaded job being trained, from start to stop. `checkpoints` is a folder for this job's alone.
+
+    `tell` hears of what happens besides changes of state. `clock` is that of leases; None: one that stands while the
+    server stands still. A checkpoint is also due so many seconds of `now` after the last one, or after the beginning.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        machine: StateMachine,
+        opened: tuple[Store, Recovered],
+        checkpoints: Path,
+        make_backend: Callable[[], Backend],
+        make_tracker: Callable[[Job], Tracker],
+        clock: Callable[[], float] | None = None,
+        peers: Sequence[str] = (),
+        tell: Callable[[StoredEvent], None] = lambda event: None,
+        checkpoint_after_s: float | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.job = job
+        self.store, self._recovered = opened
+        self._clock = ServedClock()
+        self.rollout = Rollout(job, machine, self.store, clock or self._clock)
+        self.fresh_start = self._recovered.fresh_start
+        """Where it began just now beside checkpoints of other jobs: a line that names them."""
+        self.step = 0
+        self.metrics: Mapping[str, float] = {}
+        self._flat = FlatRewards()
+        self.flat: str | None = None
+        """Why hardly anything is learned, where rewards show it."""
+        self.digest = self._recovered.job_digest or job.digest()
+        """That of the job which began the training."""
+        self.evaluation: EvaluationSummary | None = None
+        """The last one of `eval_every`."""
+        self.best = best_of(self._recovered.evaluations)
+        """The best of these."""
+        self.pace = Pace()
+        self.version = 0
+        """The policy version that serves now."""
+        self.updating = False
+        """A batch is being learned, or its checkpoint saved."""
+        self._resolver = Resolver(self.rollout.teams, peers)
+        self.waiting: str | None = None
+        """What the present step waits for though nothing is broken, or None."""
+        self.not_finite = False
+        """The training FAILED because its loss or gradient was no finite number."""
+        self._machine = machine
+        best = None if self.best is None else self.best.step
+        self._checkpoints = Checkpoints(checkpoints, job.checkpoints_kept, self._recovered.checkpoints, best)
+        self._make_backend = make_backend
+        self._make_tracker = make_tracker
+        self._tell = tell
+        self._checkpoint_after_s = checkpoint_after_s
+        self._now = now
+        self._saved_at = now()
+        self._tracker = TrackerThread()
+        self._made: Backend | None = None
+        self._serving: Serving | None = None
+        self._provenance: Mapping[str, str] = {}
+        self.stillness: Stillness | None = None
+        """What a training with a learning rate of 0 did to the weights, once it is finished."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._learning: asyncio.Future[Any] | None = None
+
+    @property
+    def serving(self) -> Serving:
+        """What calls are made with, once the backend serves."""
+        if self._serving is None:
+            raise EngineUnavailable("the engine is still booting; try again", retry_after=RETRY_AFTER_S)
+        return self._serving
+
+    @property
+    def backend(self) -> Backend:
+        """The backend, once it serves."""
+        return self.serving.backend
+
+    @property
+    def provenance(self) -> Mapping[str, str]:
+        """Hashes of what the backend loaded; none before it serves.
+
+        Kept here, as a backend that is being stopped has nothing loaded, and the status is asked for until the end.
+        """
+        return self._provenance
+
+    @property
+    def finished(self) -> bool:
+        """The last step is done."""
+        return self.rollout.ledger.finished
+
+    def start(self) -> None:
+        """Begin to boot, in the background."""
+        self._spawn(self._boot(), "boot")
+
+    def fail(self, reason: str) -> None:
+        """Turn FAILED, and tell everyone who waits."""
+        if self._machine.state not in _RUNNING:
+            return
+        self.updating = False
+        self._machine.to(ServerState.FAILED, reason)
+        self.rollout.fail(ServerFailed(f"the server FAILED: {reason}"))
+        self._cancel()
+
+    async def stop(self) -> None:
+        """End the loop, the tracker, the backend and the store; an update that runs is waited for."""
+        self.rollout.fail(EngineUnavailable("the engine was stopped", retry_after=RETRY_AFTER_S))
+        self._cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._learning is not None:
+            await asyncio.wait({self._learning})
+        try:
+            await self._tracker.finish()
+        finally:
+            self._tracker.close()
+            try:
+                if self._made is not None:
+                    await self._made.stop()
+            finally:
+                await self.store.close()
+
+    async def _boot(self) -> None:
+        self._made = backend = await asyncio.to_thread(self._make_backend)
+        self._spawn(self._watch(backend), "watchdog")  # a backend may die while it boots
+        await backend.start()
+        await self._tracker.open(lambda: self._make_tracker(self.job))
+        self.rollout.ledger.renderer = backend.renderer
+        await self._recover(backend)
+        self._serving = Serving(self.rollout, backend, PromptBuilder(backend.renderer))
+        self._provenance = dict(backend.provenance)
+        self._serve(backend)
+        self._roll()
+        self._spawn(self._clock.run(), "clock")
+        self._spawn(self._sweep(), "sweep")
+        self._spawn(self._resolver.run(), "teams")
+        self._spawn(self._train(backend), "training")
+
+    async def _recover(self, backend: Backend) -> None:
+        """Bring weights, step and rollout to where the store says they were."""
+        found, self._recovered = self._recovered, NOTHING  # its samples are the rollout's now
+        loaded = self.step = await self._in_thread(partial(self._checkpoints.load, backend.learner))
+        if loaded:  # what was made or loaded first serves already
+            await self._published(loaded, backend)
+        self.rollout.recover(found)
+        await self._track_again(found, loaded)
+        self.metrics = self.metrics or await asyncio.to_thread(found.measured.get, loaded, {})
+        await self._recall(found)
+        for step in range(loaded + 1, found.step + 1):
+            if step not in found.replay:
+                first = min(found.replay, default=found.step + 1) - 1
+                oldest, name = min(known for known in found.checkpoints if known[0] >= first)
+                raise BackendError(
+                    f"no checkpoint could be loaded: expected {name} (step {oldest}) or a later one, as the batches "
+                    "before it are deleted; put its folder back, or train in another directory"
+                )
+            samples = await asyncio.to_thread(found.replay.__getitem__, step)
+            spent = await asyncio.to_thread(found.measured.get, step, {})
+            evaluated = in_metrics(step, spent)
+            await self._learn(backend, _groups(samples), Stopwatch(self._engine_work, spent=spent), evaluated)
+        if found.begun:
+            log.warning("event=recovered checkpoint=%d step=%d pool=%d", loaded, self.step, len(found.pool))
+            details = {"checkpoint": loaded, "step": self.step, "pool": len(found.pool)}
+            event = StoredEvent("recovered", time.time(), details)
+            self.store.note(event)
+            self._tell(event)
+
+    async def _recall(self, found: Recovered) -> None:
+        """Find the last evaluation again: the one that was due last may not have come to its end."""
+        if (every := self.job.eval_every) is None:
+            return
+        last = found.step - found.step % every
+        for step in (last, last - every):
+            if self.evaluation is None:
+                self.evaluation = in_metrics(step, await asyncio.to_thread(found.measured.get, step, {}))
+
+    async def _track_again(self, found: Recovered, last: int) -> None:
+        """Tell the tracker of the steps up to the `last` one, which are in the weights that were loaded."""
+        if self.job.tracking is None:
+            return
+        for step in await asyncio.to_thread(list, found.measured):
+            if step <= last:
+                self.metrics = await asyncio.to_thread(found.measured.__getitem__, step)
+                await self._tracker.log(step, self.metrics)
+
+    async def _train(self, backend: Backend) -> None:
+        self._saved_at = self._now()
+        self.pace.step()
+        take = self._overlapping if self.job.max_staleness else self._strictly
+        before = await self._still_weights(backend)
+        while self.step < self.job.steps:
+            await self._evaluated()
+            await self.rollout.drain.until(lambda: self.rollout.groups.begun)
+            watch = Stopwatch(self._engine_work)
+            groups = await take()
+            self.updating = True
+            watch.lap("gen")
+            quiet()
+            await self._settle(groups, watch)
+            watch.lap("settle")
+            await self._learn(backend, groups, watch)
+            self._serve(backend)
+            if self.step == self.job.steps and self.job.learning_rate == 0:
+                after = await self._still_weights(backend)
+                self.stillness = Stillness(before=before, after=after, probs_tolerance=backend.probs_tolerance)
+            self._roll()
+            self.pace.step()
+        await self._evaluated()
+        if not self.finished:
+            self.rollout.finish()
+            self.rollout.ledger.notify()
+        await self._tracker.finish()
+        log.info("event=finished steps=%d", self.step)
+
+    async def _evaluated(self) -> None:
+        """Wait for the evaluation of the weights that serve, where one is due."""
+        if not (awaited := self.rollout.ledger.awaited):
+            return
+        began = self._now()
+        what = f"step {self.step + 1}" if self.step < self.job.steps else "the end"
+        self.waiting = f"{what} waits for {awaited} evaluation episodes of version {self.version}"
+        log.info("event=awaits_evaluation step=%d episodes=%d", self.step, awaited)
+        await self.rollout.drain.until(lambda: not self.rollout.ledger.awaited)
+        self.waiting = None
+        log.info("event=evaluated step=%d episodes=%d wait_s=%.2f", self.step, awaited, self._now() - began)
+        if self.job.keeps_best_of(self.step):
+            await self._keep_best(summed_up(self.step, self.rollout.ledger.evaluated))
+
+    async def _keep_best(self, found: EvaluationSummary) -> None:
+        """Write down what an evaluation of the present step's weights came to, and keep the best checkpoint."""
+        told = as_metrics(found)
+        self.metrics = {**self.metrics, **told}
+        await self._durably(found.step, lambda: (Evaluated(found), Measured(found.step, self.metrics)))
+        self.evaluation, self.best = found, best_of([*([self.best] if self.best is not None else []), found])
+        if self.best is found:
+            await self._in_thread(partial(self._checkpoints.keep_best, found.step))
+        await self._tracker.log(found.step, told)
+        details = {**found.model_dump(), "best": self.best is found}
+        self._tell(StoredEvent("evaluated", time.time(), details))
+
+    async def _still_weights(self, backend: Backend) -> str | None:
+        """Return the hash of the weights where they must not move; None where they may, as it takes a while."""
+        return await self._in_thread(backend.weights) if self.job.learning_rate == 0 else None
+
+    async def _strictly(self) -> tuple[Group, ...]:
+        """Wait for a batch and until nothing generates; nothing does before the next `_roll`."""
+        await self.rollout.drain.until(lambda: self.rollout.groups.full)
+        self._machine.to(ServerState.ROLLING_POST)
+        self.rollout.drain.begin()
+        groups = await self.rollout.drain.batch()
+        self._machine.to(ServerState.WEIGHT_SYNCING)
+        return groups
+
+    async def _overlapping(self) -> tuple[Group, ...]:
+        """Wait for a batch; the next one is rolled out already, and goes on."""
+        await self.rollout.drain.until(lambda: self.rollout.groups.full)
+        self.rollout.drain.begin()
+        await self.rollout.drain.until(lambda: self.rollout.groups.complete)
+        return self.rollout.drain.take()
+
+    async def _learn(
+        self,
+        backend: Backend,
+        groups: tuple[Group, ...],
+        watch: Stopwatch,
+        evaluated: EvaluationSummary | None = None,
+    ) -> None:
+        """Make the step after the present one from its settled batch: update, checkpoint where due, metrics.
+
+        `evaluated` is how its weights were evaluated in a former life of the server.
+        """
+        step, learner = self.step + 1, backend.learner
+        job = self.job
+        rows = {"merged": job.merging != "none", "by_call": job.follows_calls, "mask_cut": job.mask_truncated}
+        made = partial(make_batch, step, samples_of(groups), **rows)
+        learned = await self._updated(step, lambda: dict(learner.update(made())))
+        watch.lap("update_actor")
+        await self._published(step, backend)
+        watch.lap("update_weights")
+        if self._machine.state is ServerState.ROLLING:  # episodes go on, and more of them may begin
+            self._serve(backend)
+        if due := self._is_checkpoint_due(step):
+            save = partial(self._checkpoints.save, learner, step)
+            name = await self._insisting(f"step {step} waits for room", lambda: self._in_thread(save))
+            self._saved_at = self._now()
+            watch.lap("save_checkpoint")
+        charted = self.rollout.groups.streams.charted
+        measured = await self._in_thread(partial(batch_metrics, self.job, step, groups, charted))
+        before = as_metrics(evaluated) if evaluated is not None else {}
+        await self._report({**measured, **learned, **watch.metrics(), **before})
+        if due:
+            await self._durably(step, lambda: (Consumed(step, name),))
+            await self._in_thread(partial(self._checkpoints.count_on, step, name))
+
+    async def _published(self, step: int, backend: Backend) -> None:
+        await self._insisting(f"step {step} waits for room to publish", lambda: self._in_thread(backend.publish))
+
+    def _is_checkpoint_due(self, step: int) -> bool:
+        if step % self.job.checkpoint_every == 0 or step == self.job.steps or self.job.keeps_best_of(step):
+            return True
+        return self._checkpoint_after_s is not None and self._now() - self._saved_at >= self._checkpoint_after_s
+
+    async def _updated(self, step: int, update: Callable[[], dict[str, float]]) -> dict[str, float]:
+        """Let the learner update; a training that breaks down by itself is told apart from a backend that broke."""
+        try:
+            return await self._in_thread(update)
+        except NotFinite:
+            self.not_finite = True
+            await self._tracker.log(step, {NOT_FINITE: 1.0})
+            raise
+
+    async def _settle(self, groups: tuple[Group, ...], watch: Stopwatch) -> None:
+        """Write down what the next step's batch is and took, together with where that leaves the streams."""
+        settled = InStep(self.step + 1, tuple(sample.episode for sample in samples_of(groups)))
+        streams = self.rollout.groups.streams
+        spent = Measured(settled.step, watch.metrics())
+        await self._durably(settled.step, lambda: (settled, spent, *streams.standing()))
+
+    async def _durably(self, step: int, changes: Callable[[], Sequence[Change]]) -> None:
+        """Write changes as they are then, however long the store takes nothing."""
+        await self._insisting(f"step {step} waits for the store", lambda: self.store.write(*changes()))
+
+    async def _insisting(self, waits: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Do the work, however long there is no room for it; until then `waiting` tells what it `waits` for."""
+        pause, most = RETRY_S
+        while True:
+            try:
+                done = await work()
+            except (StoreUnavailable, NoRoom) as error:
+                self.waiting = f"{waits}: {error}"
+                log.warning("event=step_waits retry_s=%.1f reason=%r", pause, self.waiting)
+                await asyncio.sleep(pause)
+                pause = min(2 * pause, most)
+            else:
+                self.waiting = None
+                return done
+
+    async def _report(self, metrics: Mapping[str, float]) -> None:
+        self.step += 1
+        self.metrics = {
+            **metrics,
+            **self.rollout.metrics(),
+            FINISHED: float(self.step),
+            "episodes/total": float(self.step * self.job.episodes_per_step),
+        }
+        self.store.note(Measured(self.step, self.metrics))
+        await self._tracker.log(self.step, self.metrics)
+        self._tell(StoredEvent("step", time.time(), {"step": self.step, "metrics": finite(self.metrics)}))
+        log.info(
+            "event=step step=%d/%d reward=%.4f success=%.4f rollout_s=%.2f update_s=%.2f",
+            self.step,
+            self.job.steps,
+            metrics["critic/rewards/mean"],
+            metrics.get("critic/success/mean", float("nan")),
+            metrics.get("timing_s/gen", 0.0),
+            metrics["timing_s/update_actor"],
+        )
+        before, self.flat = self.flat, self._flat.look(metrics)
+        if self.flat is not None and before is None:
+            log.warning("event=flat_rewards step=%d reason=%r", self.step, self.flat)
+
+    def _serve(self, backend: Backend) -> None:
+        """Note that the weights of the last update serve."""
+        self.version = backend.engine.version
+        self.rollout.updated(self.version)
+
+    def _engine_work(self) -> EngineWork:
+        return EngineWork(self.rollout.gate.busy_s, self.rollout.ledger.sampled_tokens)
+
+    def _roll(self) -> None:
+        self.updating = False
+        if self.job.evaluates_after(self.step) and not self._was_evaluated(self.step):
+            self.rollout.hold(self.job.evaluation_episodes, ending=self.step >= self.job.steps)
+        elif self.step >= self.job.steps:
+            self.rollout.finish()
+        if self._machine.state is not ServerState.ROLLING:
+            self._machine.to(ServerState.ROLLING)
+        self.rollout.gate.open()
+        self.rollout.ledger.notify()
+
+    def _was_evaluated(self, step: int) -> bool:
+        """Return whether the evaluation of a step is written, by which the best is kept."""
+        return self.job.keeps_best_of(step) and self.evaluation is not None and self.evaluation.step == step
+
+    async def _watch(self, backend: Backend) -> None:
+        while True:
+            if (broken := self.store.failure()) is not None:
+                raise StoreRefused(broken)
+            reason = backend.failure()
+            if reason is not None:
+                raise BackendError(reason)
+            await asyncio.sleep(WATCH_S)
+
+    async def _sweep(self) -> None:
+        every = min(0.5, self.job.lease_ttl_s / 4, self.job.drain_timeout_s / 4)
+        while True:
+            await asyncio.sleep(every)
+            self.rollout.sweep()
+            self.pace.sampled(self.rollout.ledger.sampled_tokens)
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        self._learning = learning = asyncio.ensure_future(asyncio.to_thread(work))
+        return await asyncio.shield(learning)
+
+    def _spawn(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        task.add_done_callback(self._judge)
+        self._tasks.append(task)
+
+    def _judge(self, task: asyncio.Task[None]) -> None:
+        """Turn the error a task ended with into FAILED."""
+        error = None if task.cancelled() else task.exception()
+        if error is None:
+            return
+        known = isinstance(error, BackendError | StoreRefused)
+        log.error("event=failed task=%s error=%r", task.get_name(), str(error), exc_info=None if known else error)
+        self.fail(str(error) if known else f"{task.get_name()}: {type(error).__name__}: {error}")
+
+
+def _groups(samples: Sequence[Sample]) -> tuple[Group, ...]:
+    """Return settled samples as the groups they were taken in."""
+    groups: dict[str, Group] = {}
+    for sample in samples:
+        group = groups.setdefault(sample.group, Group(sample.group, sample.task_id, sample.stream, touched_at=0.0))
+        group.ended.append(sample)
+    return tuple(groups.values())

@@ -1,0 +1,328 @@
+"""Metrics, timing, pace of a step.
+
+What one training step measured, by verl's names where verl has one: pure functions of finished groups.
+
+critic/rewards/{mean,min,max,std}, critic/success/mean   over the batch's episodes
+response_length/mean, num_turns/mean                    trained tokens and trained calls of an episode
+response_length/clip_ratio                              trained calls that a limit on tokens ended, whoever set it
+tokens/trained                                          trained tokens of the batch
+calls/untrained                                         calls of the batch whose tokens are context alone
+agent/<name>/calls                                      trained calls of each of `train_agents`; named as a stream is
+training/off_policy/trajectory_staleness/{mean,min,max}       versions between the weights that learn an episode and
+training/off_policy/trajectory_staleness_worst/{mean,min,max} the youngest (worst: the oldest) that sampled in it
+batch/episodes, batch/groups, batch/constant_groups     a constant group's rewards are all equal
+batch/codes                                             different codes of agents that played it, where clients say them
+merge/unmerged_tokens                                   ids of one row per call
+merge/rows, merge/tokens, merge/ratio                   linear rows, their ids, unmerged ids over theirs
+merge/tree_tokens, merge/tree_ratio                     ids of one packed tree per group, unmerged ids over theirs
+drift/start, drift/clean, drift/realign, drift/fork      calls by how their prompt was made
+stream/<name>/{groups,episodes,share}                   of the batch; share: the stream's part of its groups
+stream/<name>/{reward/mean,success/mean}                and what they came to, of each stream for itself:
+stream/<name>/{response_length/mean,num_turns/mean,tokens/trained}    as above
+                                                        A name is written with letters, digits and `._-` alone, and
+                                                        ends with a part of its hash where it had others or is long.
+                                                        Streams beyond the first 32 of a training are one, `others+`
+
+Where the wall time of a training step goes, by verl's names.
+
+A step begins with its first training episode, or with the end of the step before where some go on by then: what is
+evaluated, or waited for, before that is no part of any step.
+
+timing_s/gen                waited for a batch;  timing_s/settle: for the store to have it
+timing_s/update_actor       learned;  timing_s/save_checkpoint: where one was due
+timing_s/step               all of it
+trainer/idle_ratio          gen over step: the learner's idle part
+rollouter/idle_ratio        the part of the step in which the engine worked on no answer: nobody asked, or was let
+tokens/generated            sampled meanwhile in training episodes, for whatever batch
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
+from statistics import fmean, pstdev
+from types import MappingProxyType
+from typing import NamedTuple
+
+from swarm.backends.protocols import Batch, TrainEpisode
+from swarm.job import Job
+from swarm.rollout.task_sampler import Group
+from swarm.store import Sample
+from swarm.timelines import Drift, linear_rows, taught, token_counts, tree_tokens, unmerged_rows
+from swarm.wire import stream_label
+
+_OTHERS = "others+"
+"""No stream's own label: those with a plus end with a hash."""
+
+
+_FLAT_STEPS = 5
+_FLAT_GROUPS, _NEAR_WORST = 0.75, 0.1
+"""Of so many steps in a row: the share of groups with equal rewards, and how near the mean reward is to the least."""
+
+
+class FlatRewards:
+    """Sees where there is nothing to learn from: the mean reward stays near its worst, and groups are equal."""
+
+    def __init__(self) -> None:
+        self._range = (math.inf, -math.inf)
+        self._steps = 0
+
+    def look(self, metrics: Mapping[str, float]) -> str | None:
+        """Take a step's metrics; return what is wrong, where it has been so for some steps."""
+        mean = metrics["critic/rewards/mean"]
+        low = min(self._range[0], metrics["critic/rewards/min"])
+        high = max(self._range[1], metrics["critic/rewards/max"])
+        self._range = (low, high)
+        equal = metrics["batch/constant_groups"] / metrics["batch/groups"]
+        flat = equal >= _FLAT_GROUPS and mean <= low + _NEAR_WORST * (high - low)
+        self._steps = self._steps + 1 if flat else 0
+        if self._steps < _FLAT_STEPS:
+            return None
+        return (
+            f"for {self._steps} steps the mean reward has stayed at {mean:.3g}, near the least of all ({low:.3g}), and "
+            f"{equal:.0%} of the groups have equal rewards: there is hardly anything to learn from. Is the job's "
+            "environment the one that is played? Else: easier tasks, rewards for a part, a model that solves some"
+        )
+
+
+def samples_of(groups: Sequence[Group]) -> tuple[Sample, ...]:
+    """Return the groups' samples, in the groups' order: the learner's order."""
+    return tuple(sample for group in groups for sample in group.ended)
+
+
+def make_batch(
+    step: int, samples: Sequence[Sample], *, merged: bool = True, by_call: bool = False, mask_cut: bool = False
+) -> Batch:
+    """Return samples as the learner takes them, in their order; unless `merged`, with a row for each call.
+
+    by_call: rows say which call sampled what, though calls have no rewards of their own. mask_cut: answers that a limit
+    on tokens ended are context alone.
+    """
+    return Batch(step, tuple(_train_episode(sample, merged, by_call, mask_cut) for sample in samples))
+
+
+def batch_metrics(
+    job: Job, step: int, groups: Sequence[Group], charted: Sequence[str] | None = None
+) -> dict[str, float]:
+    """Return the metrics of the batch of a step (module docstring); the streams not `charted`, if any are, are one."""
+    samples = samples_of(groups)
+    return {
+        **_outcomes(groups, samples),
+        **_sizes(samples),
+        **_ages(samples, step - 1),
+        **_merge(groups),
+        **_drift(samples),
+        **_streams(groups, charted),
+        **_agents(job, samples),
+    }
+
+
+def finite(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return those metrics that JSON can tell."""
+    return {name: value for name, value in metrics.items() if math.isfinite(value)}
+
+
+def _train_episode(sample: Sample, merged: bool, by_call: bool, mask_cut: bool) -> TrainEpisode:
+    own = sample.trained_rewards
+    make = linear_rows if merged else unmerged_rows
+    masked = frozenset(node.index for node in sample.nodes if node.cut and mask_cut)
+    rows = make(sample.nodes, by_call=by_call or bool(own), masked=masked)
+    return TrainEpisode(sample.episode, sample.group, sample.reward, rows, sample.weight, own)
+
+
+def _outcomes(groups: Sequence[Group], samples: Sequence[Sample]) -> dict[str, float]:
+    rewards = [sample.reward for sample in samples]
+    told = [float(sample.success) for sample in samples if sample.success is not None]
+    metrics = {
+        "critic/rewards/mean": fmean(rewards),
+        "critic/rewards/min": min(rewards),
+        "critic/rewards/max": max(rewards),
+        "critic/rewards/std": pstdev(rewards),
+        "batch/episodes": float(len(samples)),
+        "batch/groups": float(len(groups)),
+        "batch/constant_groups": float(sum(group.constant for group in groups)),
+    }
+    codes = {sample.code for sample in samples} - {None}
+    return {
+        **metrics,
+        **({"critic/success/mean": fmean(told)} if told else {}),
+        **({"batch/codes": float(len(codes))} if codes else {}),
+    }
+
+
+def _sizes(samples: Sequence[Sample]) -> dict[str, float]:
+    trained = [[node for node in sample.nodes if node.trained] for sample in samples]
+    sampled = [sum(len(node.sampled) for node in nodes) for nodes in trained]
+    return {
+        "response_length/mean": fmean(sampled),
+        "response_length/clip_ratio": fmean(node.cut for nodes in trained for node in nodes),
+        "num_turns/mean": fmean(map(len, trained)),
+        "tokens/trained": float(sum(sampled)),
+        "calls/untrained": float(sum(not node.trained for sample in samples for node in sample.nodes)),
+    }
+
+
+def _ages(samples: Sequence[Sample], version: int) -> dict[str, float]:
+    """Return how far the episodes lag behind the version that learns them, as verl's asynchronous trainer counts it."""
+    versions = [[v for node in sample.nodes if node.trained for v in node.versions] for sample in samples]
+    lags = {
+        "trajectory_staleness": [version - max(found) for found in versions if found],
+        "trajectory_staleness_worst": [version - min(found) for found in versions if found],
+    }
+    return {
+        f"training/off_policy/{name}/{kind.__name__.removeprefix('f')}": float(kind(ages))
+        for name, ages in lags.items()
+        for kind in (fmean, min, max)
+        if ages
+    }
+
+
+def _merge(groups: Sequence[Group]) -> dict[str, float]:
+    samples = samples_of(groups)
+    counts = [token_counts(sample.nodes) for sample in samples]
+    merged, unmerged = (sum(column) for column in zip(*counts, strict=True))
+    packed = sum(tree_tokens([sample.nodes for sample in group.ended]) for group in groups)
+    needed = [taught(sample.nodes) for sample in samples]
+    inner = [{node.parent.index for node in nodes if node.parent is not None} for nodes in needed]
+    return {
+        "merge/rows": float(sum(len(nodes) - len(parents) for nodes, parents in zip(needed, inner, strict=True))),
+        "merge/tokens": float(merged),
+        "merge/unmerged_tokens": float(unmerged),
+        "merge/ratio": unmerged / merged,
+        "merge/tree_tokens": float(packed),
+        "merge/tree_ratio": unmerged / packed,
+    }
+
+
+def _drift(samples: Sequence[Sample]) -> dict[str, float]:
+    drift = Counter(node.drift for sample in samples for node in sample.nodes)
+    return {f"drift/{kind}": float(drift[kind]) for kind in Drift}
+
+
+def _streams(groups: Sequence[Group], charted: Sequence[str] | None) -> dict[str, float]:
+    by_label: dict[str, list[Group]] = {}
+    for group in groups:
+        alone = charted is None or group.stream in charted
+        by_label.setdefault(stream_label(group.stream) if alone else _OTHERS, []).append(group)
+    return {
+        f"stream/{label}/{name}": value
+        for label, own in sorted(by_label.items())
+        for name, value in (*_of_stream(own).items(), ("share", len(own) / len(groups)))
+    }
+
+
+def _agents(job: Job, samples: Sequence[Sample]) -> dict[str, float]:
+    calls = Counter(each.agent for sample in samples for each in sample.trained_rewards)
+    return {f"agent/{stream_label(name)}/calls": float(calls[name]) for name in job.train_agents}
+
+
+def _of_stream(groups: Sequence[Group]) -> dict[str, float]:
+    samples = samples_of(groups)
+    sizes = _sizes(samples)
+    told = [float(sample.success) for sample in samples if sample.success is not None]
+    return {
+        "groups": float(len(groups)),
+        "episodes": float(len(samples)),
+        "reward/mean": fmean(sample.reward for sample in samples),
+        **({"success/mean": fmean(told)} if told else {}),
+        **{name: sizes[name] for name in ("response_length/mean", "num_turns/mean", "tokens/trained")},
+    }
+
+
+WINDOW_S = 10.0
+"""Seconds over which sampling is averaged."""
+STEPS = 10
+"""Last steps over which their time is averaged."""
+_BETWEEN_S = 0.4
+"""Seconds between two entries of the window, so that it stays small."""
+
+
+class Pace:
+    """Told what was done so far, again and again; `now` counts seconds."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
+        self._sampled: deque[tuple[float, int]] = deque()
+        self._steps: deque[float] = deque(maxlen=STEPS + 1)
+
+    def sampled(self, tokens: int) -> None:
+        """So many ids were sampled since the engine was started."""
+        now = self._now()
+        if self._sampled and now - self._sampled[-1][0] < _BETWEEN_S:
+            return
+        self._sampled.append((now, tokens))
+        while now - self._sampled[0][0] > WINDOW_S:
+            self._sampled.popleft()
+
+    def step(self) -> None:
+        """A step is finished, or the first one begins."""
+        self._steps.append(self._now())
+
+    @property
+    def sampled_per_s(self) -> float | None:
+        """Ids sampled in a second, over the last WINDOW_S; None before there are two looks."""
+        if len(self._sampled) < 2:
+            return None
+        (began, before), (ended, after) = self._sampled[0], self._sampled[-1]
+        return (after - before) / (ended - began)
+
+    @property
+    def step_s(self) -> float | None:
+        """Seconds from one step's end to the next, with all that is waited for between; None before the first step."""
+        if len(self._steps) < 2:
+            return None
+        return (self._steps[-1] - self._steps[0]) / (len(self._steps) - 1)
+
+
+NOTHING_SPENT: Mapping[str, float] = MappingProxyType({})
+_ROLLOUT = ("gen", "settle")
+"""The laps before the learner's."""
+
+
+class EngineWork(NamedTuple):
+    """What the engine did since it was started: seconds in which it worked on any answer, and ids of training."""
+
+    busy_s: float
+    sampled_tokens: int
+
+
+class Stopwatch:
+    """Measures one step, from when it is made; `work` tells what the engine has done.
+
+    `spent` is what was measured of its rollout in an earlier life of the server, which counts as this one's.
+    """
+
+    def __init__(
+        self,
+        work: Callable[[], EngineWork],
+        now: Callable[[], float] = time.perf_counter,
+        spent: Mapping[str, float] = NOTHING_SPENT,
+    ) -> None:
+        self._work = work
+        self._now = now
+        self._lap = now()
+        self._laps = {name: spent[key] for name in _ROLLOUT if (key := f"timing_s/{name}") in spent}
+        self._began = self._lap - sum(self._laps.values())
+        busy, sampled = work()
+        earlier = spent.get("timing_s/step", 0.0) * (1 - spent.get("rollouter/idle_ratio", 1.0))
+        self._before = EngineWork(busy - earlier, sampled - int(spent.get("tokens/generated", 0)))
+
+    def lap(self, name: str) -> None:
+        """Book the time since the last lap as spent on `name`."""
+        before, self._lap = self._lap, self._now()
+        self._laps[name] = self._lap - before
+
+    def metrics(self) -> dict[str, float]:
+        """Return all that was measured (module docstring)."""
+        step = max(self._now() - self._began, 1e-9)
+        work = self._work()
+        busy = work.busy_s - self._before.busy_s
+        return {
+            **{f"timing_s/{name}": seconds for name, seconds in self._laps.items()},
+            "timing_s/step": step,
+            "trainer/idle_ratio": self._laps.get("gen", 0.0) / step,
+            "rollouter/idle_ratio": max(0.0, 1 - busy / step),
+            "tokens/generated": float(work.sampled_tokens - self._before.sampled_tokens),
+        }

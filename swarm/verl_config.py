@@ -1,0 +1,317 @@
+"""Fields of a job for the verl backend, names verl has.
+
+The advantage estimators, policy losses and rollout corrections that verl 0.9.1 has by name, known without verl.
+
+Promises: the names are exactly verl's (a test in verl's environment compares them with its registries); a name that
+this backend cannot compute says what it needs and which one to take; a field of the job that a name leaves without a
+meaning is refused. Knows nothing of how anything is computed.
+
+What a job says to the backend `verl` alone: where Ray is, how many processes learn and answer, functions of verl's.
+
+Everything that other backends heed too (learning rate, clip, batch, dtype, ...) stands in the job itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from swarm.canonical import Canonical
+
+
+@dataclass(frozen=True, slots=True)
+class Estimator:
+    """How rewards become advantages. `refused`: what it needs, and which one to take; "" where it is computed."""
+
+    refused: str = ""
+    normalizes: bool = False
+    """Whether it heeds the job's `normalize_advantage`."""
+    critic: bool = False
+    """Whether a critic, which learns beside the policy, says what each token is worth."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyLoss:
+    """A loss of the policy. `refused`: as an estimator's."""
+
+    refused: str = ""
+    clips: bool = True
+    """Whether it heeds `clip_ratio` and `clip_ratio_high`."""
+    dual_clips: bool = False
+    """Whether it heeds `dual_clip`."""
+    weighs: bool = True
+    """Whether it heeds `loss_weighting`: else each episode weighs the same."""
+    whole: bool = False
+    """Whether a token's term depends on others', so that each micro-batch must see the whole minibatch."""
+
+
+@dataclass(frozen=True, slots=True)
+class Correction:
+    """Off-policy weights and rejections. `loss`: of one that bypasses the proximal policy, which is a loss itself."""
+
+    loss: PolicyLoss | None = None
+
+
+ESTIMATORS: Final[Mapping[str, Estimator]] = {
+    "grpo": Estimator(normalizes=True),
+    "grpo_vectorized": Estimator(normalizes=True),
+    "grpo_passk": Estimator(normalizes=True),
+    "reinforce_plus_plus": Estimator(),
+    "reinforce_plus_plus_baseline": Estimator(),
+    "rloo": Estimator(),
+    "rloo_vectorized": Estimator(),
+    "opo": Estimator(),
+    "gpg": Estimator(),
+    "gae": Estimator(critic=True),
+    "remax": Estimator("the reward of a greedy answer to each task; take rloo"),
+    "optimal_token_baseline": Estimator("the sum of squared probabilities at each token; take opo"),
+    "tir_optimal_token_baseline": Estimator("the sum of squared probabilities at each token; take opo"),
+    "gdpo": Estimator("several rewards of each episode; take grpo"),
+}
+POLICY_LOSSES: Final[Mapping[str, PolicyLoss]] = {
+    "vanilla": PolicyLoss(dual_clips=True),
+    "dppo_tv": PolicyLoss(),
+    "dppo_kl": PolicyLoss(),
+    "gspo": PolicyLoss(whole=True),
+    "sapo": PolicyLoss(clips=False, weighs=False),
+    "gpg": PolicyLoss(clips=False),
+    "clip_cov": PolicyLoss(whole=True),
+    "kl_cov": PolicyLoss(clips=False, whole=True),
+    "geo_mean": PolicyLoss(weighs=False, whole=True),
+    "cispo": PolicyLoss(),
+    "dro": PolicyLoss("a dro_beta, for which a job has no field; take cispo"),
+    "bypass_mode": PolicyLoss("a rollout correction; take verl.rollout_correction bypass_ppo_clip or bypass_pg_is"),
+}
+_CLIP_REJECTED: Final = PolicyLoss(dual_clips=True, whole=True)
+_REINFORCE_BY_SEQUENCES: Final = PolicyLoss(clips=False, whole=True)
+CORRECTIONS: Final[Mapping[str, Correction]] = {
+    "decoupled_token_is": Correction(),
+    "decoupled_seq_is": Correction(),
+    "decoupled_token_icepop": Correction(),
+    "decoupled_seq_is_rs": Correction(),
+    "decoupled_geo_rs": Correction(),
+    "decoupled_geo_rs_seq_tis": Correction(),
+    "decoupled_geo_rs_token_tis": Correction(),
+    "decoupled_k3_rs": Correction(),
+    "decoupled_k3_rs_seq_tis": Correction(),
+    "decoupled_k3_rs_token_tis": Correction(),
+    "bypass_ppo_clip": Correction(PolicyLoss(dual_clips=True)),
+    "bypass_ppo_clip_geo_rs": Correction(_CLIP_REJECTED),
+    "bypass_ppo_clip_k3_rs": Correction(_CLIP_REJECTED),
+    "bypass_pg_is": Correction(_REINFORCE_BY_SEQUENCES),
+    "bypass_pg_token_icepop": Correction(PolicyLoss(clips=False)),
+    "bypass_pg_geo_rs": Correction(_REINFORCE_BY_SEQUENCES),
+    "bypass_pg_geo_rs_seq_tis": Correction(_REINFORCE_BY_SEQUENCES),
+    "bypass_pg_geo_rs_token_tis": Correction(_REINFORCE_BY_SEQUENCES),
+    "disabled": Correction(),
+}
+Kind = Literal["advantage_estimator", "policy_loss", "rollout_correction"]
+_TABLES: Final[Mapping[Kind, Mapping[str, Estimator | PolicyLoss | Correction]]] = {
+    "advantage_estimator": ESTIMATORS,
+    "policy_loss": POLICY_LOSSES,
+    "rollout_correction": CORRECTIONS,
+}
+
+
+def require_known(kind: Kind, name: str) -> str:
+    """Return the name; raise ValueError where verl has none such, or it needs what this backend does not have."""
+    found = _TABLES[kind].get(name)
+    if found is None:
+        there = ", ".join(known for known, each in _TABLES[kind].items() if not getattr(each, "refused", ""))
+        raise ValueError(f"verl.{kind}: expected one of {there}; found {name!r}")
+    if not isinstance(found, Correction) and found.refused:
+        raise ValueError(f"verl.{kind}: {name} needs {found.refused} instead")
+    return name
+
+
+@dataclass(frozen=True, slots=True)
+class Named:
+    """The names that a job says; None: this project's own, by the job's other fields."""
+
+    estimator: str | None = None
+    policy_loss: str | None = None
+    correction: str | None = None
+
+    @property
+    def has_critic(self) -> bool:
+        """Whether a critic learns beside the policy."""
+        return self.estimator is not None and ESTIMATORS[self.estimator].critic
+
+    @property
+    def bypass(self) -> bool:
+        """Whether the correction takes the policy that sampled for the proximal one, and is the loss itself."""
+        return self.correction is not None and CORRECTIONS[self.correction].loss is not None
+
+    @property
+    def loss(self) -> str | None:
+        """The name under which verl has the loss; None where it is this project's."""
+        return "bypass_mode" if self.bypass else self.policy_loss
+
+    @property
+    def kind_of_loss(self) -> PolicyLoss | None:
+        """What is known of that loss."""
+        if self.correction is not None and self.bypass:
+            return CORRECTIONS[self.correction].loss
+        return None if self.policy_loss is None else POLICY_LOSSES[self.policy_loss]
+
+    def require_meaning(self, changed: Mapping[str, Any]) -> None:
+        """Raise ValueError for a field of the job that the names leave without a meaning, or that says another one.
+
+        changed: the job's fields that are not their defaults.
+        """
+        if self.bypass and self.policy_loss is not None:
+            raise ValueError(
+                f"verl.policy_loss {self.policy_loss!r} means nothing with verl.rollout_correction {self.correction}, "
+                f"which is a loss itself: leave one of the two out, or name a correction that begins with decoupled_"
+            )
+        loss = f"verl.rollout_correction {self.correction}" if self.bypass else f"verl.policy_loss {self.policy_loss}"
+        for said, meaningless in (
+            (f"verl.advantage_estimator {self.estimator}", self._estimator_stands_for()),
+            (loss, self._loss_stands_for(changed.get("algorithm"))),
+            (f"verl.rollout_correction {self.correction}", self._correction_stands_for()),
+        ):
+            for name in meaningless:
+                if name in changed:
+                    raise ValueError(f"{name} {changed[name]!r} means nothing with {said}: leave one of the two out")
+
+    def _estimator_stands_for(self) -> list[str]:
+        if self.estimator is None:
+            return []
+        return ["algorithm"] if ESTIMATORS[self.estimator].normalizes else ["algorithm", "normalize_advantage"]
+
+    def _loss_stands_for(self, algorithm: str | None) -> list[str]:
+        kind = self.kind_of_loss
+        if kind is None:
+            return []
+        found = [] if kind.clips else ["clip_ratio", "clip_ratio_high"]
+        found += [] if kind.dual_clips else ["dual_clip"]
+        found += [] if kind.weighs else ["loss_weighting"]
+        # a part of two algorithms is in the loss: gspo's ratios, and dr_grpo's weights
+        found += ["algorithm"] if algorithm == "gspo" or (algorithm == "dr_grpo" and not kind.weighs) else []
+        return found
+
+    def _correction_stands_for(self) -> list[str]:
+        return [] if self.correction is None else ["rollout_correction", "correction_cap"]
+
+
+_SPREAD = {"address", "trainers", "replicas", "tensor_parallel", "gpu_memory", "colocated"}
+"""Fields that say where a training is computed, with any of which it may go on: no step depends on them."""
+
+
+class CriticFields(Canonical):
+    """How the critic of the estimator `gae` learns, and how its values become advantages."""
+
+    added_fields: ClassVar = frozenset({"learning_rate", "clip_range", "discount", "gae_lambda"})
+
+    learning_rate: float = Field(default=1e-5, ge=0, le=1)
+    """The critic's step size, the same at each update: the job's schedule is the policy's. Default 1e-5."""
+    clip_range: float = Field(default=0.5, gt=0, le=1e6)
+    """How far a token's value may move from what it was when the update began before the loss has nothing more to gain
+    by it, in units of the reward. Default 0.5."""
+    discount: float = Field(default=1.0, gt=0, le=1)
+    """What a reward is worth one sampled token earlier. Default 1: all tokens of an episode are as near to it."""
+    gae_lambda: float = Field(default=1.0, ge=0, le=1)
+    """How much of what came after a token, beyond the value of the next one, is in its advantage: 0 trusts the critic
+    alone, 1 the reward alone. Default 1."""
+
+
+class VerlFields(Canonical):
+    """The fields of the backend `verl`."""
+
+    added_fields: ClassVar = frozenset({
+        "inference_engine", "gpu_memory", "colocated", "advantage_estimator", "policy_loss", "critic",
+        "rollout_correction",
+    })  # fmt: skip
+
+    address: str | None = Field(default=None, min_length=1, max_length=256)
+    """Address of a Ray cluster that runs, `HOST:PORT`. Default None: Ray is started on the server's machine, for this
+    training alone."""
+    trainers: int = Field(default=1, ge=1, le=4096)
+    """Processes that learn, each with a device and a part of the weights (FSDP2). What a step learns does not depend on
+    it. Default 1."""
+    replicas: int = Field(default=1, ge=1, le=4096)
+    """Engines that answer, each with a whole model. Default 1."""
+    inference_engine: Literal["vllm"] = "vllm"
+    """What generates in a replica (docs/cluster.md). Default vllm."""
+    tensor_parallel: int = Field(default=1, ge=1, le=64)
+    """Devices that one replica is spread over. Default 1."""
+    gpu_memory: float = Field(default=0.6, gt=0, lt=1)
+    """Part of a GPU's memory that a replica takes, weights and key-value cache: there it stands for
+    the job's `kv_cache_bytes`, which is of a CPU. Default 0.6."""
+    colocated: bool = False
+    """Whether each trainer shares a device with a replica, which gives its memory back while the trainers learn. It
+    needs as many replicas as trainers, a tensor_parallel of 1 and the job's max_staleness of 0. Default False: each has
+    its own."""
+
+    advantage_estimator: str | None = None
+    """verl's own estimator of advantages by its name, computed by verl's function: grpo, grpo_vectorized, grpo_passk,
+    reinforce_plus_plus, reinforce_plus_plus_baseline, rloo, rloo_vectorized, opo, gpg, or gae, which has a critic. It
+    stands for the job's `algorithm`, which must then be the default. Default None: the job's `algorithm`."""
+    policy_loss: str | None = None
+    """verl's own policy loss by its name, computed by verl's function: vanilla, dppo_tv, dppo_kl, gspo, sapo, gpg,
+    clip_cov, kl_cov, geo_mean or cispo. Default None: that of the job's other fields. A field of the job that the
+    loss does not heed is refused (docs/cluster.md)."""
+    critic: CriticFields | None = None
+    """What the estimator `gae` has of its own: how its critic, a second model with an optimiser of its own, learns.
+    Default None: that of each field. Other estimators refuse it."""
+    rollout_correction: str | None = None
+    """verl's own preset of off-policy weights and rejections by its name, such as decoupled_seq_is or
+    bypass_ppo_clip_geo_rs (docs/cluster.md), computed by verl's function. It stands for the job's
+    `rollout_correction`. Default None: the job's."""
+
+    @field_validator("critic")
+    @classmethod
+    def _saying_something(cls, value: CriticFields | None) -> CriticFields | None:
+        """Return None for a critic of defaults alone: to say a default is to say nothing."""
+        return None if value == CriticFields() else value
+
+    @model_validator(mode="after")
+    def _known_to_verl(self) -> Self:
+        if self.advantage_estimator is not None:
+            require_known("advantage_estimator", self.advantage_estimator)
+        if self.policy_loss is not None:
+            require_known("policy_loss", self.policy_loss)
+        if self.rollout_correction is not None:
+            require_known("rollout_correction", self.rollout_correction)
+        return self
+
+    @model_validator(mode="after")
+    def _of_a_critic(self) -> Self:
+        if self.critic is not None and not self.named.has_critic:
+            found = self.advantage_estimator or "none"
+            raise ValueError(f"verl.critic: expected verl.advantage_estimator gae, found {found}: leave the critic out")
+        return self
+
+    @model_validator(mode="after")
+    def _paired(self) -> Self:
+        if self.colocated and (self.trainers != self.replicas or self.tensor_parallel != 1):
+            raise ValueError(
+                "verl.colocated: expected as many replicas as trainers and a tensor_parallel of 1, as one of each "
+                f"shares a device; found {self.trainers} trainers, {self.replicas} replicas of {self.tensor_parallel}: "
+                "make them so, or leave colocated out"
+            )
+        return self
+
+    @property
+    def named(self) -> Named:
+        """The functions of verl's that the job names."""
+        return Named(self.advantage_estimator, self.policy_loss, self.rollout_correction)
+
+    @property
+    def devices(self) -> int:
+        """Devices that learners and replicas take together."""
+        return self.trainers if self.colocated else self.trainers + self.replicas * self.tensor_parallel
+
+    @property
+    def placed(self) -> str:
+        """What these devices are for, in words."""
+        apart = f"{self.trainers} trainers, {self.replicas} replicas of {self.tensor_parallel}"
+        return f"{apart}, one of each on a device in turns" if self.colocated else apart
+
+
+def taught(fields: VerlFields | None) -> dict[str, Any]:
+    """Return what of the fields a step depends on."""
+    return (fields or VerlFields()).model_dump(exclude=_SPREAD)
