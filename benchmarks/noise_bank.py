@@ -12,8 +12,8 @@ collected and hashed as a study's runs are; one at a time, with the default job,
 `--metric` they are evaluated during training as the first of them asks, and all of them are read off the same files.
 Before the runs by success comes one with a learning rate of 0, which has to change nothing; `--plumbing --json` writes
 its figures alone anew, beside the observations that are there. What is written joins the measured values with those of
-the gallery's studies, each with its provenance, and is read by `research.design.noise_bank`. There is no goal: the figures
-are what designs are computed from.
+the gallery's studies, each with its provenance, and is read by `research.design.noise_bank`. There is no goal: the
+figures are what designs are computed from.
 """
 
 from __future__ import annotations
