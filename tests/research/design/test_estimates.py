@@ -173,13 +173,6 @@ def test_a_model_that_is_warm_started_was_not_measured_without(brought: Job) -> 
     assert "warm_start_steps 0, not 50" in found.said_of(warmed)
 
 
-def test_a_file_of_an_earlier_version_was_measured_with_what_it_says_and_defaults_else(brought: Job) -> None:
-    earlier = known(brought, base_success=0.5, job={"max_tokens": 64, "steps": 2})
-    longer = brought.model_copy(update={"max_tokens": 64})
-    assert Estimates((earlier,)).of(longer) == earlier
-    assert Estimates((earlier,)).of(brought) is None
-
-
 def test_the_newest_of_measurements_that_hold_counts(brought: Job) -> None:
     first, last = (
         known(brought, base_success=rate, measured_at=f"2026-01-0{day}") for day, rate in ((1, 0.1), (2, 0.2))

@@ -17,7 +17,7 @@ from studies.proof import Proof, verify
 from studies.proof.reports import before_report
 from studies.report import build_report
 
-RECORDED = Path(__file__).parent.parent.parent / "recorded" / "finished.tar.xz"
+RECORDED = Path(__file__).parent.parent.parent / "recorded" / "2026-11-21" / "finished.tar.xz"
 
 
 @dataclass(frozen=True)
