@@ -16,18 +16,19 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from functools import wraps
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from research.errors import BadBudget
-from studies import StudyState
+
+if TYPE_CHECKING:
+    from studies import StudyState
 
 MOST_SECONDS = 365 * 86_400.0
 _UNITS = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
@@ -154,16 +155,3 @@ def _line(problem: ErrorDetails) -> str:
     found = repr(problem["input"])
     found = found if len(found) <= _INPUT_CHARACTERS else found[: _INPUT_CHARACTERS - 1] + "…"
     return f"{where}: {text}; found {found}" if where else f"{text}; found {found}"
-
-
-_STEERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\U000e0000-\U000e0fff]")
-
-
-def bare(text: str) -> str:
-    """Return a text without the characters that steer a terminal: topics, notes and models' words may hold them."""
-    return _STEERS.sub("", text)
-
-
-def warn(message: str) -> None:
-    """Write one line to stderr."""
-    sys.stderr.write(f"ajet: {bare(message)}\n")

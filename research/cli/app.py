@@ -34,7 +34,7 @@ from typer.main import get_group
 
 from research.errors import BadTopic
 from research.own_process import begin_process
-from research.text import bare, warn
+from research.terminal import bare, warn
 
 if TYPE_CHECKING:
     from typer._click import Command, Context

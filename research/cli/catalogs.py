@@ -24,7 +24,8 @@ from research.models.catalog import Shelved, fetchable, read_record, shelf
 from research.models.fetch import fetch as fetch_model
 from research.models.fetch import job_on, measured_check
 from research.proposals.metric_choice import default_threshold, form, known_kind
-from research.text import did_you_mean, warn
+from research.terminal import warn
+from research.text import did_you_mean
 from studies.metrics import MetricKind, kinds
 from studies.metrics.registry import BUILT_IN, GROUP, faults
 from swarm.job import Job, tunables

@@ -42,7 +42,8 @@ from research.errors import ResearchError
 from research.installation.home import Home
 from research.installation.servers import Server
 from research.isolation.client_image import build_wheel
-from research.text import parse_budget, warn
+from research.terminal import warn
+from research.text import parse_budget
 from sandboxes.gateway.egress import Destination
 from sandboxes.spec import Limits, shown
 from swarm.client.async_client import EPISODE_TIMEOUT_S

@@ -17,7 +17,7 @@ from research.design.prior_findings import Contradiction, KnownFindings, contrad
 from research.design.recipe import ConfirmedValue, Recipe, evidence, recipe_of
 from research.installation.home import Home
 from research.planners.factory import Forecaster, TrackRecord, track
-from research.text import warn
+from research.terminal import warn
 from studies import EventLog
 from studies.records.statements import setting
 from studies.records.verdict import VerdictName

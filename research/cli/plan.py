@@ -50,7 +50,8 @@ from research.installation.home import Home
 from research.models.fetch import checks_in
 from research.planners.rules import RulesPlanner, require_readable
 from research.proposals.metric_choice import amount, plain, with_unit
-from research.text import format_seconds, warn
+from research.terminal import warn
+from research.text import format_seconds
 from studies import EventLog
 from studies.records.alpha import Ledgers
 from studies.records.design import Budget, Hypothesis, NoisePlan

@@ -15,7 +15,7 @@ from research.controller.session import require_files
 from research.errors import BadHead, NoReport
 from research.installation.home import Home
 from research.installation.studies import find_study
-from research.text import warn
+from research.terminal import warn
 from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
 from studies.log.fold import WORKED
 from studies.proof import Discrepancy, Proof

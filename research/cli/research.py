@@ -76,7 +76,7 @@ from research.planners.protocol import Planner
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.approvals import ApprovalMode, approval_mode
 from research.scheduler.required_runs import stopped_by_budget
-from research.text import bare, warn
+from research.terminal import bare, warn
 from studies import EventLog, RunState, StudyLog, StudyState, fold
 from studies.log.locks import ControllerLease
 from studies.log.study import AskedApproval

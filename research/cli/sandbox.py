@@ -20,7 +20,8 @@ from research.installation.studies import readable
 from research.isolation.inventory import Listed, find, handle, listed
 from research.isolation.mode import one_line, sandboxing_of
 from research.scheduler.next_step import is_done
-from research.text import format_seconds, warn
+from research.terminal import warn
+from research.text import format_seconds
 from sandboxes import Exit, Handle, SandboxError
 from sandboxes.docker.engine import ContainerEngine, NoEngine, connect
 from sandboxes.images import Image, Note

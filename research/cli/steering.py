@@ -28,7 +28,8 @@ from research.installation.studies import find_study
 from research.orchestration.deployment import worker_of
 from research.scheduler.next_step import is_done
 from research.scheduler.required_runs import attempts_running
-from research.text import format_seconds, parse_budget, warn
+from research.terminal import warn
+from research.text import format_seconds, parse_budget
 from studies import Event, EventLog, EventType, StudyLog, StudyState, fold
 from studies.log.fold import SERVED, WORKED
 

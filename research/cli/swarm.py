@@ -40,7 +40,7 @@ from research.installation.servers import (
     starting,
     stop_swarm,
 )
-from research.text import warn
+from research.terminal import warn
 from swarm.client import SwarmClient
 from swarm.environments.registry import environments, get_environment, look_in
 from swarm.errors import SwarmError, UnknownAnswer, Unreachable

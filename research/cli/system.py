@@ -38,7 +38,7 @@ from research.orchestration import PrefectServer, PrefectUnavailable, ensure_ser
 from research.orchestration.server import client_environment
 from research.planners.factory import is_address
 from research.planners.llm import host_of
-from research.text import warn
+from research.terminal import warn
 from sandboxes import SandboxError
 from sandboxes.docker.engine import ContainerEngine, connect
 from sandboxes.images import identity

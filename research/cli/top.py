@@ -29,7 +29,8 @@ from rich.text import Text
 from research.cli.app import console, print_json
 from research.errors import ResearchError
 from research.installation.servers import Server, reached
-from research.text import bare, format_seconds
+from research.terminal import bare
+from research.text import format_seconds
 from sandboxes.spec import shown
 from swarm.client import SwarmClient
 from swarm.errors import NotFound, Unreachable

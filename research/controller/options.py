@@ -41,7 +41,8 @@ from research.proposals.arms import ComparedModels, folders_in, paths_in
 from research.proposals.flags import RequestedComparison, folders_varied, topic_of
 from research.proposals.metric_choice import MetricChoice, metric_in
 from research.scheduler.required_runs import all_over
-from research.text import parse_budget, warn
+from research.terminal import warn
+from research.text import parse_budget
 from studies import EventLog, StudyState
 from swarm.environments.custom import MARK, is_brought
 from swarm.environments.registry import environments

@@ -13,6 +13,7 @@ that a reader never meets half of one. A page that somebody changed since it was
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import re
 from collections.abc import Iterator, Mapping
@@ -23,10 +24,12 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from studies.errors import ReportError
 from studies.log.study import StudyState
 from studies.report.content import InquiryView, ReportView, inquiry_view, view
 from studies.report.elements import every_state, is_inquiry
 from studies.report.evidence import gather, write_bytes, written_into
+from studies.report.figure_data import metric_curves
 from studies.report.theme import DARK, LIGHT, standalone, variables
 
 if TYPE_CHECKING:
@@ -262,3 +265,33 @@ def fenced(text: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}\n{text}\n{fence}"
+
+
+def draw_metric(state: StudyState, folder: Path, metric: str) -> tuple[Path, Path]:
+    """Draw a metric of every measured run into the study's folder; return the SVG's path and the PNG's.
+
+    Raise ReportError for a metric that no run logged, for files that are not what was collected, and for a folder that
+    cannot be written.
+    """
+    evidence = gather(state, folder)
+    data = metric_curves(state, evidence, metric)
+    if data is None:
+        raise ReportError(_unknown(metric, evidence.metrics))
+
+    from studies.report.plots import picture  # matplotlib takes most of a second
+
+    svg, png = picture(data)
+    stem = re.sub(r"[^\w.=-]+", "-", metric)
+    with written_into(folder):
+        return (
+            write_bytes(folder / "plots" / f"{stem}.svg", standalone(svg).encode()),
+            write_bytes(folder / "plots" / f"{stem}.png", png),
+        )
+
+
+def _unknown(metric: str, known: tuple[str, ...]) -> str:
+    if not known:
+        return f"expected a logged metric to draw; found {metric!r}, and no run of this study has been collected yet"
+    near = difflib.get_close_matches(metric, known, n=3, cutoff=0.4)
+    guess = f" (did you mean {', '.join(near)}?)" if near else ""
+    return f"expected a metric that was logged; found {metric!r}{guess}. Known: {', '.join(known)}"

@@ -13,14 +13,11 @@ keeps the figures of several rounds apart: it begins their names.
 
 from __future__ import annotations
 
-import difflib
 import io
-import re
 import textwrap
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, Final
 
 from matplotlib.artist import Artist
@@ -29,9 +26,6 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, MaxNLocator, ScalarFormatter
 
-from studies.errors import ReportError
-from studies.log.study import StudyState
-from studies.report.evidence import gather, write_bytes, written_into
 from studies.report.figure_data import (
     ArmCurves,
     ArmShift,
@@ -44,9 +38,8 @@ from studies.report.figure_data import (
     Screened,
     Screening,
     Shifts,
-    metric_curves,
 )
-from studies.report.theme import LIGHT, arm_paint, canvas, marker, paint, painted, standalone, style, themed
+from studies.report.theme import LIGHT, arm_paint, canvas, marker, paint, painted, style, themed
 from studies.report.wording import MINUS, fine_percent, number, percent, plural, signed, span
 
 WIDE: Final = 860.0
@@ -691,31 +684,3 @@ def _spending_legend(figure: Any) -> None:
 _BAR: Final = 0.55
 """Width of a bar, in rounds."""
 _OWN: Final = "arm-0"
-
-
-def draw_metric(state: StudyState, folder: Path, metric: str) -> tuple[Path, Path]:
-    """Draw a metric of every measured run into the study's folder; return the SVG's path and the PNG's.
-
-    Raise ReportError for a metric that no run logged, for files that are not what was collected, and for a folder that
-    cannot be written.
-    """
-    evidence = gather(state, folder)
-    data = metric_curves(state, evidence, metric)
-    if data is None:
-        raise ReportError(_unknown(metric, evidence.metrics))
-
-    svg, png = picture(data)
-    stem = re.sub(r"[^\w.=-]+", "-", metric)
-    with written_into(folder):
-        return (
-            write_bytes(folder / "plots" / f"{stem}.svg", standalone(svg).encode()),
-            write_bytes(folder / "plots" / f"{stem}.png", png),
-        )
-
-
-def _unknown(metric: str, known: tuple[str, ...]) -> str:
-    if not known:
-        return f"expected a logged metric to draw; found {metric!r}, and no run of this study has been collected yet"
-    near = difflib.get_close_matches(metric, known, n=3, cutoff=0.4)
-    guess = f" (did you mean {', '.join(near)}?)" if near else ""
-    return f"expected a metric that was logged; found {metric!r}{guess}. Known: {', '.join(known)}"

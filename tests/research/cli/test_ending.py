@@ -14,7 +14,7 @@ from research.cli import research
 from research.cli.research import conduct
 from research.controller.session import Session, controlling
 from research.installation.base_job import LOCAL_PACKAGES, backend_of
-from research.text import warn
+from research.terminal import warn
 from studies import EventLog, EventType, fold
 from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet, every_command

@@ -12,7 +12,7 @@ from rich.text import Text
 from research.cli.app import columns, console
 from research.cli.research import watching
 from research.installation.home import Home
-from research.text import warn
+from research.terminal import warn
 from tests.research.cli.conftest import every_command
 from tests.studies.synthetic import Synthetic
 

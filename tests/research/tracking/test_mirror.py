@@ -20,7 +20,7 @@ from research.controller import wandb as sending
 from research.controller.options import mirror_of
 from research.controller.wandb import CopyFinding, OnlineLogging, WandbCalls, WandbMirror, WandbViewer
 from research.installation.home import Home
-from research.text import warn
+from research.terminal import warn
 from studies import EventLog, EventType, StoreError, StudyLog, StudyState, fold
 from tests.research.factories import make_home
 from tests.research.fakes import create_study
