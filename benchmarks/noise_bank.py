@@ -31,18 +31,10 @@ from typing import Any
 from rig.frame import circumstances, parser
 from rig.training.training import ONE_THREAD
 
-from research.design.noise_bank import (
-    RESULTS_VERSION,
-    BankFile,
-    Checked,
-    NoiseBank,
-    Observation,
-    job_key,
-    metric_key,
-    model_key,
-)
+from research.design.noise_bank import BankFile, Checked, NoiseBank, Observation, job_key, metric_key, model_key
 from research.design.pricing import EVALUATION_EPISODES
 from research.files import read_json, write_json
+from research.installation.studies import RESULTS_VERSION
 from research.installation.tiny_model import prepare_model
 from research.proposals.metric_choice import AskedMetric, MetricChoice, scheduled
 from research.runs.collect import CollectedEvidence, collect

@@ -85,7 +85,7 @@ class Ajet(LazyGroup):
             "Turn a topic into hypotheses, training runs, verdicts and a report.",
         ),
         "up": Lazy(
-            "research.cli.system",
+            "research.cli.up",
             "up",
             "Start (or find) the local Prefect server and print its address, or stay and work on studies there.",
         ),

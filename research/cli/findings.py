@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from research.cli.app import Json, columns, console, print_json
-from research.cli.studies import Name, found, opened
+from research.cli.lookup import Name, found, opened
 from research.design.known_findings import KnownFinding
 from research.design.prior_findings import Contradiction, KnownFindings, contradictions, find, known_findings
 from research.design.recipe import ConfirmedValue, Recipe, evidence, recipe_of

@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 import typer
 
 from research.cli.app import Json, console, print_json
-from research.cli.studies import Name, found, report_paths
+from research.cli.lookup import Name, found
+from research.cli.studies import report_paths
 from research.controller.session import require_files
 from research.errors import BadHead, NoReport
 from research.installation.home import Home

@@ -70,7 +70,6 @@ from research.installation.base_job import far_off
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
-from research.orchestration import PrefectView
 from research.orchestration.deployment import Giving, worker_of
 from research.planners.protocol import Planner
 from research.runs.files import AttemptFolder, read_progress
@@ -186,6 +185,8 @@ def conduct(
     """Drive a study to its end, showing its progress; raise typer.Exit unless it was concluded."""
     say = warn if json else console().print
     begun = fold(log.read(study))
+    from research.orchestration import PrefectView  # imports Prefect
+
     view = PrefectView(home, begun, say, warn) if prefect else None
     mirror = mirror_of(home, begun, say, warn)
     session = Session(home, log, study, planner, isolation, lease.check, mirror or NO_MIRROR)

@@ -9,8 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from research.cli.app import Json, console, print_json
+from research.cli.listing import listed
+from research.cli.lookup import Name, found
 from research.cli.research import conduct, detached, isolating, require_detachable, watching
-from research.cli.studies import Name, answered_of, asking, ending, found, listed, summary
+from research.cli.studies import answered_of, asking, ending, summary
 from research.controller import interventions
 from research.controller.interventions import (
     answer,

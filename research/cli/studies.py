@@ -8,29 +8,27 @@ What was told of a study is kept (`research.installation.studies`) until somethi
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Any
 
-import typer
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from research.cli.app import Json, columns, console, print_json
+from research.cli.app import Json, console, print_json
+from research.cli.lookup import Name, found
 from research.controller.progress import progress_of
-from research.design.noise_bank import RESULTS_VERSION
-from research.installation.home import Home
-from research.installation.studies import StudyKeeping, StudyReading, checked_files, find_study
+from research.installation.studies import checked_files
 from research.isolation.mode import sandboxing_of
 from research.planners.history import plain
 from research.scheduler.approvals import how_to_answer, priced
 from research.scheduler.required_runs import active, budget_decision, runs_left
 from research.scheduler.steps import ASK_RULE
 from research.text import format_flag
-from studies import EventLog, LogCorrupt, RunState, StudyState, fold
+from studies import LogCorrupt, RunState, StudyState
 from studies.log.event_log import lock_error
 from studies.log.study import ApprovalAnswer, AskedApproval, PlannerNote
 from studies.proof import DOES_NOT_FOLLOW, doubt
@@ -39,82 +37,6 @@ from studies.records.verdict import Verdict
 from studies.report.claims import last_words
 from studies.report.summary import HeadlineAnswer, headline
 from studies.verdicts.wording import question_of
-
-Name = Annotated[str | None, typer.Argument(help="Study id or its beginning; the newest when left out.")]
-
-
-def opened() -> tuple[Home, EventLog]:
-    """Return the installation and its log, to be read."""
-    home = Home.locate().for_reading()
-    return home, EventLog(home.database)
-
-
-def found(name: str | None) -> tuple[Home, EventLog, StudyState]:
-    """Return the study that is meant, with the installation and log that it is of; raise NoSuchStudy."""
-    home, log = opened()
-    return home, log, fold(log.read(find_study(log, name)))
-
-
-FILE: Final = "listed.json"
-_FORM: Final = f"2, results {RESULTS_VERSION}"
-"""The first number is that of what is kept of a study."""
-
-
-class ListedStudy(NamedTuple):
-    """One study: its line for people, and its summary for scripts."""
-
-    row: tuple[str, ...]
-    summary: Mapping[str, Any]
-
-
-def listed(home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None) -> list[ListedStudy]:
-    """Return all studies, newest first; `told` hears how many of those that are read anew are done, and of how many."""
-    keeping = StudyKeeping(FILE, _FORM, lambda study: _read_anew(home, log, study))
-    found = keeping.contents(home, log, told).values()
-    return [ListedStudy(tuple(content["row"]), content["summary"]) for content in found]
-
-
-def _read_anew(home: Home, log: EventLog, study: str) -> StudyReading:
-    """Return what is to be told of a study; of one whose log is corrupt, that it is."""
-
-    try:
-        line = Line(fold(log.read(study)), home.study(study))
-    except LogCorrupt as error:
-        told = _json_row(*unreadable_line(study, error))
-        return StudyReading(lambda: told)
-    return StudyReading(lambda: _json_row(line.row(), line.summary()), line.state.head_hash, line.checked())
-
-
-def _json_row(row: tuple[str, ...], summary: Mapping[str, Any]) -> dict[str, Any]:
-    return {"row": list(row), "summary": dict(summary)}
-
-
-def list_studies(json: Json = False) -> None:
-    """List all studies, newest first; one whose log cannot be read is shown as `corrupt`, with the reason.
-
-    What nothing was added to since the last list is not read again; `ajet study verify` reads all of a study.
-
-    Examples:
-
-        ajet study list
-
-        ajet study list --json
-    """
-    home, log = opened()
-    studies = _every_line(home, log, json)
-    if json:
-        print_json([line.summary for line in studies])
-        return
-    table = columns(("study", "status", "runs", "verdicts", "created", "topic"), [line.row for line in studies])
-    console().print(table if studies else 'no study yet; begin one with: ajet research "..."')
-
-
-def _every_line(home: Home, log: EventLog, json: bool) -> list[ListedStudy]:
-    if json or not console().is_terminal:
-        return listed(home, log)
-    with console().status("reading studies") as status:
-        return listed(home, log, lambda done, of: status.update(Text(f"reading study {done + 1} of {of}")))
-
 
 CORRUPT = "corrupt"
 """Status of a study whose log cannot be read."""

@@ -20,7 +20,7 @@ class Studies(LazyGroup):
             "Show what a study would be, what it could see and what it would cost; nothing is run.",
         ),
         "list": Lazy(
-            "research.cli.studies",
+            "research.cli.listing",
             "list_studies",
             "List all studies, newest first; one whose log cannot be read is shown as `corrupt`, with the reason.",
         ),

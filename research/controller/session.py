@@ -27,7 +27,6 @@ from types import FrameType
 from research.controller.controller import INTERRUPTED, Observer, StudyController, drive
 from research.controller.wandb import NO_MIRROR, OnlineLogging, TellsOfCopies
 from research.design.comparison import DEFAULT_REQUIREMENTS, StatisticalRequirements
-from research.design.noise_bank import RESULTS_VERSION, VERSION_KEY
 from research.design.pricing import KnownCheck, runs_at_once, unchecked
 from research.errors import (
     BadEnvironment,
@@ -42,6 +41,7 @@ from research.errors import (
 from research.installation.base_job import base_settings
 from research.installation.home import Home
 from research.installation.machine import describe
+from research.installation.studies import RESULTS_VERSION, VERSION_KEY
 from research.installation.tiny_model import Note
 from research.isolation.mode import PROCESS, UNISOLATED, Isolation, Sandboxing
 from research.planners.protocol import Planner

@@ -30,12 +30,12 @@ from functools import cache
 from importlib import resources
 from itertools import combinations
 from statistics import fmean
-from typing import Any, Final, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from research.installation.base_job import wherever
-from research.installation.studies import every_study
+from research.installation.studies import FIRST_VERSION, RESULTS_VERSION, VERSION_KEY, every_study
 from studies import EventLog, RunState, StudyState
 from studies.checks.conditions import INITIAL
 from studies.checks.training import collapse, conditions, plumbing_fault
@@ -245,14 +245,6 @@ def _residuals(values: Sequence[float]) -> list[float]:
 
 def _around_mean(values: Sequence[float]) -> float:
     return sum(residual**2 for residual in _residuals(values))
-
-
-RESULTS_VERSION: Final = 1
-"""Raised whenever environments, training or evaluation change what a job comes to: older runs say nothing then."""
-VERSION_KEY: Final = "results"
-"""Where `study.created` has the results version, beside the versions of packages."""
-FIRST_VERSION: Final = 1
-"""The results version of studies whose logs name none, as they were begun before there was a second."""
 
 
 NOISE_SEEDS = LEAST_DF + 2

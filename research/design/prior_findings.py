@@ -10,9 +10,8 @@ from math import inf
 from typing import Any, Final
 
 from research.design.known_findings import FindingConditions, KnownFinding
-from research.design.noise_bank import RESULTS_VERSION
 from research.installation.home import Home
-from research.installation.studies import StudyKeeping, StudyReading, checked_files
+from research.installation.studies import RESULTS_VERSION, StudyKeeping, StudyReading, checked_files
 from studies import EventLog, LogCorrupt, fold
 from studies.records.base import canonical
 from swarm.job import Tunable, tunables

@@ -17,13 +17,24 @@ from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from research.errors import NoSuchStudy
 from research.files import write_bytes
 from research.installation.home import Home
 from studies import EventLog, LogCorrupt, StudyState, fold
 from studies.records.base import Record
+
+RESULTS_VERSION: Final = 1
+"""Raised whenever environments, training or evaluation change what a job comes to: older runs say nothing then."""
+
+
+VERSION_KEY: Final = "results"
+"""Where `study.created` has the results version, beside the versions of packages."""
+
+
+FIRST_VERSION: Final = 1
+"""The results version of studies whose logs name none, as they were begun before there was a second."""
 
 
 def every_study(log: EventLog) -> Iterator[tuple[str, StudyState | LogCorrupt]]:

@@ -17,20 +17,10 @@ The tokenizer is loaded at the first grammar: a server without guided requests n
 from __future__ import annotations
 
 import json
-import re
-import threading
-from collections.abc import Callable, Mapping, Sequence
-from decimal import Decimal
-from importlib.util import find_spec
-from math import lcm
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from swarm.rendering.messages import GrammarRefused, Thinking
+from swarm.rendering.messages import Thinking
 from swarm.rendering.reading import UnterminatedString, broken, listed
 
 _ANY: Mapping[str, Any] = {"type": "object"}
@@ -116,120 +106,3 @@ def json_calls(tools: Sequence[Mapping[str, Any]], before: str, between: str, af
         rules[f"call_{number}"] = f"{literal(before + name + between)} args_{number} {literal(after)}"
         rules[f"args_{number}"] = json_of(schema)
     return " | ".join(name for name in rules if name.startswith("call_")), rules
-
-
-_STRING = r'"(?:[^"\\]|\\.)*"'
-_mark = re.compile(rf"^(\w+): ({_STRING})$", re.MULTILINE)
-_multiple = re.compile(r'"multipleOf": ([0-9.eE+-]+)')
-MOST_REMAINDERS = 100_000
-"""llguidance makes a state for every remainder of a `multipleOf`, of several ones for those of their least common
-multiple: this many take about a second, and a number of nine digits would take an hour and all memory."""
-_suffix = re.compile(rf"^(\w+)\[suffix=({_STRING})\]: (/.+/)$", re.MULTILINE)
-
-
-def can_guide() -> bool:
-    """Return whether llguidance is installed."""
-    return find_spec("llguidance") is not None
-
-
-def load_tokenizer(folder: Path) -> Any:
-    """Return the tokenizer of the model in `folder`, without the padding and truncation its file may ask for."""
-    from transformers import AutoTokenizer
-
-    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False).backend_tokenizer
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    return tokenizer
-
-
-class Guides:
-    """Compiles grammars for one model of `vocabulary` logits, whose answers end with one of `stop_ids`.
-
-    `load` returns the fast tokenizer of `tokenizers` that the model uses. Safe to use from several threads.
-    """
-
-    def __init__(self, load: Callable[[], Any], stop_ids: Sequence[int], vocabulary: int) -> None:
-        self._load = load
-        self._stop_ids = list(stop_ids)
-        self._vocabulary = vocabulary
-        self._lock = threading.Lock()
-        self._tokenizers: tuple[Any, Any] | None = None
-
-    def guide(self, grammar: str) -> Guide:
-        """Return a fresh guide; raise GrammarRefused if the grammar does not compile. May take a second."""
-        from llguidance import LLMatcher
-
-        _check_multiples(grammar)
-        theirs, ours = self._pair()
-        matcher = LLMatcher(ours, _with_special_ids(grammar, theirs, ours), log_level=0)
-        if matcher.is_error():
-            raise GrammarRefused(f"the engine cannot follow this grammar: {matcher.get_error().strip()}")
-        return Guide(matcher, self._vocabulary)
-
-    def _pair(self) -> tuple[Any, Any]:
-        """Return the model's tokenizer and llguidance's view of it."""
-        from llguidance import LLTokenizer
-
-        with self._lock:
-            if self._tokenizers is None:
-                theirs = self._load()
-                size = max(self._vocabulary, theirs.get_vocab_size())
-                try:
-                    ours = LLTokenizer(theirs.to_str(), n_vocab=size, eos_token=self._stop_ids)
-                except ValueError as error:
-                    raise GrammarRefused(f"llguidance cannot read this model's tokenizer: {error}") from error
-                self._tokenizers = theirs, ours
-            return self._tokenizers
-
-
-class Guide:
-    """Constrains one answer to a grammar: `allowed`, then `accept` what was sampled, in turn."""
-
-    def __init__(self, matcher: Any, vocabulary: int) -> None:
-        self._matcher = matcher
-        self._vocabulary = vocabulary
-
-    def allowed(self) -> Tensor:
-        """Return which ids (V,), bool, may come next; raise GrammarRefused where the grammar grew too complex."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), np.uint8)
-        self._check()
-        ids = np.unpackbits(bits, count=self._vocabulary, bitorder="little").view(np.bool_)
-        if not ids.any():
-            raise GrammarRefused("the grammar allows no token at this place")
-        return torch.from_numpy(ids)
-
-    def accept(self, token: int) -> None:
-        """Go on after `token`, which was allowed."""
-        self._matcher.consume_token(token)
-        self._check()
-
-    def _check(self) -> None:
-        if self._matcher.is_error():
-            raise GrammarRefused(f"the engine lost the grammar: {self._matcher.get_error().strip()}")
-
-
-def _check_multiples(grammar: str) -> None:
-    digits = [Decimal(text).normalize().as_tuple().digits for text in _multiple.findall(grammar)]
-    if any(len(some) > 6 for some in digits) or lcm(*(int(Decimal((0, some, 0))) for some in digits)) > MOST_REMAINDERS:
-        raise GrammarRefused(
-            f"expected `multipleOf` of numbers whose least common multiple is at most {MOST_REMAINDERS} (points, and "
-            "zeros at their ends, aside), found more: leave one out"
-        )
-
-
-def _with_special_ids(grammar: str, theirs: Any, ours: Any) -> str:
-    """Return the grammar with the ids of special tokens in place of their texts."""
-
-    def special(text: str) -> str | None:
-        token = theirs.token_to_id(json.loads(text))
-        return f"<[{token}]>" if token is not None and ours.is_special_token(token) else None
-
-    def rule(found: re.Match[str]) -> str:
-        mark = special(found[2])
-        return f"{found[1]}: {mark}" if mark else found[0]
-
-    def ended(found: re.Match[str]) -> str:
-        mark = special(found[2])
-        return f"{found[1]}: {found[3]} {mark}" if mark else found[0]
-
-    return _suffix.sub(ended, _mark.sub(rule, grammar))

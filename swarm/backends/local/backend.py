@@ -138,7 +138,7 @@ def _load(job: Job, models: Path) -> _Parts:
     from swarm.backends.local.learner import LocalLearner
     from swarm.backends.local.loading import load_policy, provenance
     from swarm.backends.local.reference import check_rows, check_slots
-    from swarm.rendering.grammars import Guides, can_guide, load_tokenizer
+    from swarm.rendering.guides import Guides, can_guide, load_tokenizer
     from swarm.rendering.renderer import load_renderer
 
     disable_progress_bar()

@@ -42,7 +42,7 @@ from torch.nn import functional
 from swarm.backends.local.kv_cache import SlotAssignment, SlotCache, SlotTable
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Finish, Sampling
-from swarm.rendering.grammars import Guide
+from swarm.rendering.guides import Guide
 from swarm.rendering.messages import BackendError, GrammarRefused
 
 _COLDEST = 1e-30

@@ -32,7 +32,7 @@ from itertools import groupby
 from swarm.backends.local.batcher import Batcher, Generation, SampledToken
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Chunk, Finish, GenerationRequest, RequestLost, Sampling
-from swarm.rendering.grammars import Guide, Guides
+from swarm.rendering.guides import Guide, Guides
 from swarm.rendering.messages import BackendError, GrammarRefused, RequestRefused
 
 _MAX_FAILURES = 3

@@ -24,7 +24,7 @@ HEAVY = {
 }  # fmt: skip
 """What takes a tenth of a second and more to import."""
 ROOMS = {"sqlalchemy", "aiohttp", "studies", "swarm", "sandboxes"}
-LISTING = "research.cli.studies"
+LISTING = "research.cli.listing"
 DRIVING = {"research.controller.controller", "research.planners", "swarm.client"}
 SHARED = (
     "aiohttp", "filelock", "pydantic", "rich.console", "rich.markdown", "rich.table", "sqlalchemy.orm", "studies",

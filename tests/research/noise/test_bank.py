@@ -18,7 +18,6 @@ from pydantic import ValidationError
 from research.design.noise_bank import (
     LEAST_DF,
     LEAST_PAIRS,
-    RESULTS_VERSION,
     BankFile,
     NoiseBank,
     figures,
@@ -26,6 +25,7 @@ from research.design.noise_bank import (
     read_bank,
     shipped_bank,
 )
+from research.installation.studies import RESULTS_VERSION
 from studies import EventLog, EventType
 from studies.records.design import Metric, NoisePlan, RunSpec
 from studies.records.procedure import Noise

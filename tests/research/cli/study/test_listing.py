@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from research.cli.studies import FILE, listed
+from research.cli.listing import FILE, listed
 from research.installation import studies
 from research.installation.home import Home
 from studies import EventLog, EventType

@@ -20,7 +20,8 @@ from swarm.backends.local.batcher import Batcher, Generation, SampledToken
 from swarm.backends.local.engine import LocalEngine
 from swarm.backends.local.policy import Policy
 from swarm.backends.protocols import Chunk, GenerationRequest, Sampling
-from swarm.rendering.grammars import Guide, Guides, json_answer
+from swarm.rendering.grammars import json_answer
+from swarm.rendering.guides import Guide, Guides
 from swarm.rendering.json_formats import MistralFormat
 from swarm.rendering.messages import AnswerFormat, GrammarRefused, ToolCall, gathered
 from tests.swarm.answers.support import GLM, HERMES, LLAMA3, MISTRAL, TOOLS, tool

@@ -1,0 +1,78 @@
+"""`ajet study list`: all studies, those that nothing was added to as they were kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple
+
+from rich.text import Text
+
+from research.cli.app import Json, columns, console, print_json
+from research.cli.lookup import opened
+from research.installation.home import Home
+from research.installation.studies import RESULTS_VERSION, StudyKeeping, StudyReading
+from studies import EventLog, LogCorrupt, fold
+
+FILE: Final = "listed.json"
+
+
+_FORM: Final = f"2, results {RESULTS_VERSION}"
+"""The first number is that of what is kept of a study."""
+
+
+class ListedStudy(NamedTuple):
+    """One study: its line for people, and its summary for scripts."""
+
+    row: tuple[str, ...]
+    summary: Mapping[str, Any]
+
+
+def listed(home: Home, log: EventLog, told: Callable[[int, int], None] = lambda done, of: None) -> list[ListedStudy]:
+    """Return all studies, newest first; `told` hears how many of those that are read anew are done, and of how many."""
+    keeping = StudyKeeping(FILE, _FORM, lambda study: _read_anew(home, log, study))
+    found = keeping.contents(home, log, told).values()
+    return [ListedStudy(tuple(content["row"]), content["summary"]) for content in found]
+
+
+def _read_anew(home: Home, log: EventLog, study: str) -> StudyReading:
+    """Return what is to be told of a study; of one whose log is corrupt, that it is."""
+
+    from research.cli.studies import Line, unreadable_line  # what is told of a study, and reads reports for it
+
+    try:
+        line = Line(fold(log.read(study)), home.study(study))
+    except LogCorrupt as error:
+        told = _json_row(*unreadable_line(study, error))
+        return StudyReading(lambda: told)
+    return StudyReading(lambda: _json_row(line.row(), line.summary()), line.state.head_hash, line.checked())
+
+
+def _json_row(row: tuple[str, ...], summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {"row": list(row), "summary": dict(summary)}
+
+
+def list_studies(json: Json = False) -> None:
+    """List all studies, newest first; one whose log cannot be read is shown as `corrupt`, with the reason.
+
+    What nothing was added to since the last list is not read again; `ajet study verify` reads all of a study.
+
+    Examples:
+
+        ajet study list
+
+        ajet study list --json
+    """
+    home, log = opened()
+    studies = _every_line(home, log, json)
+    if json:
+        print_json([line.summary for line in studies])
+        return
+    table = columns(("study", "status", "runs", "verdicts", "created", "topic"), [line.row for line in studies])
+    console().print(table if studies else 'no study yet; begin one with: ajet research "..."')
+
+
+def _every_line(home: Home, log: EventLog, json: bool) -> list[ListedStudy]:
+    if json or not console().is_terminal:
+        return listed(home, log)
+    with console().status("reading studies") as status:
+        return listed(home, log, lambda done, of: status.update(Text(f"reading study {done + 1} of {of}")))

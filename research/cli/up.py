@@ -1,0 +1,98 @@
+"""`ajet up`: the Prefect server and the worker of this machine."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from research.cli.app import console, print_json
+from research.controller.session import interruptible
+from research.errors import ResearchError
+from research.installation.home import Home
+from research.orchestration import PrefectServer, PrefectUnavailable, ensure_server, stop_server
+from research.orchestration.server import client_environment
+from research.terminal import warn
+
+
+class NoPrefect(ResearchError):
+    """The Prefect server could not be started."""
+
+
+def up(
+    work: Annotated[
+        bool, typer.Option("--work", help="Stay, and work on what is begun, scheduled or resumed in Prefect's pages.")
+    ] = False,
+    limit: Annotated[int, typer.Option(min=1, help="Most studies that the worker drives at once.")] = 2,
+    stop: Annotated[bool, typer.Option("--stop", help="Stop it instead, and the worker.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Machine-readable output.")] = False,
+) -> None:
+    """Start (or find) the local Prefect server and print its address, or stay and work on studies there.
+
+    PREFECT_API_URL names a server that is there already; PREFECT_API_DATABASE_CONNECTION_URL another database than
+    SQLite for the one that is started (PostgreSQL, for studies of days).
+
+    Examples:
+
+        ajet up
+
+        ajet up --work
+
+        ajet up --work --limit 4
+
+        ajet up --stop
+    """
+    home = Home.locate().prepare()
+    if stop:
+        _stop(home, json)
+    elif work:
+        _work(home, limit, json)
+    else:
+        _say(_server(home), json)
+
+
+def _server(home: Home) -> PrefectServer:
+    try:
+        return ensure_server(home.prefect)
+    except PrefectUnavailable as error:
+        raise NoPrefect(str(error)) from error
+
+
+def _say(server: PrefectServer, json: bool) -> None:
+    if json:
+        password = str(server.password) if server.password else None
+        print_json({"url": server.url, "reused": server.reused, "note": server.note, "password_file": password})
+    else:
+        console().print(server.line)
+
+
+def _stop(home: Home, json: bool) -> None:
+    from research.orchestration.supervision import end_worker
+
+    ended = end_worker(home)
+    stopped = stop_server(home.prefect)
+    if json:
+        print_json({"stopped": stopped, "worker": ended})
+        return
+    if ended:
+        console().print("ended the worker; what it drove is left in order")
+    console().print("stopped the Prefect server" if stopped else "no Prefect server of this installation runs")
+
+
+def _work(home: Home, limit: int, json: bool) -> None:
+    """Look after the server and the worker until somebody ends this process."""
+    from research.orchestration.supervision import working
+
+    with working(home), interruptible() as until:
+        server = _server(home)
+        _say(server, json)
+        os.environ.update(client_environment(home.prefect))
+        from research.orchestration.deployment import ProcessPool
+        from research.orchestration.prefect_api import place_of  # Prefect reads its settings at import
+        from research.orchestration.worker import StudyWorker
+
+        say = warn if json else console().print
+        say(f"worker      {limit} studies at once; begin them there, or with: ajet research --detach. Ctrl-C ends it")
+        StudyWorker(home, ProcessPool(place_of(home), Path.cwd()), limit, say, warn).run(until)
