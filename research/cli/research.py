@@ -16,7 +16,7 @@ import termios
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -70,7 +70,6 @@ from research.installation.base_job import far_off
 from research.installation.home import Home
 from research.installation.tiny_model import Note
 from research.isolation.mode import UNISOLATED, Isolation, choose
-from research.orchestration.deployment import Giving, worker_of
 from research.planners.protocol import Planner
 from research.runs.files import AttemptFolder, read_progress
 from research.scheduler.approvals import ApprovalMode, approval_mode
@@ -81,6 +80,9 @@ from studies.log.locks import ControllerLease
 from studies.log.study import AskedApproval
 from studies.proof import doubt
 from swarm.job import Job
+
+if TYPE_CHECKING:
+    from research.orchestration.deployment import Giving
 
 _HOW = "type yes or no, with a note after it if you like (no: too dear), and Enter"
 _WORDS = {"y": True, "yes": True, "approve": True, "n": False, "no": False, "deny": False}
@@ -379,6 +381,8 @@ def research(
     chosen = planner_of(request, planner, planner_model, record=record, replay=replay, note=warn)
     if detach:
         require_detachable(record, replay, prefect=prefect)
+    from research.orchestration.deployment import worker_of  # imports Prefect
+
     give = worker_of(Home.locate().prepare()) if detach else None
     _begin(request, chosen, sandbox, asks, give, prefect=prefect, json=json)
 

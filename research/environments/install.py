@@ -164,7 +164,7 @@ def _complaint(errors: str) -> str:
     return " ".join(lines[-2:]) or last_lines(errors, 1, 300) or "it said nothing"
 
 
-MODULE: Final = "swarm.environments.bringing"
+MODULE: Final = "swarm.environments.building"
 SECONDS: Final = 300.0
 """For each of the two processes."""
 _DOING: Final[Mapping[str, str]] = {

@@ -53,12 +53,12 @@ def prepare_model(job: Job, models: Path, note: Note) -> Mapping[str, Any]:
 
 def _command(job: Job, models: Path) -> Sequence[str]:
     if isinstance(job.model, TinyModel):
-        maker: str = "tiny"
+        maker: str = "tiny_model"
         given: tuple[str, ...] = ("--environment", job.environment, "--spec", job.model.model_dump_json())
     else:
-        maker, given = "imitation", ("--job", job.model_dump_json())
+        maker, given = "local.warm_start", ("--job", job.model_dump_json())
     folders = ("--models", str(models), "--environments", str(models.parent / "environments"))
-    return (python_of(job.backend), "-m", f"swarm.backends.{maker}.model", *given, *folders)
+    return (python_of(job.backend), "-m", f"swarm.backends.{maker}", *given, *folders)
 
 
 def _called(model: ModelSpec) -> str:

@@ -4,7 +4,7 @@ A check of a model folder, made in a process of its own and kept by what the fol
 
 Promises: a folder that is no model is refused before anything is started. What was measured once of the same files and
 under the same conditions is there for whoever prices a study; a check that another version wrote is measured anew.
-Does not know what is measured: `swarm.backends.checking` does.
+Does not know what is measured: `swarm.backends.local.model_check` does.
 
 What pip of this interpreter brings from the index it is configured for: a file out of a wheel, or a package to use.
 

@@ -8,14 +8,14 @@ installation: whoever has the generator does not know which problems are hidden.
 
 Writes down what an environment is: its tasks, demonstrations and words, as a draft that only lacks its name.
 
-It runs in a process of its own (`python -m swarm.environments.bringing`), because it runs foreign code: first where all
+It runs in a process of its own (`python -m swarm.environments.building`), because it runs foreign code: first where all
 of the environment's files are (`draw`), then once more where only those lie that its clients get (`probe`).
 
 An environment's code as a process, while it is brought: it runs foreign code, and whoever starts it bounds it.
 
-    python -m swarm.environments.bringing draw  --source JSON --code DIR --out DIR [--lines FILE --name NAME]
-    python -m swarm.environments.bringing probe --source JSON --code DIR --tasks DIR
-    python -m swarm.environments.bringing measure --environment NAME --environments DIR [--plays N --seconds S
+    python -m swarm.environments.building draw  --source JSON --code DIR --out DIR [--lines FILE --name NAME]
+    python -m swarm.environments.building probe --source JSON --code DIR --tasks DIR
+    python -m swarm.environments.building measure --environment NAME --environments DIR [--plays N --seconds S
                                                   --answers N --memory BYTES]
 
 `draw` writes tasks and demonstrations below --out; the secret of generated hidden tasks is read from standard input,
@@ -500,7 +500,7 @@ def _refused(said: str) -> dict[str, Any]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m swarm.environments.bringing", description=__doc__.split("\n")[0])
+    parser = argparse.ArgumentParser(prog="python -m swarm.environments.building", description=__doc__.split("\n")[0])
     actions = parser.add_subparsers(dest="action", required=True)
     parser.set_defaults(memory=MOST_BYTES)
     for name in ("draw", "probe"):

@@ -18,7 +18,7 @@ An environment that was brought: a folder with all that it consists of, under a 
     requirements.txt       the packages that the code needs, if it names any
 
 Whoever only asks for tasks and words opens it by `BroughtEnvironment`, which runs no foreign code. Who plays it loads
-the code beside (`swarm.environments.bringing`). The folder is whole or absent, and never changes.
+the code beside (`swarm.environments.building`). The folder is whole or absent, and never changes.
 """
 
 from __future__ import annotations

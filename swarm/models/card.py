@@ -8,7 +8,7 @@ none. Pure data: who gathers it is `swarm.server.model_export`.
 What a check of a model measured: pure data, so that a study can say before its first run what one will cost.
 
 Promises: nothing here is estimated; each figure was measured on this machine under the `conditions` that stand beside
-it. How it is measured: `swarm.backends.checking`.
+it. How it is measured: `swarm.backends.local.model_check`.
 """
 
 from __future__ import annotations
