@@ -8,8 +8,8 @@ with the others. What a rule decides is about runs only: a claim rests on the lo
 The screen's next step: ask for a candidate, run what its rung needs, and write down whom its locked rule keeps.
 
 `research.design.screening` chooses and ranks; here is when it is asked. Candidate number i is chosen by the results of
-those before it less the parallel slots, whatever else is known by then: equal results lead to equal candidates, wherever a
-controller is killed. A run that was given up has no score, which ranks worst.
+those before it less the parallel slots, whatever else is known by then: equal results lead to equal candidates,
+wherever a controller is killed. A run that was given up has no score, which ranks worst.
 """
 
 from __future__ import annotations
