@@ -1,37 +1,4 @@
-"""Every error the research side raises for a person to read; the command line ends with exit code 2 on each.
-
-    ResearchError
-    |-- BadTopic            the topic names nothing that can be studied, or values that cannot be
-    |-- BadMetric           a metric that there is not, or with parameters that it cannot have
-    |-- BadParameters       a flow run asks for what its deployment does not take
-    |-- BadBudget           a budget that is no duration, or no time at all
-    |-- BadEnvironment      what was named as an environment is none, or cannot be had
-    |-- CheckFailed         an environment could not be played with a model: what ended the attempt
-    |-- BadSandbox          a kind of sandbox that there is not
-    |-- NotIsolated         code that nobody vouches for, and a sandbox that does not isolate
-    |-- UnknownPlanner      no planner of that name
-    |-- PlannerUnready      the planner is known but lacks settings (model, key, address)
-    |-- PlannerFailed       the planner's endpoint is unreachable, refuses, or answers nonsense
-    |   `-- NoDesignAccepted    it answers, and none of its designs for a proposal is accepted
-    |-- DesignRefused       the design is unsound or unaffordable; the message holds the priced alternative
-    |-- Declined            the planner declines the topic, with its reason: no error of anybody's
-    |-- BackendMissing      packages without which the backend cannot train
-    |-- UnknownModel        no model that can be fetched has that name
-    |-- ModelFailed         a model could not be made, fetched or checked
-    |-- BadModel            a folder that holds no model, or another one than the study began with
-    |-- BadJob              a job file that is no job, or none for a study
-    |-- StudyBusy           another process works on this study, maybe on another host
-    |-- NoWorker            a study was to be handed to a worker, and none runs here
-    |-- WorkerBusy          a worker was to be started where one runs
-    |-- StudyElsewhere      what the study has made lies in another installation
-    |-- NotRunning          a study that stands still already, so that there is nothing to pause
-    |-- BadApproval         an answer where nothing is asked, or to an older question; no mode of approval
-    |-- BadAmendment        an amendment or a veto that cannot be: of what is not there, or of a study that is over
-    |-- NoSuchStudy         no study, or more than one, fits the name given
-    |-- BadHead             what was given as a head hash is none
-    |-- NoReport            the study has no report yet
-    |-- Stuck               a study that is not over has nothing it could do next: a defect of this program
-    `-- HomeError           the installation's folder cannot be made, read or written
+"""Every error the research side raises for a person; the command line then exits with 2.
 
 Each message is one line: what was expected, what was found, what to do. None holds a key or a password.
 """

@@ -1,4 +1,4 @@
-"""What a process of ours sets for itself and those it starts: private files, a direct way to this machine, one thread.
+"""What a process of ours sets for itself and those it starts.
 
 Its files are its owner's, whoever made the folder. A proxy that a company's or a cluster's variables name cannot reach
 the loopback of this machine: servers there are spoken to without it, by agents' SDKs and by Prefect's client too.

@@ -1,14 +1,7 @@
-"""Durations as typed, did-you-mean, validation errors in one line.
+"""Text helpers: durations as typed, did-you-mean, validation errors in one line.
 
-Wall-clock budgets: read what a person typed, and say it back.
-
-Durations are sums of whole or decimal numbers with a unit (`90s`, `10m`, `1h30m`, `1d`), each unit once, largest
-first. What a study has spent is counted elsewhere (`research.controller.controller.budget_left`).
-
-What follows from a study's state alone, computed once for it: one step asks for the same several times, and a tick
-in which nothing happened finds the state that the last one found.
-
-A state is frozen, and known here by being the same object: an equal one is computed anew.
+Durations are sums of numbers with a unit (`90s`, `10m`, `1h30m`, `1d`), each unit once, largest first. Also here: what
+follows from a study's state alone is computed once for it; a state is frozen and known by being the same object.
 """
 
 from __future__ import annotations

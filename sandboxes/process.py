@@ -1,25 +1,13 @@
-"""Process sandbox (isolates nothing).
+"""The process sandbox: detached processes that outlive their controller; isolates nothing.
 
-Finding and ending the processes of one session: all that a shim and its command ever started.
+A command in it can do whatever its user can, so untrusted code is refused. A sandbox is a folder that any later
+controller reads the same: spec.json (written once), lock (held by `sandboxes.shim` as long as it lives), started.json
+(the command will never be started again), stop.json, exit.json (written once), output.log and output.1.log, shim.log. A
+started sandbox whose lock is free and that has no exit.json was killed with its shim: it is `lost`, and `stop` ends
+what it left running. One machine only: the folder must not be shared over a network.
 
-A session is named by its leader's pid, and such a number is used again once the session is empty. Nothing is
-signalled unless it is sure to be of the session meant: the caller says when the session began and whether its
-leader lives. Processes that made a session of their own are not found.
-
-The process sandbox: runs the project's own commands as detached processes that outlive their controller.
-
-It does not isolate: a command in it can do whatever its user can, so untrusted code is refused. A sandbox is a
-folder, and the truth about it is in that folder, so that any later controller, of any process, reads the same:
-
-    spec.json       what to run; written once, by whoever came first
-    lock            held by the shim (`sandboxes.shim`) as long as it lives
-    started.json    the shim is about to start the command: it will never be started again
-    stop.json       somebody asked to stop it
-    exit.json       how it ended; written once
-    output.log, output.1.log    the end of its output; shim.log holds the shim's own troubles
-
-A started sandbox whose lock is free and that has no exit.json was killed with its shim: it is `lost`, and what
-it left running is ended by `stop`. It works on one machine only: the folder must not be shared over a network.
+A session is named by its leader's pid, and such numbers are reused: nothing is signalled unless it is sure to be of the
+session meant. Processes that made a session of their own are not found.
 """
 
 from __future__ import annotations

@@ -1,18 +1,12 @@
-"""The shim: a small detached process that starts one sandboxed command, watches it, and writes down how it ended.
+"""The shim: a small detached process that runs one sandboxed command and records its end.
 
-Run by path, with the sandbox's folder as its only argument; the standard library is all it needs. It promises:
-
-- it belongs to nobody: the process that was launched forks it, waits until the command is started, and ends;
-- at most one command is ever started in a folder, however many shims are launched in it: a lock held for the
-  shim's whole life, and `started.json` written before the command is spawned;
-- the lock is free once the shim is dead, whatever killed it (the command does not inherit it);
-- a full disk delays its word of the end until there is room, and loses output, never the command;
-- output is kept in two files of bounded size, however much is written;
-- the time limit and SIGTERM end the command's process group: terminated, then killed after a grace;
-- nothing of the command's process group runs any more when `exit.json` appears;
-- a command that a signal ended is followed by `after_kill`, for a bounded time, before `exit.json` appears.
-
-It does not know what it runs, and it does not isolate it.
+Run by path, with the sandbox's folder as its only argument; standard library alone. It isolates nothing.
+- It belongs to nobody: the launched process forks it, waits until the command is started, and ends.
+- At most one command is ever started in a folder: a lock held for the shim's life, and `started.json` before the spawn.
+  The lock is free once the shim is dead, as the command does not inherit it.
+- A full disk delays its word of the end and loses output, never the command; output is bounded to two files.
+- The time limit and SIGTERM end the process group: terminated, then killed after a grace. Nothing of it runs any more
+  when `exit.json` appears. After a kill `after_kill` runs first, for a bounded time.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""SandboxSpec, Sandbox protocol, its folder, safe text.
+"""The interface of all sandboxes: what is to run, its folder, and what can be asked of it.
 
-The interface of all sandboxes: what is to run, and what can be asked of it afterwards.
-
-A sandbox launches by name, exactly once: running a name that exists adopts what was launched before. That
-makes a launch idempotent, so that a controller killed between deciding and launching just launches again.
-What runs outlives the controller; a later one adopts it by name.
-
-The folder of a sandbox: JSON files that any controller reads, some written once, and a lock.
-
-They work on one machine: the folder must not be shared over a network.
+A sandbox launches by name, exactly once: running a name that exists adopts what was launched before, so a controller
+killed between deciding and launching just launches again. What runs outlives the controller. Its folder holds JSON
+files, some written once, and a lock; it must not be shared over a network.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Studies remember and judge: the event log, its fold, the statistics of a verdict, and the report.
+"""Studies remember and judge: event log, fold, statistics of verdicts, and report.
 
-May enter: packages of what is remembered, computed and reported from stored values; in this folder itself only
-`question.py`, with which plan, terminal and report begin. What plans, starts or watches runs is in `research`. Finished
+Packages of what is remembered, computed and reported from stored values. What plans, starts or watches runs is in
+`research`. Finished
 studies that are kept as evidence lie in `gallery`.
 """
 

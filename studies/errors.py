@@ -1,4 +1,4 @@
-"""Every error of studies, each with one clear line: what was expected, what was found, what to do.
+"""Every error of studies: what was expected, what was found, what to do, in one line.
 
 StudiesError
 |-- StoreError     the event log's database cannot be opened, read or written (not a database, read-only, full, ...)

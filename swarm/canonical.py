@@ -1,4 +1,4 @@
-"""The one rule by which jobs are hashed: a field that was added later counts only where it is not at its default.
+"""The rule by which jobs are hashed: a later field counts only off its default.
 
 So a job keeps its digest, and its training, when the job gains a field: give the field the default that means what was
 done before, and name it in `added_fields`. Studies' records have the same rule (`studies.records.base`).

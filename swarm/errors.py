@@ -1,27 +1,8 @@
-"""Every error a swarm server answers with and a swarm client raises: one tree on both sides of the wire.
+"""Every error a swarm server answers with and a swarm client raises: one tree for both.
 
-    SwarmError
-    |-- InvalidRequest        400  the request is malformed, or asks for what is not honoured
-    |   |-- ContextExceeded   400  prompt and answer do not fit the model's context
-    |   `-- BodyTooLarge      413  the body is larger than the server takes
-    |-- InvalidKey            401  no key, a forged key, or an expired one
-    |-- Forbidden             403  a valid key whose role or episode does not allow this
-    |-- NotFound              404  no such episode, model or route
-    |-- JobConflict           409  another job is loaded, or the call does not fit the server's state
-    |-- LeaseLost             409  the episode was fenced: its lease expired or another owner holds it
-    |-- EpisodeEnded          410  the episode was ended or aborted before
-    |-- JobFinished           410  the job's last step is done; no training episode begins any more
-    |-- Throttled             429  no room now; try again after `retry_after` seconds
-    |-- ServerFailed          500  the server broke; its state says why
-    |-- StoreRefused          500  what was done can never be written down, so it does not count
-    |-- EngineUnavailable     503  the engine is not serving in this state, or lost this answer; try again
-    |   `-- StoreUnavailable  503  what was done could not be written down, so it does not count; try again
-    |-- Unreachable           --   (client only) nothing answers at the address
-    |   `-- UnknownAnswer     --   (client only) what answers is no swarm server, or one of another version
-    `-- TeamAborted           --   (client only) linked episodes could not end together, so all were given up
-
-The wire form is OpenAI's error object: {"error": {"message", "type", "code", "param"}}. `code` is the
-protocol; the message is for people and says what was expected, what was found and what to do.
+The wire form is OpenAI's error object: {"error": {"message", "type", "code", "param"}}. `code` is the protocol; the
+message is for people and says what was expected, what was found and what to do. `Unreachable`, `UnknownAnswer` and
+`TeamAborted` are raised by clients alone.
 """
 
 from __future__ import annotations

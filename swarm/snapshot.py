@@ -1,4 +1,4 @@
-"""Wire types of watching: what a server is doing at a glance, and what its finished steps measured.
+"""Wire types of watching: a server at a glance, and what finished steps measured.
 
     GET /snapshot                                     -> Snapshot      (any role)
     GET /history?after=STEP&keys=A,B*&limit=N&newest=BOOL -> HistoryPage (any role)

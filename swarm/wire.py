@@ -1,4 +1,4 @@
-"""The control plane's wire types, shared by server and client: frozen, validated, documented.
+"""The control plane's wire types, shared by server and client: frozen and validated.
 
     POST /job                          Job            -> Status        (admin)
     GET  /job                                         -> Job | 404     (any role)

@@ -1,4 +1,4 @@
-"""A running agent in the foreground: in a container behind a gateway, or as a plain process of the user.
+"""A running agent in the foreground: in a container, or as a plain process of the user.
 
 Both are a `RunningAgent`: its output is read piece by piece, and leaving its context ends it, as does the death of this
 process: the agent's process watches a pipe, the container its gateway. The process is not isolated; it is for the

@@ -1,20 +1,12 @@
-"""--reload by watchfiles, `ajet client debug`.
+"""Agents under development: `ajet client run --reload` and `ajet client debug`.
 
-One play of an agent in this process, for breakpoints: `ajet client debug`.
+Reload: at each save a warm standby imports the new code; what the old code has open is fenced (`code_changed`), its
+process ended, and fenced again. Nothing of the old code is trained after that unless it had ended before. An edit that
+cannot be loaded plays nothing until the next save. It is a process, no container: the code is read where it lies.
 
-The agent runs in the main thread, whose terminal a debugger can use; the connections, and the heartbeats that keep the
-lease, are on an event loop in another thread, so that the episode lives however long the agent stands still. It is an
-evaluation episode, and it is given up at its end: no batch has a place for it, and no evaluation counts it.
-
-An agent whose code is loaded again at each save, while training goes on: `ajet client run --reload`.
-
-    a file is saved     a warm standby, which has imported everything else, imports the new code
-                        what the old code has open is fenced (`code_changed`), its process ended, and fenced again
-                        the standby begins; another one gets warm
-
-Nothing of the old code is trained after that unless it had ended before. An edit that cannot be loaded ends its process
-with a traceback; nothing is played then until the next save, and other clients go on. A process, not a container: the
-code's folder is read where it lies.
+Debug: one play in the main thread, whose terminal a debugger can use; connections and heartbeats are on another thread,
+so the lease lives however long the agent stands still. It is an evaluation episode that is given up at its end, so
+nothing counts it.
 """
 
 from __future__ import annotations

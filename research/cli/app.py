@@ -1,14 +1,8 @@
-"""Typer app, lazy commands, errors -> exit code, output.
+"""The command `ajet`: lazily imported subcommands, and errors as a line and an exit code.
 
-Commands whose modules are imported when they are asked for: `ajet --help` waits for none of them.
-
-A group knows its commands by name, place and first line. Listing them, completing a name and suggesting the nearest one
-needs no more; running one, or asking for its own help, imports its module.
-
-The command `ajet`: its subcommands, and the one place where errors become a line and an exit code.
-
-Exit codes: 0 done; 1 the thing asked about is not well (doctor, study verify, env check); 2 bad input or an
-environment that cannot do it, said in one line on stderr; 3 a study stopped by its budget; 130 stopped by a person.
+Exit codes: 0 done; 1 the thing asked about is not well (doctor, study verify, env check); 2 bad input or an environment
+that cannot do it, in one line on stderr; 3 a study stopped by its budget; 130 stopped by a person. Listing and
+completing commands imports none of their modules.
 """
 
 from __future__ import annotations

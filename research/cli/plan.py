@@ -1,4 +1,4 @@
-"""`ajet study plan`: what a study would be, what it could see and what it would cost, without running anything."""
+"""`ajet study plan`: what a study would be, could see and would cost, without running it."""
 
 from __future__ import annotations
 

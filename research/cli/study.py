@@ -1,4 +1,4 @@
-"""`ajet study`: the commands that look at studies and steer them, each imported when it is asked for."""
+"""`ajet study`: commands that look at studies and steer them, each imported when asked for."""
 
 from __future__ import annotations
 

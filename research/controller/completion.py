@@ -1,4 +1,4 @@
-"""The end of a study, step by step: verdicts, decisions, the conclusion and the report, each as an event.
+"""The end of a study: verdicts, decisions, conclusion and report, each as an event.
 
 Before a verdict the lock's file and the collected files are compared with the log: a run whose files are spoilt is
 given up, and a lock that was changed makes the verdict invalid. What takes a while (a verdict, the planner's last word,

@@ -1,4 +1,4 @@
-"""From a topic to a design or a refusal: the planner's two turns, and what the compiler makes of their actions.
+"""From a topic to a design or a refusal: the planner's turns and the compiler's answers.
 
 A study and its preview go the same way, `design_topic`; they differ in how a turn is taken: a study keeps it in its
 folder and its log, a preview forgets it. An action is evaluated once: the planner asks whether it would be

@@ -1,4 +1,4 @@
-"""What a study would be, without running anything: its design or refusal, what it could see, and what it would cost.
+"""What a study would be, without running anything: design or refusal, power, cost.
 
 The planner is asked as in a study, and the design is compiled as in a study, with seeds that are thrown away. Where a
 design is refused, what its comparison could see with each number of seeds is shown all the same. Expected costs take

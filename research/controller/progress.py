@@ -1,14 +1,8 @@
-"""How far; a study told in lines (the one voice of CLI, log and Prefect).
+"""How far a study is, and a study told in lines, for the CLI, logs and Prefect.
 
-How far a study is: runs that are over, of the most that it may come to.
-
-The most is what the locked design comes to if every look, the whole screen and the replication are made: a study that
-ends early needs fewer, and none is counted before it is possible. Of an inquiry the rounds before are counted with what
-they took, and those to come not at all: nobody knows yet what they ask. Everything that shows progress counts here.
-
-A study told in lines: what happened so far, each line with a key that names it once and for all.
-
-Used where changes are told as they come: a log file, Prefect's log of the flow run.
+Progress is runs that are over, of the most that the locked design may come to (every look, the whole screen, the
+replication); a study that ends early needs fewer. Of an inquiry, rounds before count with what they took, those to come
+not at all. Each line has a key that names it once and for all.
 """
 
 from __future__ import annotations

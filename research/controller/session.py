@@ -1,14 +1,9 @@
-"""One controller's work on one study, its lock.
+"""One controller's work on one study, from creating or taking it up to its end.
 
-Who may drive a study: one controller, on whichever host, with its lease in the event log's database.
-
-Studies of one installation are driven side by side, each by a controller of its own; what they train at once is a
-question of slots (`research.installation.machine`). A study's evidence and attempts lie in one installation: it is
-driven from there.
-
-One controller's work on one study: create it or take it up again, prepare, and drive its loop to an end.
-
-Everything that must survive is in the event log; a session holds only what a process needs while it lives.
+A study is driven by one controller, on whichever host, with its lease in the event log's database, and from the
+installation where its evidence and attempts lie. Studies of one installation are driven side by side; what they train
+at once is a question of slots (`research.installation.machine`). Everything that must survive is in the event log; a
+session holds only what a process needs while it lives.
 """
 
 from __future__ import annotations

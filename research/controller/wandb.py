@@ -1,52 +1,16 @@
-"""Login rule; `wandb sync` of each attempt, artifacts.
+"""Weights & Biases: whether logs are sent, and the sending of logs and artifacts.
 
-Whether a study's logs are sent to Weights & Biases: the one rule, in W&B's own words.
+The rule: nothing is sent where `WANDB_MODE` (else `mode` of W&B's settings) is not `online` or `WANDB_DISABLED` is set;
+else a copy is sent if the server's key is known (`WANDB_API_KEY`, or ~/.netrc). A study keeps the choice it began with.
+The key is looked at, never kept.
 
-1. `WANDB_MODE` (else `mode` in W&B's settings file) that is not `online`, or `WANDB_DISABLED`: nothing is sent.
-2. A key of the server (`WANDB_API_KEY`, else the line that `wandb login` wrote into ~/.netrc): a copy is sent.
-3. Else nothing is sent.
+A thread beside the controller sends the copies. No training and no verdict waits for W&B or fails with it: waits are
+bounded, failures are retried with exponential backoff for `LATEST_S` at most, and the state is rebuilt from the study's
+log and the attempts' folders. A log is sent once, from its first row; after an interruption the missing rows are added
+once the log is whole. Artifacts (last checkpoints, the report) go one at a time.
 
-The server is `WANDB_BASE_URL`, else that of W&B's settings file, else the cloud that W&B's client knows.
-`WANDB_ENTITY` and `WANDB_PROJECT` say where on it. A study keeps what it began with: a resume may find another key,
-never another choice. Nothing is asked of any server here, and the key is looked at, not kept.
-
-Calls on W&B's own client, each in a process that can be ended: `research.controller.wandb`.
-
-The processes get of the controller's environment what W&B's client needs, its key too, and tell it to look at nothing
-but what is sent. They end when the controller does.
-
-The copy of one attempt's log at W&B: sent while it grows, and asked for its last step once the log is whole.
-
-W&B's client sends a log from its first row, after whatever the run at W&B holds, so a log is sent once. Where that was
-cut short (the controller was killed, the server was gone), the rows that are not there are added once the log is whole,
-by going on with the run. W&B's client notes beside the log that a sending began, and that it ended well.
-
-A step of it waits for a server when that is asked, for a bounded time; what else is under way is looked at again
-later. A copy that does not come is tried again with exponential backoff, for `LATEST_S` at most; a later controller
-begins anew.
-
-A study's files at W&B, as artifacts: the last checkpoint of each run on its page, the report on a run of its own.
-
-They are sent one at a time, when nothing else is under way; what is not sent within the time stays where it is, here.
-
-A study at W&B: a thread beside the controller that sends copies of its logs, and tells how they stand.
-
-No training and no verdict waits for W&B or fails with it. What is found goes to the controller, which writes it to the
-study's log between its own steps (`attempt.copied`); before a report it waits for copies that are under way, for a
-bounded time. A W&B that does not answer is reported once and tried again. What the thread knows is rebuilt from the
-study's log and the attempts' folders: killed anywhere, the next controller's goes on.
-
-W&B's own client in a process of its own: `python -m research.controller.wandb COMMAND JSON`.
-
-    viewer {}                          who is logged in, and where W&B's pages are
-    send {log, entity, project, live}  send an offline log, with `live` until it is closed
-    complete {log, run, after}         go on with a run that holds the steps up to `after`: log the rest
-    last_step {path}                   the last step that W&B shows of the run ENTITY/PROJECT/ID
-    keep {run, artifact, files}        log files as an artifact of a run
-
-It prints its answer as one line of JSON, or ends with 1 and W&B's words on stderr. W&B's client may wait for a server
-for ever, so whoever starts this ends it, and it ends itself once its stdin does: then the controller is gone, and
-nobody sends one log twice at a time.
+W&B's client may block for ever, so it runs in a process of its own, `python -m research.controller.wandb COMMAND JSON`
+(viewer, send, complete, last_step, keep), which prints one line of JSON and ends once its stdin does.
 """
 
 from __future__ import annotations

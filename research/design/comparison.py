@@ -1,22 +1,13 @@
-"""DesignDraft: arms or screen, stages.
+"""What a comparison promises and how its stages are split, before it is sized.
 
-What a study is asked to promise: the smallest effect of interest, the power to see it, looks and evaluation size.
+The promise (smallest effect of interest, power, looks, evaluation size, metric) is given by flags and kept in
+`study.created`; older studies have the defaults. A draft is sound (every arm is a valid job that differs from the
+control in what is declared) and has no seeds yet.
 
-They are settings of a study, given by flags and kept in `study.created`; a study of before they existed has the
-defaults. What is asked for as a metric stands beside them: the effect is in its unit.
-
-The usual screen: how a budget is split between finding arms and confirming them, and how candidates are found.
-
-The numbers were chosen by simulation on two families of worlds (`simlab.worlds.families.LEARNED_ON`) and are judged
-on others; `benchmarks/simlab.py` and docs/calibration.md say how they fare. They are counts of whole runs, so that they
-hold for any job. A screening run is half as long as a whole one: so about twice as many candidates are tried, and the
-best go straight to fresh seeds, which are whole runs. Halves are no safe guess of the end, which differs from job to
-job: what learns quickly and ends low is favoured. Where much shorter runs are known to tell (`telling`), they go first:
-many candidates shortly, the best quarter of them whole.
-
-A comparison before it is sized: its arms or its screen, and what its stages cost.
-
-It is sound (every arm is a valid job that differs from the control in what is declared) and has no seeds yet.
+The numbers of the usual screen were chosen by simulation on `simlab.worlds.families.LEARNED_ON` and judged on other
+worlds (`benchmarks/simlab.py`, docs/calibration.md). They count whole runs, so they hold for any job. A screening run
+is half as long as a whole one and the best go to fresh seeds: halves favour what learns quickly and ends low. Where
+much shorter runs are known to tell (`telling`) they go first, and the best quarter of them is run whole.
 """
 
 from __future__ import annotations

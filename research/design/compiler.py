@@ -1,4 +1,4 @@
-"""The design compiler: what a planner proposes becomes a design that can be locked, or is refused with a reason.
+"""The design compiler: a proposal becomes a lockable design, or is refused with a reason.
 
 A compiled design is sound (every arm is a valid job that differs from the control in one declared variable), sees its
 smallest effect of interest with the promised power by the noise bank's estimate (`research.design.sample_size`), and is

@@ -1,4 +1,4 @@
-"""Whether a baseline leaves room for the effect that is looked for, up or down to the bounds of its metric.
+"""Whether a baseline leaves room for the effect, up or down to its metric's bounds.
 
 A share of solved tasks ends at 0 and at 1, a time to a threshold at none and at its horizon. Where runs of the very job
 of the control are known (A/A runs of this study, or earlier ones), a claim that an effect lies upwards needs that much

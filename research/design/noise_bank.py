@@ -1,22 +1,14 @@
-"""Seed noise from collected runs.
+"""The noise bank: what seeds alone do to a metric, from every run collected here.
 
-From observations to figures: the spread within groups, the part of it that is evaluation, the pairs' correlation.
+A pure fold over all logs of a home and a shipped file of real A/A runs: a set of observations, one run's value each,
+with its group of runs that differ in their seed alone. Banks merge as sets do. It is keyed by (environment, model,
+algorithm) and pools over other fields, machines and lengths. Corrupt logs, other results versions, own rewards and
+unknown jobs are left out and counted with a reason.
 
 Sums of squares are pooled over groups, each around its own mean. The evaluation part is the spread of one untrained
-policy's evaluations, and falls with the number of episodes; through it a figure is brought to another number. Where it
-is unknown, a figure stands for its own number of episodes and, cautiously, for larger ones. It takes an evaluation of
-the trained policy to be as noisy as one of the untrained. The correlation is that of residuals of runs with one seed.
-Runs that collapsed are no noise: they are counted, with what they lack of the others.
-
-The noise bank: what seeds alone do to a metric, learned from every run that this installation collected.
-
-A bank is a set of observations: one run's value, with the group of runs that differ from it in their seed alone. It is
-a pure fold over all logs of a home, and a shipped file with real A/A runs of the built-in tiny jobs. Banks merge as
-sets do: in any order, and any observation counts once. What it says is keyed by (environment, model, algorithm).
-
-It leaves out, and counts with a reason, what says nothing: logs that are corrupt, and runs of another results version,
-with a reward of their own, or of a job that this ajet does not know. It knows neither machines nor lengths of training:
-runs of an environment, a model and an algorithm are pooled over all other fields.
+policy's evaluations and falls with the number of episodes; where it is unknown, a figure stands for its own number of
+episodes and, cautiously, larger ones. The correlation is that of residuals of one seed's runs. Collapsed runs are no
+noise: they are counted apart.
 """
 
 from __future__ import annotations

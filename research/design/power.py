@@ -1,4 +1,4 @@
-"""What a comparison can see: the power of a number of seeds, the smallest effect seen, the seeds an effect needs.
+"""What a design can see: the power of some seeds, and the seeds that an effect needs.
 
 Everything follows from the noise bank's estimate, by `studies.statistics.power`: a lower bound, of the last look
 alone, averaged over what the bank's degrees of freedom leave open of the noise. The bank sizes designs and never enters

@@ -1,34 +1,18 @@
-"""Price of a run and of a design, budget check.
+"""The price in seconds of a run and of a design, and what a study may still spend.
 
-What the parts of a run take before one was seen: start-up, plays, updates and the harness's two evaluations.
+Before any run: start-up, plays, updates and the two evaluations, as measured for this environment and model
+(`research.environments.catalog`, `ajet model check`), else estimated for 2 cores that make 2 runs at once, with P
+parameters:
 
-Each part is what somebody measured of this environment and model, as the job would sample from it
-(`research.environments.catalog`); what nobody measured is estimated. The constants stand for 2 cores that make 2 runs
-at once, with the tiny model of the default size. A larger model costs more: by what `ajet model check` measured of it
-under the job's conditions, slower by the cores that a run does not have, else by this arithmetic of its parameters P:
-
-    tokens of a call     FED_PROMPT + max_tokens / 2: prompts share their beginnings, answers seldom fill their limit
-    a call               SECONDS_PER_CALL and 2 P x tokens / RATES[device]: a forward is two operations a parameter
-    an update's episode  UPDATE_SECONDS_PER_EPISODE and 6 P x tokens of its calls / RATES[device], forward and backward
+    tokens of a call     FED_PROMPT + max_tokens / 2
+    a call               SECONDS_PER_CALL and 2 P x tokens / RATES[device]
+    an update's episode  UPDATE_SECONDS_PER_EPISODE and 6 P x tokens of its calls / RATES[device]
     start-up             STARTUP_S and 4 P bytes / LOADED_PER_S
 
-The arithmetic knows nothing of the machine, of an environment's prompts or of a chat template: it tells minutes from
-hours.
-
-What a run costs in seconds: before any is run, and once runs of the study itself have ended.
-
-The first estimate adds the parts of a run (`research.design.pricing`): what somebody measured of its environment and
-model, and arithmetic where nobody did. A run of the same job observed before on this installation beats it, if it
-was measured on as many episodes and ran where runs of this study run: containers cost more than processes.
-
-From its first run that ends on, a study goes by its own: `price_of` is the price in the lock times what its newest runs
-took of theirs, and a later round is priced by what those of the rounds before took. It follows from the log alone, and
-from times alone: no result moves it.
-
-What a study may still spend, and what its stages cost: the price of a design before it is locked.
-
-A design is priced at its worst: every seed of every arm, the whole screen, and the replication. Runs go in waves of as
-many as the machine makes at once.
+A run of the same job observed here beats it, if it had as many episodes and ran where this study runs. From its first
+ended run on a study goes by its own times: `price_of` is the locked price times what its newest runs took of theirs; it
+follows from the log and from times alone, so no result moves it. A design is priced at its worst: every seed, the whole
+screen, the replication, in waves of as many runs as the machine makes at once.
 """
 
 from __future__ import annotations

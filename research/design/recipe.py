@@ -1,4 +1,4 @@
-"""The recipe of a study: the job under all arms with the better value of each comparison that was confirmed.
+"""The recipe of a study: the job under all arms with every confirmed better value.
 
 What was confirmed is what the study's report says (`studies.verdicts.recipe`), in the environment that was asked
 about first, by the metric that was asked for. What was never confirmed together is said: a round varies one thing, and

@@ -1,4 +1,4 @@
-"""How many seeds a comparison gets: as many as its promise needs and the budget affords, or a refusal with its prices.
+"""How many seeds a comparison gets, or a refusal with its prices.
 
 Each alternative in a refusal is computed by the same rules that refuse: whoever takes one gets a design. They are more
 seeds (the budget they cost), a larger effect, a larger evaluation (where the bank knows its part of the noise) and,

@@ -1,27 +1,14 @@
-"""Search space; grid, random, Optuna's TPE.
+"""The space of a screen, and who is tried next: grid, random, Optuna's TPE, surface.
 
-The space that a screen searches: every combination of its knobs' values but the control's, as points and as arms.
+A point holds for each knob a position on its ladder; spaces too large to list are sampled. A sampler is a stateless
+function of the space, the free points in an order by chance and what is known; TPE is Optuna's own, built again at each
+ask (`optuna.trial.create_trial`).
 
-A point holds, for each knob, a position on its ladder. Spaces too large to be listed are sampled.
-
-The response surface: what all scores so far say together about every point, so that one lucky run does not win.
-
-A Gaussian process over ladder positions: a smooth main effect of each knob, plus pairwise products of them (the ANOVA
-kernels of Durrande, Ginsbourger & Roustant 2012). How much each knob matters, how smooth it is, how strong pairs are,
-how noisy runs are and how far rungs agree are averaged over rather than fitted: settings are drawn once from a prior
-and weighted by their evidence, the scale integrated out (Rasmussen & Williams 2006, eq. 2.30; a normal-inverse-gamma
-scale gives the Student-t form). So few scores give a flat surface and not a bold one.
-
-Scores enter as normal scores: each is replaced by the quantile of its rank among those of its rung (the output warping
-of Salinas, Shen & Perrone 2020). So a cliff, behind which trainings collapse, does not bend the surface on this side of
-it, and no assumption is made on the metric's scale.
-
-Does not know which knob should matter, and takes the noise of normal scores as equal everywhere.
-
-Who is tried next: every combination in turn, at random, by Optuna's TPE, or on the response surface.
-
-A sampler is a function of the space, the free points in an order by chance, and what is known; it holds no state. TPE
-is Optuna's own, built again at each ask and told all that is known (`optuna.trial.create_trial`).
+The response surface is a Gaussian process over ladder positions: a smooth main effect of each knob plus pairwise
+products (ANOVA kernels, Durrande, Ginsbourger & Roustant 2012). Its settings are averaged, not fitted: drawn from a
+prior and weighted by evidence, the scale integrated out (Rasmussen & Williams 2006, eq. 2.30; Student-t), so few scores
+give a flat surface. Scores enter as normal scores of their rank in their rung (Salinas, Shen & Perrone 2020), so that a
+cliff does not bend it and no scale is assumed. The noise of normal scores is taken as equal everywhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which candidate a screen tries next, which of its short runs are due, who goes on to the next rung, who is kept.
+"""The screen: which candidate is tried next, which runs are due, who goes on, who is kept.
 
 The first candidates are spread over the knobs, the rest are asked of the sampler. Rungs are synchronous (successive
 halving): one begins when the one before it is over (Jamieson & Talwalkar 2016). A failed run has the worst

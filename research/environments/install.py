@@ -1,18 +1,12 @@
-"""From a file to a hashed folder; packages; removal.
+"""Brings an environment to this installation: a folder under its name and hash.
 
-The packages that an environment's code needs, in a folder of their own, so that their pins clash with nobody's.
+Its code is copied, its packages are seen to, and its tasks are drawn by a process with limits of time and memory, as
+foreign code runs. A second process with only what clients will have poses some tasks, which shows whether that code
+alone makes the hidden ones; the files are searched for them too. The result is whole or absent and never changes.
 
-Such a folder comes first on the path of the processes that run the code. That of an adapter is made by the user, with
-the line that the adapter's refusal gives, unless the package is installed beside ajet; that of a requirements.txt is
-made here, once for each text. Containers have the same packages in their image.
-
-Bringing an environment to this installation: from what was typed to a folder under its name and hash.
-
-Its code is copied, its packages are seen to, and its tasks are drawn by a process that has a limit of time and memory,
-as it runs foreign code. A second process, which has only what clients will have, poses some tasks, and shows whether
-that code makes the hidden tasks by itself; whether those files hold them all the same is looked for. What comes of it
-is whole or not there, and never changes: a study goes on with what it was begun with, whatever becomes of the files
-that it was brought from.
+Packages lie in a folder of their own, first on the path of the processes that run the code, so that pins clash with
+nobody's: an adapter's is made by the user with the line its refusal gives, a requirements.txt's here, once for each
+text. Containers have the same packages in their image.
 """
 
 from __future__ import annotations

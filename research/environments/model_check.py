@@ -1,4 +1,4 @@
-"""Lets a real server play an environment with a model, untrained, and learn from it for two steps: what that costs.
+"""Lets a server play an environment with a model and learn two steps: what that costs.
 
 Search tasks are played, never hidden ones: what a user sees here, and changes the environment after, must not be what
 studies are measured on.

@@ -1,18 +1,14 @@
-"""What people type for an environment; EnvironmentRecord.
+"""What people type to name an environment, and the one that `ajet env init` writes.
 
-What people type to name an environment: which kind of reference it is, and where its code lies.
+    guess                                    one that is built in
+    shop@1f2e3d4c5b6a                        one that was brought before
+    reasoning-gym:chain_sum?max_terms=3      one of another package, by an adapter
+    shop                                     of an installed package, by the entry point group `ajet.environments`
+    shops.market:Market                      an object of a module
+    my_shop  or  my_shop/shop.py:Market      a folder with environment.py, or a file
+    tasks.jsonl (with --reward judge.py)     tasks, and a function that judges answers
 
-guess                                    one that is built in
-shop@1f2e3d4c5b6a                        one that was brought before
-reasoning-gym:chain_sum?max_terms=3      one of another package, by an adapter
-shop                                     of an installed package, by the entry point group `ajet.environments`
-shops.market:Market                      an object of a module
-my_shop  or  my_shop/shop.py:Market      a folder with environment.py, or a file
-tasks.jsonl (with --reward judge.py)     tasks, and a function that judges answers
-
-The environment that `ajet env init` writes: small, whole and commented, to be changed into one's own.
-
-It is kept as text, as it is no module of ours; `examples/own_environment` has the same.
+The environment of `ajet env init` is kept as text; `examples/own_environment` has the same.
 """
 
 from __future__ import annotations

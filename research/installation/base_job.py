@@ -1,18 +1,10 @@
-"""Job under all arms (`--job`), what it fixes, whether its backend is installed.
+"""The job under all arms (`--job`): what it fixes, its model folder, its backend.
 
-The job that a user gave under all arms: what it fixes, and that nothing else in a study contradicts it.
-
-A field is fixed where the user says it, be it at its default: what the file leaves out is free. A topic or a flag that
-names a fixed field has to name its value too: nobody's word is replaced without a word.
-
-A model folder of somebody's own: whether it is one, and a hash that says whether it is still the same.
-
-What is checked here needs no torch (`swarm.models`): whether the model can be served is known when it is loaded.
-
-Whether a backend is known and what it needs is installed; of ajet's own, nothing heavy is imported to know it.
-
-A swarm server of the backend `verl` runs in an environment of its own, as vLLM and Prefect cannot share one: the
-variable AJET_VERL_PYTHON names that one's Python (docs/cluster.md).
+A field is fixed where the user says it, even at its default; what the file leaves out is free. A topic or flag that
+names a fixed field must name its value. A model folder is checked and hashed without torch (`swarm.models`); whether it
+can be served is known when it is loaded. What a backend needs is checked without importing anything heavy; `verl` runs
+in an environment of its own, since vLLM and Prefect cannot share one: AJET_VERL_PYTHON names its Python
+(docs/cluster.md).
 """
 
 from __future__ import annotations

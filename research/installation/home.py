@@ -1,4 +1,4 @@
-"""The installation: one folder that holds the event log, studies, sandboxes, models and Prefect's state.
+"""The installation: the folder of event log, studies, sandboxes, models, Prefect's state.
 
 It is `.ajet/` of the working directory, or AJET_HOME. Any number of controllers work in it, one a study
 (`research.controller.session`), and share the machine's slots (`research.installation.machine`). Only its owner can

@@ -1,4 +1,4 @@
-"""What a container may ask of the swarm server: the access policy that its gateway applies to each request.
+"""What a container may ask of the swarm server: the policy that its gateway applies.
 
 The run's client token would let a client begin episodes of any kind and read every episode, the evaluator's on hidden
 tasks too. So a container gets what its role needs and nothing else: a client begins training episodes of its own

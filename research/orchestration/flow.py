@@ -1,4 +1,4 @@
-"""One flow run's work: begin or take up the study that it asks for, and drive it until it is over or left.
+"""One flow run's work: begin or take up a study, and drive it until it is over or left.
 
 The worker starts `python -m research.orchestration.flow` for each flow run of the two deployments. The process is a
 controller as `ajet research` is one, and writes the flow run's states itself; Prefect's engine has no part in it. Run

@@ -1,29 +1,15 @@
-"""Prefect client: one flow run, deployment names, states <-> user actions.
+"""The client of a Prefect server: deployments, one flow run, and what users did there.
 
-The two deployments of an installation: their names, and where on a server they are.
+`ajet-research` takes a topic, `ajet-resume` a study; both are named after this machine and this installation's folder,
+as a study goes on where its folder is. Sessions belong to `ajet-resume` even without a worker, because Prefect offers
+Cancel and Pause for runs of deployments only. Runs are found again by their keys, so what is written twice changes
+nothing.
 
-`ajet-research` takes a topic, `ajet-resume` a study; both are named after the place, this machine and this
-installation's folder, as a study goes on where its folder is. What a session shows belongs to `ajet-resume`, also where
-no worker was ever there: Prefect's pages offer Cancel and Pause for runs of deployments only.
+Reconciling: what UI and log agreed on last is remembered, and the side that differs has changed. A change in the UI is
+a user's action, which the study follows; where both changed, the action goes first. A server that is away is waited
+for.
 
-Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
-
-Reconciles Prefect's UI with a study's log: which of the two changed since they last agreed, and what follows.
-
-What the two agreed on last is remembered; the side that differs from it has changed. A change in the UI is an action
-of a user, which the study follows; a change of the study is shown in the UI. Where both changed, the action goes first:
-somebody clicked after having seen the study.
-
-One flow run on a Prefect server, written through the server's API: states, task runs, log lines, artifacts.
-
-Whoever drives the study, a command or a worker's process, writes its flow run; Prefect's engine runs neither. What is
-written twice changes nothing: flow runs and task runs are found again by their keys.
-
-Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
-
-Waiting for a Prefect server that is away for a while: it is started again, or its machine is busy.
-
-Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
+Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
 from __future__ import annotations

@@ -1,31 +1,15 @@
-"""Thread: rows, log lines and artifacts told from the log.
+"""What a study shows at Prefect: rows, log lines, artifacts and the approval form.
 
-A study's question for approval as a form on Prefect's page: a paused flow run of its own, which no process runs.
+A thread finds or starts the server and refreshes the session's flow run every few seconds: it reads the run's state and
+the study's log, reconciles both and publishes what is new. A change counts as published once the server took it; with
+another server database all is published anew. A user's action becomes an event of the log, as with the command line. A
+study never waits for Prefect or fails with it: errors are one line and are retried; only a study that is over waits,
+for a bounded time, to show its end.
 
-The form of a question is found again by a key that follows from the question alone, so that whoever comes later (the
-next session, a server whose database was lost) has one form for it and no second. Its fields are filled with `wait`:
-whoever presses Resume without reading has answered nothing, and is asked again. An answer goes to the study's log as
-any other does; where somebody answered elsewhere before, the form is closed and says so. Nothing here times out.
+A question for approval is a paused flow run with a key that follows from the question, so there is one form for it. Its
+fields are filled with `wait`: Resume without reading answers nothing. Nothing times out here.
 
-Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
-
-What a study's flow run shows: a row for each attempt, artifacts for what was found, and log lines.
-
-A projection of the state and of the attempts' own files: what changed since the last time is published, and counts as
-such once the server took it. Where nothing happened, only the progress of running attempts is read.
-
-One session of a study's controller as a Prefect flow run: refreshed every few seconds, and ended with the session.
-
-A refresh reads the flow run's state and the study's log, reconciles the two and publishes what is new. A user's action
-is carried out as the command line's own commands are, by an event of the log, which the controller's next step reads.
-Where the server's database is another one than before, everything is published anew.
-
-Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
-
-Prefect beside a study: a thread that starts or finds the server, and then refreshes the flow run every few seconds.
-
-A study never waits for Prefect and never fails with it: whatever its client raises is reported in one line and tried
-again. Only a study that is over waits, for a bounded time, until its end is shown.
+Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
 from __future__ import annotations

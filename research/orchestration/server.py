@@ -7,7 +7,7 @@ could have it run flows. Prefect's own settings are named as Prefect names them.
 
 One local Prefect server per installation: started once, found again, stopped on request.
 
-It binds loopback, lets in who has its password (`named.py`), takes no page of another origin, sends no telemetry, and
+It binds loopback, lets in who has its password, takes no page of another origin, sends no telemetry, and
 keeps its database in the installation's folder, or where PREFECT_API_DATABASE_CONNECTION_URL says (PostgreSQL, for
 studies of days); what else the environment says of Prefect's server, it does. It outlives the command that started it,
 so that a finished study can still be looked at. A server named by PREFECT_API_URL is used instead when it answers.

@@ -1,4 +1,4 @@
-"""Who looks after an installation's worker: one process, which others can find and end. Knows nothing of Prefect."""
+"""Who looks after an installation's worker: one process that others can find and end."""
 
 from __future__ import annotations
 

@@ -1,26 +1,15 @@
-"""One task run per attempt, with the log's times and its training's lines.
+"""Task runs at Prefect: one row per attempt, with the log's times and its training's lines.
 
-What Prefect lists under a study's flow run, one row an attempt at a run: a pure function of the study's state.
+Rows are a pure function of the study's state, with the times of its log, so they are the same whenever told. A lost or
+failed attempt keeps its row; the next try has its own. A flow run shows one session only, and no time lies before it.
+Rows of an inquiry are named and tagged with their round. Lines of a training's progress have keys that name them within
+the attempt for good; there are a few dozen whatever its length.
 
-A row has its states at the times of the study's log, so that it is the same whenever it is told. An attempt that was
-lost or failed keeps its row, with its reason; the next try has a row of its own, which waits until it begins. A flow
-run shows one session: an attempt that was over when the session began was another flow run's, and no time lies before.
-The rows of an inquiry are named and tagged with their round, and those of rounds that are over stay.
+States are told as events, as Prefect's engine does, because a state set through the API gets the server's time. Many go
+in one request, and their ids follow from their content, so that telling again changes nothing. The server writes them a
+second or two later: what was told just before it went away is in doubt and told again (`doubt`).
 
-What an attempt's task run says of its training: lines of its own progress, and where its W&B run is.
-
-A line has a key that names it within its attempt once and for all, and the time it speaks of. Of a training of any
-length there are a few dozen.
-
-Task runs of one flow run, written with the times that the study's log gives them.
-
-They are told as Prefect's own engine tells of tasks, by an event for each state, because a state that is set through
-the API gets the server's time instead: right for what happens now, wrong for what is told after an outage. The events
-go by one request for many of them, so that a server that is gone is noticed, and their ids follow from what they say,
-so that telling them again changes nothing. The server takes them into its memory and writes them within a second or
-two: what was told just before it went away is in doubt, and is told again (`doubt`).
-
-Import this module only after `client_environment` is in os.environ: Prefect reads its settings once.
+Import only after `client_environment` is in os.environ: Prefect reads its settings once.
 """
 
 from __future__ import annotations

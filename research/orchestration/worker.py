@@ -1,4 +1,4 @@
-"""`ajet up --work`: the server and the worker of this machine, both started again where they end.
+"""`ajet up --work`: server and worker of this machine, started again where they end.
 
 The worker is Prefect's own, of type process: for each flow run it starts `research.orchestration.flow` as a process of
 its own. Beside it, studies that these left are handed over again.

@@ -1,13 +1,9 @@
-"""Which planner, from flags and environment; track record.
+"""Which planner, by flags and environment; and how well planners predicted here.
 
-How well this installation's planners predict: every prediction with a final verdict, over all studies of a home.
-
-Predictions were written before data, verdicts are code's. Left out, and counted with a reason, are claims that still
-wait for their verdict, claims that an amendment after the first result touched, and studies whose log cannot be read.
-The probability that is scored is that of `supported`: of the decided claims against refuted, as
-`studies.verdicts.forecasts` has it, and of all valid ones against anything else, as it was asked for.
-
-It does not know why a planner is wrong, and a handful of claims says little: every figure stands beside its count.
+The track record is every prediction with a final verdict, over all studies of a home. Left out, and counted with a
+reason, are claims without a verdict, claims that an amendment after the first result touched, and studies whose log
+cannot be read. The scored probability is that of `supported`: of the decided claims against refuted
+(`studies.verdicts.forecasts`), and of all valid ones against anything else. Every figure stands beside its count.
 """
 
 from __future__ import annotations

@@ -1,25 +1,16 @@
-"""Rules for the next round, best-value searches, prior expectations.
+"""What the rule planner expects before any run, searches for best values, and asks next.
 
-What the rule planner expects before any run: modest guesses written by hand, from general experience with GRPO.
+Expectations are modest guesses written by hand from experience with GRPO: priors, not results. Intervals hold 80 %, in
+units of the success rate, for raising a field across its ladder; lowering mirrors them. They are scored like any
+prediction.
 
-These are priors, not results. They are scored like any prediction once the verdicts are in. Intervals hold 80 % and
-are in units of the success rate, for raising the field across its ladder; lowering mirrors them. Probabilities are
-those of the data supporting the claim at the 5 % level with a handful of seeds, which a small effect seldom does. Of
-another metric as large a part of its range is expected, towards its better end.
+Topics that ask which values are best become a screen over the fields' ladders with the job's defaults as control;
+explicit values replace the ladder. With at most one candidate beside the control it is read as a comparison.
 
-Topics that ask which values are best: a screen over the fields' ladders, with the job's defaults as the control.
-
-`What is the best learning rate and group size?`, `tune the clip ratio`, `which temperature works best?`. Explicit
-values take the ladder's place; a single one is held constant. Where no more than one candidate is left beside the
-control (a switch, or two values), there is nothing to search, and the topic is read as a comparison.
-
-What the rule planner asks next, from what the rounds before found: written rules, no insight.
-
-After a finding: the same comparison in another environment; then its best value against its untried neighbours on the
-ladder; then the next field, with the best value held. After none: the same field over a wider part of its ladder; then
-the next field. A search is followed by a search: near the best where something was confirmed, once more over the same
-values on fresh seeds where nothing was; where it was asked what is best, other environments come after that. Fields
-come by what is expected of them. Each question is asked once; one that code refuses is followed by the next.
+After a finding: the same comparison in another environment, then the best value against its untried neighbours, then
+the next field with the best value held. After none: a wider part of the ladder, then the next field. A search is
+followed by a search: near a confirmed best, else the same values on fresh seeds. Each question is asked once; one that
+code refuses is followed by the next.
 """
 
 from __future__ import annotations

@@ -1,23 +1,12 @@
-"""Earlier rounds, notebook, surprises; quoted text.
+"""What a planner is shown of an inquiry so far: rounds, surprises, notebook, quoted text.
 
-Text of somebody else's in a digest: quoted by an id, without control characters, and no longer than a few lines.
+Facts are code's alone: locked designs, verdicts, levels, surprises. It is bounded: every claim stands with effect and
+interval, the newest rounds with reasons as far as there is room, and what was left out is said. Surprises are missed
+prediction intervals, refuted directions, collapsed trainings, confound findings, and unasked measures that disagree
+with a verdict: reasons to look, no claims.
 
-What is quoted may steer what a planner proposes. It is no instruction to code: nothing parses it.
-
-The planner's notebook: what it noted and revised in earlier turns, and what it asked the user.
-
-It is the planner's own voice, and no fact: it is shown back, bounded, and nothing is computed from it.
-
-What surprised in the rounds so far: where a locked expectation and the data part, as code sees it.
-
-A prediction whose interval missed, a direction that was refuted, trainings that collapsed or broke down, what the
-confound linter found in the runs, and measures that nobody asked for which say something else than a verdict. Each is a
-reason to look, and no claim.
-
-What an inquiry has found so far, as a planner is shown it before it asks the next question.
-
-Facts of code's making alone: locked designs, verdicts, levels, what surprised. Bounded: every claim stands with its
-effect and interval, the newest rounds with reasons too, as far as there is room; what was left out is said.
+The notebook is the planner's own voice, shown back and never computed from. Text of others is quoted by an id, without
+control characters and a few lines at most; it may steer a proposal, but no code parses it.
 """
 
 from __future__ import annotations

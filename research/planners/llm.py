@@ -1,41 +1,14 @@
-"""LLMPlanner: one conversation per action over the openai SDK.
+"""LLMPlanner: a planner behind any OpenAI-compatible endpoint.
 
-One request to an OpenAI-compatible endpoint: its reply as text, or what went wrong in a form one can act on.
+Each action is one conversation: asked, validated here whatever the endpoint promises, and returned with the error for
+at most three tries; looks and notes take no try, and a repeated answer ends it. Looks come as tool calls or plain JSON,
+are counted and capped. An endpoint that refuses a request (400, 422) is asked without tools, then without a response
+format, then without both. Several JSON objects of which one may be a draft, or one cut short, are `Unusable`.
 
-No retry happens here. Errors name the endpoint by host and port only, and neither they nor replies hold the key. The
-timeout bounds a request as a whole: a client's own is between bytes, and a server may trickle them for ever.
-
-What an endpoint's reply holds: the parts of a chat completion that are read, and the JSON object in a message.
-
-Thinking, code fences and chatter around the object are tolerated; what is no object, one that is cut short, and several
-of which one may be a draft, is `Unusable`, with the reason that goes back to the model.
-
-A model's looks within one turn: asked for by tool calls or in plain JSON, counted, capped, and kept for the record.
-
-An endpoint that takes tools is given each look as one; any other is told to write `{"look": NAME, "arguments": {...}}`.
-Both are understood at any time. Once the calls or the characters of a turn are used up, a look is refused.
-
-An endpoint that is waited for: what passes is asked again with growing pauses, as long as patience lasts.
-
-An endpoint that was never reached is not waited for: nobody knows that it is there.
-
-The messages of one turn and how they are sent: with tools and a response format where the endpoint takes them.
-
-An endpoint that refuses a request (400, 422) is asked with less: without tools first, then without a response format,
-then with neither. What it took is kept for the rest of the turn.
-
-The conversation about one action: asked, validated, and returned with the error as often as may be.
-
-Answers are constrained by the endpoint where it can, by the prompt where it cannot, and validated here in both cases,
-so nothing depends on the endpoint's manners. Looks and what is written down on the way take no try; both are counted. A
-model that says the same again is asked no more.
-
-The planner behind any OpenAI-compatible endpoint: asks, validates, and returns a bad answer with the error.
-
-An action gets three tries (`research.planners.llm`). What passes (429, a fault of the server, no answer,
-nobody there any more) is waited for with growing pauses (`research.planners.llm`), within a share of the time
-that a study has left; an endpoint that was never reached is not. Once there are verdicts nothing waits for a model: a
-single try, and code concludes without it.
+What passes (429, server faults, no answer) is waited for with growing pauses within a share of the study's time; an
+endpoint that was never reached is not. After the verdicts there is a single try, and code concludes without a model.
+The timeout bounds a whole request, as a server may trickle bytes for ever. Errors name host and port only; neither they
+nor replies hold the key.
 """
 
 from __future__ import annotations

@@ -1,23 +1,13 @@
-"""System prompt, strict schemas, check of final words, coverage stated by the model.
+"""What a language model is told and must state, and the checks of its words.
 
-What a planner's closing words say that no fact bears out: numbers it was never shown, verdicts nobody reached.
+Prompts hold the role, the due action, the digest's facts and the answer's schema: nothing that an agent, a trained
+policy or training code wrote enters them. A model must state what other planners default: what would matter and what
+would refute it. Answers are one flat object, since strict endpoints take no choice between two; for an action such as
+declining, the fields of the other actions are ignored.
 
-A number may be any rounding of a fact to the digits that are shown, as a share or per cent; a sign that is written must
-be the fact's. Verdicts are held to the claims' ids by `studies.records.verdict`.
-
-Whether a design answers its topic: what the topic names is in the design, or the planner says that it is left out.
-
-A topic is read as the rule planner reads one, by names and numbers; of what is not recognised nothing is known here.
-
-What a language model must state where other planners have a default: what would matter, and what would refute it.
-
-The same actions with fewer of their fields optional. An accepted answer is turned into the plain action. What a planner
-may do instead of what is due, such as to decline, it says in the same flat object, as strict endpoints take no choice
-between two: fields of the other actions are then whatever the schema had the model say.
-
-What a language model is told: its role, the due action, the facts of the digest and the schema of the answer.
-
-Facts only: nothing that an agent, a trained policy or training code wrote enters these messages.
+Closing words may hold only numbers that round a fact (as a share or per cent, with the fact's sign) and verdicts that
+were reached (`studies.records.verdict`). A design must hold what the topic names, read as the rule planner reads it, or
+the planner says that it is left out.
 """
 
 from __future__ import annotations

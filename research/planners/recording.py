@@ -1,4 +1,4 @@
-"""Conversations with a language model on file: recorded once, replayed without a network, for tests and simulations.
+"""Recorded conversations with a language model, replayed without a network.
 
 A file holds one JSON object a line: the sha256 of a request, and the reply's body or how the endpoint failed. Replies
 to one request are replayed in the order they came. A request is known by its model, messages and format; the seconds

@@ -1,4 +1,4 @@
-"""The planner without a language model: it recognises fields, values and environments in the topic, by written rules.
+"""The planner without a language model: it reads topics by written rules.
 
 The same topic always gives the same actions. It writes no code and claims no insight: predictions are hand-written
 priors (`research.planners.follow_up`), and every assumption it makes stands in the turn's note. A topic it cannot

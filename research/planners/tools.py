@@ -1,17 +1,9 @@
-"""Planner tools as pydantic requests; read-only over log and collected files.
+"""Read-only tools of a planner over the log and collected files, as pydantic requests.
 
-Plays of one run on hidden tasks: how they ended, and what was said in those whose words were kept.
-
-Words are those of a trained model and of its environment: quoted, on one line each, without characters that do not
-print, and cut. Which tasks they were is not told.
-
-Lines about one run: its attempts, its alarms, and what its training logged at each step.
-
-What the processes of an attempt printed is not among them: it is not collected, and nobody vouches for it.
-
-The price of a comparison that a planner thinks of: compiled at the round's level as a proposal would be.
-
-Nothing is drawn: no seed, no level, no noise run.
+Plays on hidden tasks are quoted, on one line each, without unprintable characters, and cut; which tasks they were is
+not told. Lines about a run tell attempts, alarms and logged metrics, not what processes printed: that is not collected,
+and nobody vouches for it. A price is that of a comparison compiled at the round's level; nothing is drawn for it, no
+seed, no level, no noise run.
 """
 
 from __future__ import annotations

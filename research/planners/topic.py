@@ -1,20 +1,11 @@
-"""Grammar FIELD A vs B [on ENV] [with FIELD=V], synonyms, leftover spans.
+"""Reading a topic: fields, values, directions and effect, by names and a few words.
 
-Words that a topic names as values of a field (`RLOO`, `cosine decay`): which, which is the control, which unknown.
+It recognises, it does not understand: what it cannot attach to a field it reports (`left`) instead of guessing. Values
+in words have no order, so the wording decides: in `RLOO beats GRPO` the first is the treatment and the second the
+control; in a plain list the default is the control. The plainest value of a field named alone is no question.
 
-A choice of words has no order, so the wording decides: in `RLOO beats GRPO` and `RLOO rather than GRPO` the first is
-what is tried and the second what it is compared with; in a plain list the default, where it is named, is the control.
-The plainest value of a field, named alone, is no question: most topics say `GRPO` and ask something else.
-
-General words for what the user brought: `my environment` is the one that `--env` named, and nothing else.
-
-Where an environment, a model or a job was given, words that only say whose it is mean that one, and stand in the topic
-that is read as words that ask for nothing. What bears a name of its own is left as it is: it is found by its name, or
-refused (`research.planners.unsupported`).
-
-Reading a topic by names, numbers and a few words of direction: which fields, which values, which way, what effect.
-
-It recognises; it does not understand. What it cannot attach to a field it reports (`left`) instead of guessing.
+`my environment` and the like mean what was given by a flag; what bears a name of its own is found by it, or refused
+(`research.planners.unsupported`).
 """
 
 from __future__ import annotations

@@ -1,22 +1,15 @@
-"""What of a topic nothing here can do, requests, words that are left over.
+"""What of a topic cannot be studied here: unsupported names, requests, words left over.
 
-What a topic names that no study of this installation has: models, environments, measures.
+Closed lists of models, environments and measures that people name are refused, with the way to them, for every planner
+alike.
 
-By closed lists of what people name. What is found is refused with the way to it, for every planner alike, as no plan
-could be about it; what neither these lists nor the reading of a topic knows is for `research.planners.unsupported`.
+No word passes silently: each names a field, value, environment, direction or effect, or stands in the closed lists
+`ASKING` and `GRAMMAR`. Any other is refused or shown as not tested, by its place alone: beside a compared value, after
+a preposition that sets a condition, or elsewhere.
 
-What is left of a topic when everything that a plan holds is taken out: nothing of it passes without a word.
-
-Each word of a topic names a field, a value or an environment, gives one of them a direction, says which effect is asked
-about, or stands in a closed list of words that ask for nothing (`ASKING`, `GRAMMAR`). Whatever else there is names an
-arm, a value or a condition that the plan does not have, and is refused, or it is shown as not tested. Which of the two
-follows from its place alone: beside a value that is compared, after a preposition that sets a condition, or elsewhere.
-
-What a topic asks of the harness: found, said as not tested, and of no effect.
-
-Seeds, tests, thresholds and stages are code's. A topic that asks for another seed, for a stage to be left out, or for a
-result to be reported is read without these words, and it is said. It knows phrases, not meanings: what it does not
-recognise is read as a part of the question, which can set none of these either.
+Requests to the harness (another seed, a stage left out, a result reported) are found by phrases and said as not tested:
+seeds, tests, thresholds and stages are code's. One that is not recognised is read as a part of the question, which can
+set none of these either.
 """
 
 from __future__ import annotations

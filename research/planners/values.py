@@ -1,4 +1,4 @@
-"""From what a topic says about fields to values that can be compared: controls, treatments and constants.
+"""From what a topic says to values: controls, treatments and constants.
 
 Rules, in this order. Explicit values are taken; the first is the control, unless a direction or the wording (`16
 rather than 4`) says otherwise. One explicit value is compared with the default, or, when another field is being

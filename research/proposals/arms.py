@@ -1,18 +1,12 @@
-"""Hypotheses -> arms, jobs, potential confounders.
+"""From hypotheses to arms: values checked, jobs and models resolved, confounds named.
 
-Models that a study compares: the folders that flags or a topic name, each by a short name of its own.
+All hypotheses share one control arm. The base job holds constants and control values; each treatment replaces exactly
+one field, or the reward (code by name, no field of a job). The confound linter compares resolved jobs and rewards. What
+follows from a declared variable by itself, such as more optimiser steps from more epochs, is a confound feared from the
+start, no violation.
 
-A folder is looked at once, when the study begins: from then on a proposal names a model by its name here, and no
-planner can have any other folder read. A job holds the model itself, its path and the hash of its content.
-
-From hypotheses to arms: values checked, jobs resolved, confounds named. Pure functions of values.
-
-All hypotheses of a study share one control arm. The base job holds every constant and every control value; the
-control arm names the control values, and each treatment arm replaces exactly one field, or the reward: code by name,
-which is no field of a job. The confound linter compares resolved jobs and rewards, so that a difference is found
-wherever it comes from. What follows from a declared variable by itself, such as more optimiser steps from more epochs,
-is no violation, but what the effect may be due to: a confound that is feared from the start. It knows the fields of a
-job, not what an environment, an agent or a reward does with them.
+Model folders are looked at once, when the study begins: proposals name models by name, and no planner can have another
+folder read. A job holds a model's path and the hash of its content.
 """
 
 from __future__ import annotations

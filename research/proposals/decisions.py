@@ -1,4 +1,4 @@
-"""The decision table: what is done with a hypothesis after a look, decided by the first rule whose condition holds.
+"""The decision table: what is done with a hypothesis after a look, by the first rule.
 
 A table allots runs, it makes no verdict: whatever it says, a claim rests on the locked test. `continue` gathers the
 next look's seeds, `settle` gathers no more, `replicate` settles and repeats the comparison in another setting. A

@@ -1,4 +1,4 @@
-"""A comparison by flags, which needs no reading: what is varied over which values, what is held, and where.
+"""A comparison by flags: what is varied over which values, what is held, and where.
 
 `--vary group_size=4,16 --set steps=80 --env guess`. The first value of a field is the control. Flags are checked like a
 planner's proposals, and stand in the log as they were given.

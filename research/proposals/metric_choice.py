@@ -1,20 +1,12 @@
-"""Which metric is judged: by flag or word; threshold.
+"""Which metric a study is judged by: by flag, or by the words of its topic.
 
-A metric as somebody asks for it: a kind by its name, with a threshold or with what it is of.
+`episodes:0.7` are the training episodes to 0.7 hidden success, `fact:guesses` a fact of the environment. One table of
+words, which a plan prints and a flag overrides, also says whether more is better, so that `fewer episodes` and `less
+sample-efficient` are told apart; `faster` means 0.6 unless another threshold is named. Kinds of packages bring their
+own words.
 
-`episodes:0.7` are the training episodes to 0.7 hidden success, `fact:guesses` a fact of the environment.
-
-By what words a topic asks for a metric: one table, which a plan prints and a flag overrides.
-
-`faster` are the training episodes to 0.6 hidden success, unless the topic names another threshold. Of kinds that
-packages bring, their own words count. Each row says whether more of it is better, so that `fewer episodes`, `reduces
-the episodes` and `less sample-efficient` are told apart. How a topic is read by it: `research.proposals.metric_choice`.
-
-Which metrics a topic names, which of them its runs are judged by, and the question that is left.
-
-Judged is the first that is named, or the one behind `by` (`by area under the curve`); of the others there is no verdict
-(below). What the words say of better and worse is left in their place, so that the question is
-still one.
+Judged is the first metric named, or the one behind `by`; of the others there is no verdict. Words of better and worse
+stay in the topic, so that the question is still one.
 """
 
 from __future__ import annotations

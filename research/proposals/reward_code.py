@@ -1,14 +1,8 @@
-"""Generated reward functions: form, what planners know of them.
+"""Generated reward functions: whether one is well formed, and what planners know of them.
 
-What planners know of reward functions: whether a topic asks for one, what one is given, and what is said without.
-
-A reward function is code, so only a language model writes one and only a container runs one.
-
-Whether a reward function that a language model wrote is well formed: readable text that defines `reward`.
-
-Nothing here runs or imports the source; it stays text wherever this package handles it. The check spares a study that
-cannot work and a report that cannot be read. It protects against nothing: what the code may do is bounded by the
-container it runs in (`sandboxes`), and by nothing else.
+A reward function is code, so only a language model writes one and only a container runs one. Nothing here runs or
+imports the source. The check for readable text that defines `reward` spares a study that cannot work; it protects
+against nothing: only the container (`sandboxes`) bounds what the code may do.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One attempt at a run: `python -m research.runs.attempt FOLDER`, started through a sandbox.
+"""One attempt at a run: `python -m research.runs.attempt FOLDER`, run in a sandbox.
 
 It starts a swarm server, has the job trained by a real client, lets the harness's evaluator measure hidden tasks
 before, after and, where the design asks for it, during training, and stops the server so that its W&B log is whole.

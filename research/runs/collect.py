@@ -1,4 +1,4 @@
-"""Turns the files of a finished attempt into hashed evidence: snapshot, evaluation, measurements, conditions, alarms.
+"""Turns the files of a finished attempt into hashed evidence.
 
 Nothing here trusts a number that somebody computed: metrics are history rows read back from W&B, a measurement is
 counted again from the outcome of each hidden task, alarms are raised again over the whole history, whatever the attempt

@@ -1,28 +1,16 @@
-"""What lies in an attempt's folder (AttemptFiles).
+"""What lies in the folder of one attempt at a run, and the values its files hold.
 
-What lies in the folder of one attempt at a run, and the values its files hold.
+    attempt.json             the spec, written by the study before the attempt is launched
+    progress.json            about once a second; for display only
+    outcome.json             how it ended, as it reports; absent when it was killed
+    evaluation-WHEN.json     initial, during, kept (of an attempt that is gone on from), final, other (environment)
+    given/ROLE/              where a process of the role works; gone once it has ended
+    exchange/                sockets through which containers speak, one folder each
+    server/                  the swarm server's folder; gone once a later attempt has taken it over
+    wandb/, logs/            the W&B log; output of server, client and evaluator
 
-attempt.json               the spec: what to run; written by the study before the attempt is launched
-progress.json              its progress, about once a second; for display only
-outcome.json               how it ended, as it reports; absent when it was killed
-evaluation-initial.json    the harness's evaluation before training, by the built-in evaluator, or of an earlier attempt
-evaluation-during.json     the same between its steps, where the design asks for it: all of them, after each
-evaluation-kept.json       those of an earlier attempt that is gone on from, as they were when this one began
-evaluation-final.json      the same after training
-evaluation-other.json      the same of another environment, where the design asks for it
-given/ROLE/                where a process of the role works, with what it is given of a brought environment; gone once
-                           it has ended
-exchange/                  sockets through which containers of the attempt speak, one folder for each
-server/                    the swarm server's folder: server.json, tokens.json, store, checkpoints; gone once a later
-                           attempt has taken it over
-wandb/                     the W&B log
-logs/                      output of server, client and evaluator
-
-The evaluations during training that lie in an attempt's folder: its own, and those kept of an earlier attempt.
-
-An attempt that goes on from step n keeps what was evaluated of the versions before n: training had waited for them. Of
-version n and later ones nothing is kept: the server waits for n again, and later weights are now reached by other
-episodes. They are played again.
+An attempt that goes on from step n keeps evaluations of versions before n only: later weights are now reached by other
+episodes, so version n and later ones are played again.
 """
 
 from __future__ import annotations

@@ -1,26 +1,14 @@
-"""Observed conditions, code hashes, audit of episodes.
+"""Provenance of results: observed conditions, hashes, and the audit of training episodes.
 
-The audit of training episodes: whether each was a play of its task, found by replaying the recorded answers.
+Conditions are what the harness observed, never what a client reported: training from the tracker's history, evaluations
+from the evaluator's outcomes, what was loaded and who trained on what from the swarm server, neighbours from the log
+and the installation's sandboxes. What is not available is None; other users' programs are not observed.
 
-A client in which generated code ran may have shown the policy anything: hidden tasks, whose answers follow from public
-code, in episodes begun for training tasks. What it showed stands in the swarm server's record. The task's own game,
-given the policy's recorded answers, says what should stand there; how a template frames messages is learned from the
-evaluator's episodes, in which nobody else's code ran. So an episode that shows more, less or other is found.
-
-It looks at a sample, chosen after training, of the newest episodes whose tokens the server still has; the job sees to
-it that it has them all (`research.proposals.arms`). A sample proves nothing about a few: what is shown in less than
-about one episode in sixteen may pass.
-
-The provenance of an attempt's results: the conditions it observed and the hashes of its files.
-
-It asks the swarm server what was loaded and whose tasks were trained on, never a client.
-
-The conditions of a collected run, from what the harness itself observed, never from what a client reported.
-
-What was trained comes from the history that was read back from the tracker, what was evaluated from the evaluator's
-outcomes, what the server loaded and who trained on what from the attempt (`ObservedConditions`), neighbours from the
-study's log and, those of other studies, from the installation's sandboxes. A number that is
-not available is None. Not observed: programs of other users on the machine.
+The audit replays recorded answers. Generated code in a client may have shown the policy hidden tasks in episodes begun
+for training tasks. The task's own game, given the policy's answers, says what should stand in the server's record; how
+a template frames messages is learned from the evaluator's episodes, where no foreign code ran. It takes a sample,
+chosen after training, of the newest episodes whose tokens remain (`research.proposals.arms` sees to it that all do).
+What is shown in less than about one episode in sixteen may pass.
 """
 
 from __future__ import annotations

@@ -1,25 +1,13 @@
-"""Go on from an attempt's checkpoint, clean up a killed one.
+"""Going on after an ended attempt: whether, what is taken over, and ending its containers.
 
-Ends the containers of an attempt that was killed: `python -m research.runs.resume FOLDER`, run by its shim.
+Going on is no choice between results, because what ended the attempt does not enter the training. It is done wherever
+the cause lay beside the server's record, once where the record may be the cause, and not where the record is in doubt.
+Taken over are evaluations before and during training, which cannot be made again, and a server's folder that no living
+server holds and that has the metrics of every step. Folders are moved, so that each has one user, after the event that
+names the move and before the attempt starts; the server's folder moves last, and all may be done again after a crash.
 
-So they end with their attempt even where no controller runs any more. It needs the engine to answer; the controller
-that records the attempt's end does the same again. What the evaluator during training had made so far is put into the
-attempt's folder, so that the next attempt goes on from it.
-
-Whether another attempt at a run goes on from what the last one's server kept, or begins anew: a function of its log.
-
-Going on is what recovery promises: the training is the one that would have been, with each sample learned once. It is
-no choice between results, because what ended the attempt does not enter the training that goes on. So it is done
-wherever the cause lay beside the server's record; it is done once where the record may itself be the cause; and it is
-not done where the record is what is in doubt. Whether there is a record to go on from, and nobody uses it, is seen to
-where it is taken over (`research.runs.resume`).
-
-Takes over what an ended attempt's server kept: its folder is moved into the next attempt's, so that it has one user.
-
-Only what is whole enough to be gone on from is taken: the evaluations before and during training, which cannot be made
-again once the weights have moved, and a server's folder that no living server holds and that has the metrics of every
-step, which servers of earlier versions did not keep. The moving is done after the event that names it and before the
-attempt is started, and may be done again after a crash: the folder is moved last.
+`python -m research.runs.resume FOLDER` is run by a killed attempt's shim and ends its containers even where no
+controller runs; the controller that records the end does it again. It needs the engine to answer.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The watchdog beside a running training: it takes the metrics of the steps, and says when a locked rule stops it.
+"""The watchdog beside a running training: says when a locked rule stops it.
 
 Metrics are polled and may lack steps, so they only raise a suspicion; whether a rule holds is read in the tracker's
 log, where the collector will find the same. No rule that stops a training needs a later step, so that both agree.

@@ -1,22 +1,12 @@
-"""Trainer and evaluator as process or container.
+"""The workers of an attempt: training client and evaluators, as processes or containers.
 
-The processes an attempt starts: each with its log, all ended when their group is left, however that happens.
+Processes are plain children in the attempt's session and process group, each with its log: whoever ends that group, as
+the shim does, ends them too.
 
-They are plain children, in the attempt's own session and process group: whoever ends that group, as the shim
-does when the attempt dies, ends them too.
-
-The workers of an attempt: the client that trains and the evaluators that measure, each from its start to its end.
-
-The same command runs in a process and in a container; what differs is who starts it and how its end is reported.
-
-The client and the evaluators of an attempt in containers, each with an image, tasks and a gateway of its own.
-
-A container holds the light client, its input and nothing else: the training tasks in the client's, the hidden ones in
-an evaluator's alone. All it can reach is its gateway, served here, outside; what it may ask there is judged by
-`research.isolation.access_policy`. What it leaves is taken from the engine's own record, checked, and moved into place.
-
-It promises that leaving the context ends and removes every container of the attempt. An attempt that is killed
-leaves that to the controller (`research.runs.launcher`), and to the containers' own time limits.
+A container holds the light client and its input alone: training tasks in the client's, hidden ones in an evaluator's.
+All it reaches is its gateway, served outside, whose requests `research.isolation.access_policy` judges. What it leaves
+is taken from the engine's record, checked, and moved into place. Leaving the context ends and removes every container;
+after a kill the controller does (`research.runs.launcher`), or the containers' own time limits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What nobody approved is not begun: the step that would begin it becomes a question, or the wait for an answer.
+"""Approvals: a step that nobody approved becomes a question, or the wait for an answer.
 
 A study is created with `--approve`. With `plan`, a person is asked before anything is trained: before the A/A runs,
 where the design has to wait for them, and before everything else once the design is locked. With `stages`, each part

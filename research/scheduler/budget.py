@@ -1,4 +1,4 @@
-"""What is given up where the budget does not carry all that is locked, at the price that runs turn out to have.
+"""What is given up where the budget does not carry all that is locked.
 
 In an order written here before any data, what is not needed yet first: the replication is not begun; the screen asks
 for no more candidates, then ends; the confirmation goes on seed by seed as far as it goes. A screen leaves the time of

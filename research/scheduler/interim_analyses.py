@@ -1,15 +1,11 @@
-"""Verdicts due, decision rules, screen steps.
-
-From runs that are over to an end: verdicts at looks, decisions by the locked rules, and the conclusion.
+"""From runs that are over to an end: verdicts at looks, decisions, screen steps, conclusion.
 
 Pure functions of the state. A hypothesis is judged when every run of the open arms up to its look is over; a vetoed one
 with the others. What a rule decides is about runs only: a claim rests on the locked test whatever the table says.
 
-The screen's next step: ask for a candidate, run what its rung needs, and write down whom its locked rule keeps.
-
-`research.design.screening` chooses and ranks; here is when it is asked. Candidate number i is chosen by the results of
-those before it less the parallel slots, whatever else is known by then: equal results lead to equal candidates,
-wherever a controller is killed. A run that was given up has no score, which ranks worst.
+The screen's next step: `research.design.screening` chooses and ranks. Candidate number i is chosen by the results of
+those before it less the parallel slots, whatever else is known: equal results lead to equal candidates, wherever a
+controller is killed. A run that was given up has no score, which ranks worst.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a study does next: one pure function of its state, the time left and how many runs go at once.
+"""What a study does next: a pure function of state, time left and runs at once.
 
 `next_step` returns None when there is nothing to do but to wait for running attempts, or nothing at all. A study goes
 through its stages in order: A/A runs, the screen, the confirmation look by look, the replication; each is left when its

@@ -1,17 +1,12 @@
-"""Runs due, retry policy.
+"""Which runs a study needs now, and when a run is given up: pure functions of its state.
 
-When a run is given up, and by which code: a pure function of its attempts and of what was collected of it.
+A required run is named by phase, arm and seed (and steps, in a screen). Runs come seed by seed, so that what a budget
+cuts off leaves the arms in balance. A settled or vetoed hypothesis needs no runs; the control is needed as long as any
+hypothesis is.
 
-A failure of a machine is tried again, up to the locked number of attempts. Not tried again is what another try would
-turn into a choice: a training that broke down by itself, evidence that was spoiled, files that do not hold what the
-metric is read off, and an end that generated code can bring about, for each of them could be wished for until a better
-result comes.
-
-Which runs a study needs now: pure functions of its state. What they cost, `research.design.pricing` says.
-
-A required run is named by its phase, arm and seed (and steps, in a screen); its spec is made only when it is planned. A
-phase's runs come seed by seed, so that what a budget cuts off leaves the arms in balance. A hypothesis that is
-settled or vetoed needs no runs; the control is needed as long as any hypothesis is.
+A machine's failure is tried again, up to the locked number of attempts. What another try would turn into a choice is
+not: a training that broke down by itself, spoiled evidence, files without what the metric needs, and ends that
+generated code can bring about.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Archives by which code and tasks enter a container: plain tar, checked as if an enemy had written it.
+"""Archives by which code and tasks enter a container: plain tar, checked as if hostile.
 
 What reaches the engine is never the archive somebody gave but one packed anew from the files that `check` read out
 of it, so that no two readers of tar can differ about it. Nothing but names and contents of regular files survives:

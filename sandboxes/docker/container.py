@@ -1,36 +1,15 @@
-"""Started -> settled.
+"""The Docker sandbox: untrusted code in containers that outlive their controller.
 
-Reading what a container's PID 1 wrote down: its frames, from the engine's log of its standard error.
+What a container may do is in `sandboxes.docker.launch`. The truth about one is in its folder, the same for any later
+controller of this machine: spec.json (no values of its environment), lock (held while launched or settled),
+started.json (never started again), stop.json, exit.json (written once, with hashed results), output.log, results/NAME,
+cleared (the engine holds nothing of it any more). Only containers with the label of this installation
+(`root/.installation`) are touched.
 
-Only PID 1 can write there, but a reader trusts no size and no name: a line, a result and their number are bounded by
-what was asked for, a result counts only if it is whole, and what is no frame is kept as PID 1's own trouble.
-
-Settling an ended container: how it ended, its output and its results are written into the sandbox's folder.
-
-Everything lies in the engine until `exit.json` is written, so that a full disk or a killed controller costs nothing:
-the next poll does it again. The caller holds the folder's lock.
-
-The handle of a container: its life cycle from started to settled, as its folder and its engine show it.
-
-A container that cannot be asked is not lost: nothing is concluded until the engine that started it answers. Whoever
-polls one that ended settles it, under the folder's lock; whoever polls one that was created and not started, because
-its controller was killed in between, starts it.
-
-The Docker sandbox: runs untrusted code in containers that outlive their controller and can harm nothing.
-
-What a container may do is in `sandboxes.docker.launch`. As with the process sandbox, the truth about one is in its
-folder, and any later controller of this machine reads the same:
-
-    spec.json       what to run; no value of its environment
-    lock            held while it is launched or settled
-    started.json    it was started, when and in which engine: it will never be started again
-    stop.json       somebody asked to stop it
-    exit.json       how it ended, which results it left (hashed), which not and why; written once
-    output.log      its output: the beginning and the end of it;  results/NAME
-    cleared         the engine holds nothing of it any more
-
-While it runs the engine holds it under a name made of its own and the installation's, a random id in
-`root/.installation`; by that label only what this installation started is ever touched.
+A container that cannot be asked is not lost: nothing is concluded until its engine answers. Whoever polls an ended one
+settles it under the folder's lock; all stays in the engine until `exit.json` is written, so a full disk or a killed
+controller costs nothing. One created and not started is started by the next poll. A reader of PID 1's frames trusts no
+size and no name: lines, results and their number are bounded, and a result counts only if it is whole.
 """
 
 from __future__ import annotations

@@ -1,13 +1,8 @@
-"""Find, ask, refuse.
+"""The container engine: found as docker's own client finds it, asked, or refused.
 
-The container engine that sandboxes run on: found as docker's own client finds it, asked what it can do, or refused.
-
-It is in DOCKER_HOST, else in the docker context in use, else at the local socket, so that whoever can use `docker` need
-not configure anything. Docker Engine is what is promised (20.10 or newer, with Linux containers), at a Unix socket of
-this machine, whose file system and kernel it shares: a folder of ours, with sockets in it, is bound into containers.
-What answers is judged by what it says it can do, once, when we connect.
-
-What it does not know: what a container is.
+It is in DOCKER_HOST, else the docker context in use, else the local socket. Promised is Docker Engine 20.10 or newer
+with Linux containers, at a Unix socket of this machine, since a folder with sockets is bound into containers. It is
+judged by what it says it can do, once, when we connect.
 """
 
 from __future__ import annotations

@@ -1,20 +1,11 @@
-"""CONNECT proxy with an allow-list, resolver, log.
+"""The way to the Internet: a forward proxy with an allow-list, a resolver and a log.
 
-Destinations on the Internet: what a user names as reachable, and which addresses no name may stand for.
-
-A name is resolved on our side and may mean anything its owner likes, so an address that is not of the public
-Internet (this machine, its network, a cloud's metadata service, one written within another) is refused, whatever
-name led to it; only an entry that is that very address opens it. Pure functions of values.
-
-The way to the Internet: a forward proxy with an allow-list, a resolver of our side, and a log.
-
-It takes `CONNECT host:port`, for what is encrypted (and stays so), and plain requests in absolute form. It promises
-that
-
-- only what an entry of the list covers is reached; names are resolved here, and an address that is not of the public
-  Internet is left out, unless the entry is that very address (`sandboxes.gateway.egress`);
-- the address that was checked is the address that is connected to: no name is resolved twice;
-- each request is a line of the log, refused or not, with how much went each way, and with nothing of what was said.
+It takes `CONNECT host:port` and plain requests in absolute form.
+- Only what an entry covers is reached. Names are resolved here, and may mean anything their owner likes, so an address
+  that is not of the public Internet (this machine, its network, a cloud's metadata service, one written within another)
+  is refused unless the entry is that very address.
+- The address that was checked is the address that is connected to: no name is resolved twice.
+- Each request is a line of the log, refused or not, with how much went each way and nothing of what was said.
 """
 
 from __future__ import annotations

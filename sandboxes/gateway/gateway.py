@@ -1,26 +1,15 @@
-"""Sockets of one exchange folder.
-
-Unix sockets of an exchange folder: who may reach them, and how they appear under a name of any length.
-
-A socket may be written to by every user, for the container's user is not ours, so the way to it must not be open to
-the other users of this machine: some folder above it has to be its owner's alone. In a container the folder is
-mounted by itself, so what lies above it does not matter there.
-
-The gateway: what a container reaches through the sockets of its exchange folder, decided outside of it.
+"""The gateway: what a container reaches through the sockets of its exchange folder.
 
     folder/server.sock    the swarm server, as far as `Upstream.admits` lets a request pass
     folder/egress.sock    the Internet, as far as an allow-list names it (`sandboxes.gateway.egress`)
 
-It promises that
-
-- no secret is needed inside: a client shows the PLACEHOLDER, and the run's token takes its place on the way; any
-  other key passes as it is;
-- what is judged is what is sent: only plain paths pass, and a judged body is written anew from what was judged;
-- bodies stream both ways as they come, and a side that goes away takes the other with it;
-- heads, bodies, connections and the time to send a head are bounded;
-- every refusal is an error object a client understands, and is counted by its reason.
-
-It does not know what the routes of the server mean: that is for `admits` to say.
+- No secret is needed inside: a client shows the PLACEHOLDER, and the run's token takes its place on the way; any other
+  key passes as it is.
+- What is judged is what is sent: only plain paths pass, and a judged body is written anew from what was judged.
+- Bodies stream both ways, and a side that goes away takes the other with it. Heads, bodies, connections and the time to
+  send a head are bounded. Every refusal is an error object and is counted by its reason.
+- Sockets are writable for every user, as the container's user is not ours, so some folder above them must be its
+  owner's alone; in a container the folder is mounted by itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Heads of HTTP/1.1 messages as they are passed on: what is left out, how they are written, and how long they may be.
+"""Heads of HTTP/1.1 messages as passed on: what is left out, form, and length.
 
 A parser (llhttp) has read the head; it is never copied through but written anew, with one framing of the body that
 follows from what was read. So no two readers can take what we send for different messages.

@@ -1,27 +1,14 @@
-"""Base, client and derived image by `docker build`, wheels brought by this pip.
+"""Images: base, client and derived, by `docker build` from reproducible trees of files.
 
-Trees of files as values: what goes into an image, in an order and with owners and times that never vary.
+Equal trees are equal tars, byte for byte: regular files only, with order, owners and times that never vary. Files are
+compiled with the image's own Python and unchecked hashes, as times are not kept and a read-only root must start without
+compiling.
 
-Equal trees are equal tars, byte for byte. A tree holds regular files only, by relative path; whether a file may be
-executed does not matter to what is run through `python3`, so it is not kept.
-
-Compiling files for an image with its own Python, so that a container with a read-only root starts without it.
-
-What is compiled is bound to no time of a file (unchecked hashes): times are not kept in images.
-
-Python packages for an image, brought by this machine's pip: built packages only, and none of their code is run here.
-
-The client's own packages are those installed here, at the very versions: what is tested here is what runs there.
-
-The client image: a base image, our process 1, the light client and its packages; nothing of torch, no server.
-
-It is a build of copies, so it needs no network, and its tag names what went in: building it again is looking it up.
-The packages are an image of their own below it, so that a changed source costs a second.
-
-Derived images: a client image with the packages that a user's agent needs, brought from a requirements.txt.
-
-Only plain requirements are taken and only built packages: nothing of a package runs on this machine. Equal lines over
-an equal parent are the same image, also when a newer version has appeared since: pin what must not vary.
+The client image holds our process 1, the light client and its packages (at the very versions installed here), no torch
+and no server. It is made of copies, needs no network, and its tag names what went in. Packages are a layer image of
+their own. A derived image adds plain requirements of a requirements.txt. Packages come by this machine's pip as built
+wheels, and none of their code runs here. Equal lines over an equal parent are the same image even when newer versions
+have appeared: pin what must not vary.
 """
 
 from __future__ import annotations

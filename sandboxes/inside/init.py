@@ -1,39 +1,16 @@
-"""PID 1: command, output, results, parent watchdog.
+"""PID 1 of a container: runs the command, and writes down how it ended and what it left.
 
-The output of a container's command: its beginning, a count of what is dropped, and its end, within a bound.
+Run as `python3 -I -S /opt/ajet/init.py CONFIG` (JSON of `sandboxes.docker.launch.init_config`); standard library of
+Python 3.9 alone.
+- Nobody else can write to its standard error: it is not dumpable before the command exists, and the command has its own
+  pipes. The command can neither starve it nor make sockets outside a network namespace (`sandboxes.inside.seccomp`).
+- Output: the first `output_bytes` pass, the rest is counted, the last 64 KiB follow at the end; lines are bounded too.
+- The time limit, a SIGTERM from outside (a second one at once) or the death of whoever serves the tied socket end the
+  command: terminated, then killed after the grace. A gateway that is only stopped or busy does not count as dead.
+- Results are read when nothing else lives, as if an enemy had put them there: a regular file with one name, or refused.
 
-The bound is one of the engine's log, too: it counts lines as well as bytes. Standard library only, Python 3.9 or newer.
-
-The results a container's command left: plain files of its workspace, read as if an enemy had put them there.
-
-Read by PID 1 when nothing else lives in the container any more, so that nothing changes under its hands. Standard
-library only, Python 3.9 or newer.
-
-The tie of a container to whoever holds its door: PID 1 ends all where nobody has served the socket for a while.
-
-The gateway behind the socket lives in the process that started the container. When that is killed the kernel closes
-its socket, and a connection is refused; one that is only stopped, or busy, lets connections wait. Standard library
-only, any Python from 3.9 on; it sends nothing.
-
-PID 1 of a container: starts the command, watches it, and writes down how it ended and what it left.
-
-Run as `python3 -I -S /opt/ajet/init.py CONFIG`, where CONFIG is the JSON of `sandboxes.docker.launch.init_config`.
-The standard library of Python 3.9 is all it needs. It promises:
-
-- what it writes to its standard error can be written by nobody else: it is not dumpable before the command exists,
-  so that code of the same user can neither trace it nor open its files, and the command has pipes of its own;
-- the command can neither starve nor limit it, nor make sockets that no network namespace holds (`filter.py`);
-- of the command's output the first `output_bytes` go to its standard output, the rest is counted, and the last
-  64 KiB of it follow when the command has ended; so that the engine's log of it has a bound (`output.py`);
-- the time limit, and a SIGTERM from outside the container (code inside cannot pose as the engine), end the command:
-  terminated, then killed after the grace, or at once by a second SIGTERM; so does the death of whoever holds the door
-  of a container that is tied to it (`tie.py`);
-- orphans are reaped, and nothing but this process lives any more when the results are read;
-- a result is a regular file of the workspace with one name; anything else is refused with the reason (`results.py`).
-
-Frames, one JSON object a line on standard error: {"exit": reason, "code", "dropped", "oom_kills"}, for every result
-{"result": name, "data": base64} ... {"result": name, "sha256"} or {"result": name, "refused": why}. They lie
-in the engine's log until somebody collects them; it does not know who or when.
+Frames on standard error, one JSON object a line: {"exit", "code", "dropped", "oom_kills"}, then for each result
+{"result", "data"} ... {"result", "sha256"} or {"result", "refused"}.
 """
 
 from __future__ import annotations

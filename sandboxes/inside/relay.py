@@ -1,4 +1,4 @@
-"""The relay: ports of the container's own loopback that lead to Unix sockets of the exchange folder.
+"""The relay: ports of the container's loopback that lead to sockets of the exchange folder.
 
 It is all that a container has of a network. `serve` binds, returns once its ports listen, and works in one daemon
 thread of PID 1 from then on; a connection to port P is spliced to a new connection to the Unix socket of P.

@@ -1,17 +1,13 @@
-"""A filter of system calls that PID 1 lays on itself, and so on all that it starts, beside the engine's own profile.
+"""The filter of system calls that PID 1 lays on itself, and so on all it starts.
 
-A process's filters add up, and none can be taken off again: what the engine's default profile refuses stays refused.
-This one refuses what that lets through, depending on the engine's version, and what PID 1 could not stand:
-
-- sockets of other families than Unix, IP and netlink: no network namespace holds AF_VSOCK, which leads to the
-  hypervisor, and the others are much kernel for nothing;
+Filters add up and none can be taken off: what the engine's profile refuses stays refused. Also refused here:
+- sockets other than Unix, IP and netlink: no network namespace holds AF_VSOCK, which leads to the hypervisor;
 - io_uring, which makes sockets and opens files past every filter;
-- limits, priorities, processors and scheduling of other processes: PID 1 is of the same user, and would be starved or
-  killed;
+- limits, priorities, processors and scheduling of other processes: PID 1, of the same user, could be starved or killed;
 - signals with a sender of the caller's choice, by which code inside would pose as the engine;
 - system calls of another architecture's numbers (32 bit, x32).
 
-It promises all of that on x86-64 and aarch64 and raises OSError elsewhere. Standard library only, Python 3.9 or newer.
+Holds on x86-64 and aarch64; raises OSError elsewhere. Standard library only, Python 3.9 or newer.
 """
 
 from __future__ import annotations

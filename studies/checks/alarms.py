@@ -1,27 +1,14 @@
-"""The watchdog: what the metrics of a training say is wrong with it, by rules whose limits the design locks.
+"""The watchdog: alarms on a training's metrics, by rules whose limits the design locks.
 
-Pure functions of history rows, `{"step": n, "metrics": {...}}` with verl's names as the swarm server logs them. They
-run twice: in the attempt, over what it has seen so far, where an alarm may stop the training; and when a run is
-collected, over its whole snapshot, and only that is believed. A design without a watchdog has no alarms.
+Pure functions of history rows, `{"step": n, "metrics": {...}}`, with verl's names. They run in the attempt, where an
+alarm may stop the training, and again when the run is collected, over its whole snapshot: only that is believed. A
+design without a watchdog has no alarms.
 
-    code              looks at                                                  effect
-    training_nan      a number that is none; training/not_finite                worst
-    kl_blow_up        actor/ppo_kl                                              abort
-    gradient_blow_up  actor/grad_norm, in medians of the steps before           abort
-    entropy_collapse  actor/entropy, of its first steps' mean                   note
-    length_explosion  response_length/mean, of its first steps' mean            note
-    constant_groups   batch/constant_groups over batch/groups                   note
-    reward_hacking    critic/rewards/mean up while hidden success is down       note
-    throughput_drop   tokens/generated over timing_s/step, of its median        note
-    judge_outage      lease/aborted in a step over its episodes                 note
-    server_silent     seconds without an answer of the server                   exclude
-    failed_plays      plays after training that the agent failed (`collect`)    note
-
-`abort` stops the training: the policy it reached is evaluated, so the run counts, with a measured value. `worst`: there
-is nothing left to measure, and the run counts with the metric's worst value. `exclude`: nothing of training, the run is
-left out. `note` only stands in the report: a policy that grows sure or long-winded, or whose groups are all solved, may
-just have learned, and ending it there would bias its arm; errors of a judge that differ between arms are the confound
-linter's, for who could tell an outage from an agent that breaks?
+- abort (`kl_blow_up`, `gradient_blow_up`): training stops, the policy reached is evaluated, and the run counts.
+- worst (`training_nan`): nothing is left to measure; the run counts with the metric's worst value.
+- exclude (`server_silent`): says nothing of training; the run is left out.
+- note (all others): stands in the report alone. A policy that grows sure or long-winded may just have learned, and
+  ending it there would bias its arm; errors of a judge that differ between arms are the confound linter's.
 """
 
 from __future__ import annotations

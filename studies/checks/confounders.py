@@ -1,19 +1,13 @@
-"""The confound linter: whether two arms' runs differ, as they really went, only in what the hypothesis declares.
+"""The confound linter: whether two arms' runs differ only in what the hypothesis declares.
 
-It reads `Conditions` that the harness gathered while runs went, not what anybody planned. Each finding names the values
-and the arms. One that `blocks` makes the verdict invalid unless an amendment accepts its code; any other is a threat,
-which the report tells. What is not known of a run (None) is compared with nothing; the report says what that is.
-
-Three kinds of difference, each with tolerances of its own:
-
-- what a run was given and how it was measured has to be the same in all runs. If the declared variable brings a
-  difference about, as `epochs` does with optimiser steps, the claim stands, and that it may be one about the amount
-  of training is told as a threat;
-- tokens and seconds are partly an effect of training, which changes how much a policy says: means of arms may differ by
-  `TOKENS_TOLD` and `WALL_TOLD` before it is worth a word. Seconds block only where time is the budget or the metric: a
-  run of so many steps learns the same on a slow machine;
-- images, hardware and neighbours cannot be fixed for all runs of days, and do no harm where they are spread alike over
-  the arms: it counts how differently they are spread.
+It reads `Conditions` that the harness gathered while runs went. A finding that `blocks` makes the verdict invalid
+unless an amendment accepts its code; any other is a threat, told in the report. What is unknown (None) is compared with
+nothing.
+- What a run was given and how it was measured must be equal in all runs. A difference that the declared variable brings
+  about (optimiser steps by `epochs`) is told as a threat: the claim may be one about the amount of training.
+- Tokens and seconds are partly effects: means may differ by `TOKENS_TOLD` and `WALL_TOLD`. Seconds block only where
+  time is the budget or the metric.
+- Images, hardware and neighbours only count by how unlike their spread over the arms is.
 """
 
 from __future__ import annotations

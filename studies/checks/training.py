@@ -1,41 +1,15 @@
-"""Collapse, learning signal, zero-learning-rate check, losses of episodes.
+"""Checks of trainings: collapse, learning signal, zero learning rate, losses of an arm.
 
-Collapse: whether a training lost again what it had gained, seen from its own curve alone.
+Collapse compares a run with itself by the locked rule, blind to its arm and all other runs, so that leaving collapsed
+runs out of a mean cannot favour an arm. Either is enough: it ended below its beginning by more than so many standard
+errors of the two evaluations; or its training success ended more than `lost` of its own gain, and as many errors, below
+its peak. A training that stays where it began is not collapsed. A fall within the last steps that stays above the
+beginning is not seen. The error of an evaluation is sqrt(1/4 / n); that of a mean over steps is the larger of this and
+von Neumann's successive differences (1941, Ann. Math. Stat. 12), which no trend disturbs.
 
-Promises. `training_curve` reads a training's two curves: the evaluations before and after it, and the share of training
-episodes that were solved step by step. `collapse` compares a run with itself by the locked rule, blind to its arm and
-to all other runs, so that leaving collapsed runs out of a mean cannot favour an arm by its level. A training that stays
-where it began is not collapsed: it counts with its value. `rate` gives exact limits of how often an arm collapses.
-
-Two looks at a run, each on one scale, and either one is enough:
-
-- it ended below where it began, by more than so many standard errors of the two evaluations;
-- its training success ended more than `lost` of its own gain below its peak, and by more than as many errors: of one
-  that never gained, its peak is its beginning.
-
-Does not know. A fall within the last steps that stays above the beginning: training episodes are played before a step's
-update, and are over when it comes.
-
-The error of an evaluation is the largest that a share can have, sqrt(1/4 / n). That of a mean over steps is the larger
-one of this and of what the steps themselves vary, by von Neumann's successive differences (1941, Ann. Math. Stat. 12),
-which no trend disturbs: groups of one task vary more than as many tasks.
-
-Whether the machinery of training does what it must: nothing at all, where the learning rate is 0.
-
-A run of `PLUMBING_ARM` trains a few steps with a learning rate of 0. Its weights must be bit-equal afterwards, and the
-engine's probabilities of what it sampled must agree with the learner's within what the backend states. A backend that
-cannot say one of the two is not held to it, and that is told.
-
-What was lost of each arm: runs left out of the analysis, and training episodes given up without a reward.
-
-What is lost because of its arm makes the rest of the arm look better, or worse, than it is, and nobody can tell from
-the rest. So a difference is told whenever there is one: of runs any at all, as of five runs each one is a fifth; of
-episodes one of `EPISODES_TOLD`, as below it no success rate moves by more than that. What the study itself cut short,
-with its budget or by a veto, was not lost because of its arm.
-
-Whether a training had anything to learn from: a run may end well, and every group of every step had equal rewards.
-
-Then no gradient came from a reward, and "trained" is a word for steps alone.
+`PLUMBING_ARM` trains with a learning rate of 0: weights must stay bit-equal, and engine and learner must agree within
+what the backend states. Losses that differ between arms are always told: any run, and from `EPISODES_TOLD` of the
+episodes on; what the study cut short itself is no such loss. A run whose groups all had equal rewards learned nothing.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An event of a study, the hash that covers it, and the chain that hashes make: what is wrong with rows of it.
+"""An event of a study, its hash, the chain of hashes, and what is wrong with rows of it.
 
 A row is an event as it is stored, the payload as canonical JSON text. Its hash covers every other field, the hash of
 the event before it included, so that a changed, removed or swapped event breaks the chain.

@@ -1,30 +1,14 @@
-"""Append-only table (SQLite, PostgreSQL), optimistic append, lock file.
+"""The log of a study: an append-only, hash-chained SQL table; and the lock as a file.
 
-The memory of a study: an append-only, hash-chained log of events in one SQL table.
+An appended event is on disk when `append` returns (SQLite: WAL with synchronous=FULL). `read` returns what was
+appended, in order, or raises LogCorrupt naming the first event that is not: changed, swapped or removed events break
+the chain (`studies.log.event`). An event is written directly after the one it was composed after, or not at all
+(HeadMoved), as (study, seq) is the primary key. There is no update and no delete. A chain cannot show events missing at
+its *end*, nor a log rewritten whole: for that reports print the head hash.
 
-Promises. An appended event is on disk when `append` returns (SQLite: WAL with synchronous=FULL). `read` returns what
-was appended, in order, or raises LogCorrupt naming the first event that is not: any change of a field, any event
-removed before the last one and any two events swapped break the chain of hashes (`studies.log.event`). An event is
-written directly after the one it was composed after, or not at all (HeadMoved): (study, seq) is the primary key, so of
-two processes that append at once one is refused. There is no update and no delete in this file.
-
-Does not know. A chain alone cannot show that events are missing at its *end*, nor that the whole log was
-written anew by someone with write access: for that the head hash must be kept elsewhere (reports print it).
-What events mean is `studies.log.fold`'s business, and `studies.log.event_log` writes only what has a meaning there.
-
-The lock as a file: `design.lock` in a study's folder, the canonical JSON of the design that was locked.
-
-Later rounds have `design-2.lock` and so on; each names the hash of the one before.
-`sha256sum design.lock` gives the hash that the log, every run and the report name. Where the file is missing or holds
-anything else, somebody may have changed the design after the lock: `lock_error` says so in a sentence, and verdicts are
-invalid. It does not know who changed it, or whether the file or the log is right.
-
-One study of the event log, read and written with optimistic locking: an event is appended only to what was read.
-
-`state` reads, verifies and folds the events that are new. `append` writes an event directly after the last one that
-this object has read or written. If another process wrote in between, it raises HeadMoved and writes nothing: read the
-state again and decide again. It raises EventRefused, and writes nothing, where the fold refuses the event, so that the
-log holds only what can follow. `change` does both in a loop.
+`design.lock` (`design-2.lock`, ..., each naming the hash before) is the canonical JSON of the locked design;
+`sha256sum` of it is the hash in log, runs and report. Where it is missing or differs `lock_error` says so, and verdicts
+are invalid.
 """
 
 from __future__ import annotations

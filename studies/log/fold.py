@@ -1,13 +1,10 @@
-"""Apply: study, round and run events.
+"""The state of a study as a pure fold of its events: one small rule for each type.
 
-The state of a study as a pure fold of its events: one small rule for each type of event.
-
-`fold` gives the same state for the same events, on any machine, at any time. It refuses (LogCorrupt, naming the
-event) what cannot follow the events before it, such as a run under another design's hash: a log that contradicts itself
-has no trustworthy reading. A verdict stays in `StudyState.verdicts` only while the data it was computed from are
-unchanged: a later measurement or invalidation moves it to `superseded`, a later look to `interim`. A report stays in
-`StudyState.report` only while nothing happens after it. `Folding` takes events as they come, for a reader that follows
-a log.
+`fold` gives the same state for the same events, anywhere and at any time. It refuses (LogCorrupt, naming the event)
+what cannot follow the events before it, such as a run under another design's hash. A verdict stays in
+`StudyState.verdicts` only while its data are unchanged: a later measurement or invalidation moves it to `superseded`, a
+later look to `interim`. A report stays in `StudyState.report` only while nothing happens after it. `Folding` takes
+events as they come, for a reader that follows a log.
 """
 
 from __future__ import annotations

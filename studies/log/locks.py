@@ -1,31 +1,14 @@
-"""Controller lease and run slots: one table with heartbeat and expiry.
+"""Leases (one controller a study) and slots (what a machine carries), in the log's database.
 
-Leases: at most one controller drives a study. One row a study in the event log's database, whichever hosts share it.
+Lease: each renewal counts `beat` up. A holder trusts its lease for `ttl_s` from the *start* of its last renewal;
+another process takes over only after seeing the same beat for `ttl_s` from the *end* of its first read. Each uses its
+own clock, which runs on during sleep; clocks of two hosts are never compared. A dead holder of the same host is
+detected at once. Taking over is one UPDATE that names the epoch and beat seen, so one of two wins, and the epoch only
+grows. An append after a take-over is refused with HeadMoved (`studies.log.event_log`).
 
-Promises. At any moment at most one process holds a study's lease. Each renewal counts the row's `beat` up. A holder
-trusts its lease for `ttl_s` seconds from the *start* of its last successful renewal; another process takes over only
-after it has seen the same beat for `ttl_s` seconds from the *end* of its first read. Each measures on its own clock,
-which runs on while the machine sleeps; clocks of two hosts are never compared. A dead holder of the same host is
-detected at once. Taking over is one UPDATE that names the epoch and beat that were seen, so of two processes one wins;
-the epoch only grows, so that a lost lease never comes back.
-
-Does not know. Whether a process of another host lives: it sees only whether the beat moves. What a holder does between
-two checks: an append after a take-over is refused with HeadMoved (`studies.log.event_log`).
-
-Slots: what runs at once on a machine is never more than it carries. A row a slot, in the event log's database.
-
-A slot is one of some equal parts of a machine's cores and memory: `cores 2/3` is the second third. Who makes so many
-runs at once takes slots of so many parts, so that studies of small and of large models share a machine.
-
-Promises. Of the slots of a machine that are held no two overlap, whichever studies, processes and installations of the
-database hold them: each taking begins by writing the row of the machine, so that takings come one after the other.
-Who finds no slot stands in the line of the machine, each study once. Slots are given in the order of the line: nobody
-who comes later overtakes, and who has got one and wants another is behind those that wait. A row is taken from
-somebody else only as it was seen, so that one that was held anew meanwhile stays.
-
-Does not know. Whether what holds a slot still runs, or whether a study in the line lives: whoever takes says which rows
-were left behind and whom the line passes over (`research.installation.machine`). Devices are no slots yet; the column
-`slot` is a text, in which the name of one would have its place.
+Slots: equal parts of a machine's cores and memory (`cores 2/3`). Those held never overlap, since each taking begins by
+writing the machine's row. They are given in the order of the machine's line, each study once. A row is taken from
+somebody else only as it was seen. Which holders still live is for `research.installation.machine`.
 """
 
 from __future__ import annotations

@@ -1,17 +1,11 @@
-"""MetricKind protocol, checked calls.
-
-What a metric is: one number a run, computed from the files that are stored of it and from nothing else.
+"""What a metric is: one number a run, computed from its stored files and nothing else.
 
 Whoever collects a run computes it with these functions, and whoever verifies a study computes it again. A kind of
-metric says all that depends on it: its range, what evaluations it needs, what is told of it. A `Metric` is a kind with
-its parameters, locked in a design.
+metric says its range, the evaluations it needs and what is told of it; a `Metric` is a kind with its parameters, locked
+in a design.
 
-Does not know: statistics, prices, wording beyond its own name.
-
-The hidden curve of a run: success by training episodes, from its evaluations before, during and after training.
-
-Between two evaluations it is a straight line. What is read off it as a time is read off the centred mean of three
-evaluations, of the two at an end: of the ways tried, this crosses a line with the least bias and spread.
+The hidden curve of a run is success by training episodes, with straight lines between evaluations. Times are read off
+the centred mean of three evaluations (two at an end): of the ways tried, this has the least bias and spread.
 """
 
 from __future__ import annotations

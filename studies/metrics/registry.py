@@ -1,13 +1,8 @@
-"""By name, entry points included.
+"""Kinds of metrics by name, those of installed packages included.
 
-Kinds of metrics that installed packages bring: which can be had, and why others cannot.
-
-A package names its kinds in its metadata, `[project.entry-points."ajet.metrics"]` with `NAME = "module:Class"`. One
-that is broken is refused where it is asked for, and is in nobody else's way.
-
-Calls a kind of metric, which may be anybody's code: what it locks and what it reads off a run are checked.
-
-What cannot be is refused in one line, which names what somebody's code raised and where.
+A package names its kinds in `[project.entry-points."ajet.metrics"]` with `NAME = "module:Class"`. A broken one is
+refused where it is asked for. A kind may be anybody's code: what it locks and what it reads off a run are checked, and
+what cannot be is refused in one line that names what was raised and where.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A study as a folder that verifies elsewhere: its log as lines of JSON, its lock, its runs' files, its report.
+"""A study as a folder that verifies elsewhere: log, lock, runs' files and report.
 
 What is in it is what `verify` reads, byte for byte: nothing is left out of an event, for the chain of hashes would
 break. So the folder holds what the log does: the command that was typed, notes, versions and what the machine is.

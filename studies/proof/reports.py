@@ -1,4 +1,4 @@
-"""The report and its figures against the log: what they were written as, and what they would be written as today.
+"""The report and its figures against the log, as written and as they would be today.
 
 The log holds the hash of each file (`report.built`); both pages name the log's head that they were built from; and
 where the report's maker is this one (the same sources), it is built again beside the folder and compared word by word.

@@ -1,23 +1,13 @@
-"""Verify: chain, rounds, verdicts, quick check.
+"""Verification: whether a study is what it says, computed again from log and files.
 
-The log against itself: every event's hash, the chain of them, the order of what may happen, and a head kept outside.
+Nothing is written. The fold (`studies.log.fold`) refuses events that cannot follow (a design unlike its hash, a run
+that the lock does not lead to, an unlocked seed, a run id that is not its spec's hash); what it takes on faith is
+computed again here: verdicts from runs, ledger levels from verdicts, and that the looks of a round together spend its
+level.
 
-The fold refuses what cannot follow: a design that is not what its hash says, a run that the lock does not lead to, a
-seed that was not locked, a run id that is not its spec's hash. So an event that folds has been checked against those
-before it. What the fold takes on faith, the other modules of this package compute again.
-
-The rounds of an inquiry: each lock's place in the chain of locks, and what its tests may spend, computed anew.
-
-The fold refuses a lock that does not name the one before it, or that spends what the ledgers do not give it. What it
-takes on faith is checked here: that the looks of a round together spend its level and no more. The levels are computed
-once more from the verdicts, which are computed from the runs.
-
-Whether a study is what it says: everything stored is computed again from the files and the log, nothing is written.
-
-It catches any change that is not carried through everything that follows from it. Who computes all of it anew, log,
-files and report, or cuts the log's tail off, is caught by a head hash that was kept elsewhere, and by nothing else.
-Not computed again: what a planner said, what the loop decided about runs by the decision table, what only the harness
-saw of a run (times, hardware, neighbours), alarms.
+Any change that is not carried through everything that follows from it is caught. Who recomputes log, files and report,
+or cuts the log's tail off, is caught only by a head hash kept elsewhere. Not computed again: a planner's words,
+decisions about runs, what only the harness saw (times, hardware, neighbours), alarms.
 """
 
 from __future__ import annotations

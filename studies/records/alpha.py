@@ -1,30 +1,17 @@
-"""AlphaWealth, AlphaAllocation, exploration.
+"""The error budget of an inquiry's rounds, and explorations, which spend none of it.
 
-An exploration: short runs on one seed that draw on no ledger and feed no claim.
-
-It is planned between rounds, or before the first, and locked as all runs are: its plan's hash stands in each of them.
-What comes out is shown as what it is, single runs on search tasks; the question that follows from it is asked on fresh
-seeds and hidden tasks.
-
-The error budget of an inquiry: how much each round may spend of it, and what a round hands on.
-
-Promises. Online fallback (Tian & Ramdas 2021, Stat Methods Med Res 30:976; by closed testing Wiens & Dmitrienko 2005,
-J Biopharm Stat 15): round j of at most R has the level
+Online fallback (Tian & Ramdas 2021, Stat Methods Med Res 30:976; Wiens & Dmitrienko 2005, J Biopharm Stat 15): round j
+of at most R has the level
 
     alpha_j = alpha gamma_j + C_(j-1) alpha_(j-1),    gamma_j = j^-1.6 / sum_(i <= R) i^-1.6,
 
-where C_j is 1 if every comparison of round j ended in a claim of the ledger's kind, or if nothing could be tested in
-it, else 0. What is handed on was not used by a comparison without an effect, so that the probability of any false claim
-in the whole inquiry is at most alpha, whatever the past made somebody ask next, as long as each round's own tests keep
-its level. R is locked with the first round.
+where C_j is 1 if every comparison of round j ended in a claim of the ledger's kind, or nothing in it could be tested,
+else 0. R is locked with the first round. The probability of any false claim is then at most alpha, as long as each
+round's tests keep their level. Differences and equivalences have ledgers of their own and neither pays for the other,
+so the promise is per kind. A `Stake` is what a design's tests may spend: only ledgers make one, and
+`studies.verdicts.rules.judge` runs no test without it.
 
-There are two ledgers, one of differences and one of equivalences, and neither pays for the other: a comparison that can
-be falsely equivalent must not earn the next round's level by being rightly told apart. So the promise is per kind: any
-false difference with probability at most alpha, any false equivalence with probability at most alpha. A study of one
-round has all of its level.
-
-A `Stake` is what the tests of a design may spend. `studies.verdicts.rules.judge` runs none without one, and only
-ledgers make them, for designs whose levels are those that the ledgers give.
+An exploration is short runs on one seed, locked as all runs are, that feed no claim.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What every record is built on: frozen and checked, with one byte form whose sha256 locks a design and names a run.
+"""The base of every record: frozen, checked, with one byte form and its sha256.
 
 A record may gain fields after logs were written with it. An `EvolvingRecord` leaves such fields out of its canonical
 form while they hold their default, so that the hashes in those logs still hold.

@@ -1,4 +1,4 @@
-"""The parts of a design that say how data will be gathered, looked at and acted on; all fixed before the data.
+"""The parts of a design on how data are gathered, looked at and acted on.
 
 They are records: values in a lock. What they do is done elsewhere: looks and noise by `studies.statistics`, the screen
 and the decision table by `research`, the watchdog's limits by `studies.checks.alarms`.

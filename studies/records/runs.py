@@ -1,17 +1,12 @@
-"""Run data; which run specs a lock allows.
+"""Which run specs a lock allows, and every code by which a run can end INVALID.
 
-Why a run can end INVALID: every code, fixed before data, in classes that say what becomes of the run.
+Codes are fixed before data. Excluded codes are ends that have nothing to do with what was trained: the lock names them,
+and such a run is left out and counted. Worst codes are trainings that broke down by themselves: the run counts with the
+metric's worst value. A code in neither class makes a verdict invalid, as there is no honest value for the run. A new
+way to fail needs a new code here.
 
-Excluded codes are ends that have nothing to do with what was trained: the lock names them as the design's exclusions,
-and such a run is left out and counted. Worst codes are trainings that broke down by themselves: the arm did that, so
-the run counts, with the metric's worst value. A code in neither class makes a verdict invalid: there is no honest value
-for the run, and leaving it out would not be neutral either. A new way to fail needs a new code here, else it would be
-an end nobody had announced.
-
-Which runs a lock allows, and what each of them is exactly: pure functions from a lock to run specs.
-
-The loop plans with them and the fold of a log checks with them, so that a run which its lock does not lead to is
-found. A run of the confirmation is `phase="confirm"`; A/A runs and screening runs feed no claim.
+Specs are pure functions of a lock: the loop plans with them and the fold checks with them, so that a run its lock does
+not lead to is found. A run of the confirmation is `phase="confirm"`; A/A and screening runs feed no claim.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Read, draw, render, write; keep edited reports.
+"""The shell of a report: reads files, draws figures, renders templates, writes the result.
 
-Who made a report: which sources, and which library drew its figures.
-
-The same maker gives the same bytes for the same state and files. Another one may word a report otherwise, so what it
-makes proves nothing about the first one's words.
-
-The shell of a report: reads the files, draws the figures, renders the templates, writes the result.
-
-The same state and files give the same bytes. A report is written beside its final name and moved there whole, so
-that a reader never meets half of one. A page that somebody changed since it was written is kept beside the new one.
+The same state, files and maker (our sources and the figures' library) give the same bytes; another maker may word a
+report otherwise. A report is written beside its final name and moved there whole. A page that somebody changed since it
+was written is kept beside the new one.
 """
 
 from __future__ import annotations

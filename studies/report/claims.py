@@ -1,17 +1,8 @@
-"""Predictions against observations, deviations, transcripts, rewards.
+"""What a report says of claims: predictions, deviations, rewards, quoted plays.
 
-What a report says about hypotheses: the planner's words, predictions against what was observed, the numbers behind.
-
-A verdict is only repeated here, never formed.
-
-What a report says about generated rewards: the code, who wrote it, and how training reward and hidden success went.
-
-The source is shown as it was locked and is nowhere run. Each reward has a scale of its own: training rewards are
-never put beside one another, only beside the hidden success of the same runs.
-
-Two plays of one run before and after training, quoted: what the policy said, not what anybody says of it.
-
-Words in them are a model's. They are text to be escaped, and nothing is computed from them.
+Verdicts are repeated here, never formed. Source code of rewards is shown as locked and nowhere run; each reward has a
+scale of its own, so training rewards are only put beside the hidden success of the same runs. Words in quoted plays are
+a model's: they are escaped, and nothing is computed from them.
 """
 
 from __future__ import annotations

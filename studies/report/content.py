@@ -1,14 +1,8 @@
-"""ReportContent: one path, a study of one round is a campaign of one.
+"""Everything a report shows, as one value computed from state and evidence.
 
-Everything a report shows, as one value computed from state and evidence; templates only lay it out.
-
-A pure function: no file is opened, no time is read. It builds a report from any state, however early or broken
-off, and refuses (ReportError) only a verdict that does not follow from the runs it would be shown beside.
-
-Everything a report on an inquiry shows: first answers over all rounds, the rounds in order, the error ledgers.
-
-Each round is shown by the view of its own state, as a study of one round is. A pure function, like
-`studies.report.content`: it refuses (ReportError) a verdict of any round that does not follow from that round's runs.
+A pure function: no file is opened, no time is read; templates only lay it out. It builds a report from any state,
+however early or broken off, and refuses (ReportError) only a verdict that does not follow from its round's runs. An
+inquiry shows first answers over all rounds, then each round as a study of one round, then the error ledgers.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Matplotlib: one SVG with viewBox per figure.
+"""The figures of a report: one SVG with a viewBox each, by matplotlib.
 
-A figure of strips over one x axis: names and numbers stand beside each strip, or above it where a page is narrow.
-
-No text lies inside a strip, so that no line can cross one, and a name is wrapped, never cut.
-
-The figures of a report: predicted against observed, before and after, learning curves, any metric, the screen.
-
-Each is drawn twice from the same data, for a wide page and for a phone, so that its letters keep their size. Every
-run is visible in every figure; means and intervals lie on top. Nothing is smoothed, and text crosses no line. A prefix
-keeps the figures of several rounds apart: it begins their names.
+Each is drawn twice from the same data, for a wide page and for a phone, so that its letters keep their size. Every run
+is visible; means and intervals lie on top. Nothing is smoothed. No text lies inside a strip, so no line crosses one;
+names are wrapped, never cut. A prefix keeps the figures of several rounds apart.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One set of colours for page and figures, in light and dark, and the way a matplotlib figure takes them on.
+"""One set of colours for page and figures, in light and dark.
 
 Figures are drawn in placeholder colours; `themed` turns these into CSS variables with a light fallback, so that one
 SVG is legible on a light page, on a dark one and on paper. Output is deterministic: no dates, fixed ids.

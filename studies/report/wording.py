@@ -1,4 +1,4 @@
-"""How a report says things: numbers, durations, times and, above all, verdicts, in words bound to the rules.
+"""How a report says things: numbers, durations, and verdicts in words bound to the rules.
 
 The ladder of a verdict's words is fixed here: *supported*, *refuted*, *inconclusive* (which is "no evidence of",
 never "no effect"), *invalid*. Nothing is rounded into significance: differences keep three decimals and their sign.

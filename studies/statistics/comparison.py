@@ -1,71 +1,17 @@
-"""Treatment against control, contrasts, equivalence, multiplicity.
+"""Comparison of arms: estimates, tests, contrasts, equivalence, multiplicity.
 
-Several claims in one study: at which level each of them is judged.
-
-Promises. The claims on one variable are a family. Dunnett's test corrects among the arms of a family; Benjamini and
-Hochberg choose among the m families, by the smallest corrected p of each; in the R chosen families everything is
-judged at the level R alpha / m. This is Benjamini & Bogomolov 2014 (JRSS B 76, 297-318), which holds the expected
-share of wrong claims in the chosen families at alpha; with one variable it is Dunnett's test alone, and with one arm
-for each variable it is Benjamini & Hochberg 1995, whose intervals of level 1 - R alpha / m have the false coverage
-rate alpha (Benjamini & Yekutieli 2005, JASA 100). A claim is made exactly when its interval leaves out zero.
-
-Does not know. Which hypotheses are claims: the caller passes one p for each family, 1 where there is none yet.
-
-Describing a sample: spread and the interval of a mean.
-
-Promises. Each function is a pure function of its numbers and says None where the quantity does not exist, never a
-number that was not measured.
-
-Does not know. What the numbers are, and whether a claim may rest on them: that is for the verdict.
-
-Treatment against control: an estimate, its standard error and degrees of freedom, by the test the design locked.
-
-Promises. `compare` names the test it really made, and why, where that is not the locked one: the rule for it is fixed
-here and in the lock, and looks at variances only, never at the difference of the means.
-
-- `welch`: two variances (Welch 1947; Satterthwaite 1946).
-- `common`: one variance, of all arms of the study. If one of the two arms is spread more widely than all others (F,
-  upper 15 %), Welch's test is made instead.
-- `paired`: differences of runs with the same seed (Student); seeds that only one arm has are left out, and with fewer
-  than two pairs Welch's test is made instead.
-- `contrast`: a weighted sum of several arms' means, by Welch's way (`studies.statistics.comparison`).
-- `pooled`: the test that older designs locked (`studies.statistics.comparison`).
-
-What the noise bank says never enters a test of today: it sizes designs. `benchmarks/verdicts.py` prints what each test
-does where its assumptions do not hold.
-
-Does not know. Whether runs are independent, and what the values are.
-
-Linear contrasts of the means of several arms: the difference of two, the difference of two differences, a trend.
-
-Promises. `contrast` estimates sum c_i m_i; its variance is sum c_i^2 s_i^2 / n_i, with the degrees of freedom
-
-    df = (sum v_i)^2 / sum(v_i^2 / (n_i - 1)),    v_i = c_i^2 s_i^2 / n_i
-
-of Satterthwaite 1946 (Biometrics Bulletin 2:110). Welch's test of two arms is the case (-1, 1). Arms keep variances of
-their own: none is pooled. With equal numbers and noise a difference of differences has the variance 4 s^2 / n, twice
-that of a difference.
-
-`expected_power` is the probability that it leaves zero out on the right side: given the sample variances a contrast is
-normal, so that it is averaged over them alone, at fixed quasi-random points. Satterthwaite's degrees of freedom are an
-approximation; `tests/studies/statistics/test_contrast.py` holds the level at 3 runs an arm.
-
-Does not know. What the arms are and which weights a question has: `Design.contrast_of` says that.
-
-Equivalence: two one-sided tests that the difference lies inside the margin (Schuirmann 1987).
-
-Promises. It stands at the look's own level, which no other claim of the study shares: saying that nothing was found is
-no discovery. It holds exactly when the interval of level 1 - 2 alpha lies wholly inside the margin, with the estimate,
-standard error and degrees of freedom of the comparison that the design locked.
-
-Does not know. Why the margin is what it is: it is the smallest effect of interest, fixed before data.
-
-The test `pooled` that older designs locked: one variance that the noise bank has a part in.
-
-It is here so that the verdicts in their logs come out as they did; no design locks it any more. Another arm, or the
-bank, enters the variance unless it contradicts that of the two arms (outside the central 90 % of F). That rule admits
-what is small by chance: with a bank that is half the truth it makes 6 to 9 % false claims, and with five arms of
-unequal noise 8 to 15 % (`benchmarks/verdicts.py`).
+Every function is pure in its numbers and returns None for a quantity that does not exist. The caller says what the
+values are, whether runs are independent and which hypotheses are claims.
+- Tests: `welch` (Welch 1947; Satterthwaite 1946); `common`, one variance of all arms, replaced by Welch where one of
+  the two arms is spread more widely (F, upper 15 %); `paired` by seed (Student), Welch with fewer than two pairs;
+  `contrast`, sum c_i m_i with variance sum v_i, v_i = c_i^2 s_i^2 / n_i, and df = (sum v_i)^2 / sum(v_i^2 / (n_i - 1)).
+  `compare` names the test that was made; a switch of test looks at variances only, never at means.
+- `pooled` (one variance, shared with the noise bank) is kept only for the verdicts of older logs: it makes 6 to 15 %
+  false claims (`benchmarks/verdicts.py`).
+- Multiplicity: Dunnett among the arms of a family, Benjamini-Hochberg 1995 among m families by their smallest corrected
+  p; the R chosen families are judged at R alpha / m (Benjamini & Bogomolov 2014, JRSS B 76; Benjamini & Yekutieli 2005,
+  JASA 100). A claim is made exactly when its interval leaves out zero.
+- Equivalence: two one-sided tests (Schuirmann 1987) at the look's own level, within the margin fixed before data.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a comparison can see: its power, the smallest effect it detects, the seeds that an effect needs.
+"""What a comparison can see: its power, its smallest effect, the seeds an effect needs.
 
 Promises. Power is the probability that the last look alone makes a claim in the right direction; earlier looks only add
 to it. One claim of the study is taken to be true and the others not, so that its level is the last look's divided by

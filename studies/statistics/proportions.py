@@ -1,26 +1,14 @@
-"""Exact tests and intervals of rates.
+"""Rates of few runs: exact tests, intervals, power.
 
-Two rates of few runs: an exact test of their difference, its interval, and how many runs it takes to see one.
+`boschloo` is Boschloo's unconditional test (1970, Statistica Neerlandica 24), two-sided as twice the smaller one-sided
+p: at equal rates it is at most alpha with a probability of at most alpha. `difference` is Newcombe's method 10 (1998,
+Statistics in Medicine 17) on Clopper & Pearson's limits (1934, Biometrika 26): at these sizes it covers 95 % in at
+least 92.5 % of cases, where Wilson's limits cover 84 %. `power_of_rates` and `seeds_for_rates` sum the test's own
+tables. The largest probability over common rates is sought on a fixed grid, so that the same counts give the same
+digits anywhere.
 
-Promises. `boschloo` is Boschloo's unconditional test (1970, Statistica Neerlandica 24), two-sided as twice the smaller
-one-sided p: at equal rates, whatever they are, it is at most alpha with a probability of at most alpha. `difference`
-is Newcombe's method 10 (1998, Statistics in Medicine 17) on the exact limits of Clopper & Pearson (1934, Biometrika
-26): at these sizes it covers 95 % in at least 92.5 % of all cases, where Wilson's limits cover 84 %. `power_of_rates`
-and `seeds_for_rates` are exact: the test's own tables, summed.
-
-The largest probability over all common rates is sought on a fixed grid and then within its best cell, so that the same
-counts give the same digits on any machine.
-
-Does not know. What was counted.
-
-Rates: how often runs collapse, or claims hold, with intervals that are honest for few runs.
-
-Promises. Wilson's interval (Wilson 1927, JASA 22) for reports, Jeffreys' (the posterior of a Beta(1/2, 1/2) prior)
-where a prior is wanted; a difference of rates has Fisher's exact p and Newcombe's interval (1998, Statistics in
-Medicine 17).
-
-Does not know. What was counted. With five runs an arm a difference of 5 % and 40 % is seen in one of fourteen studies
-only: a report shows rates, it rests no claim on them.
+For reports: Wilson's interval (1927, JASA 22), Jeffreys' where a prior is wanted, and differences with Fisher's exact p
+and Newcombe's interval. With five runs an arm, 5 % against 40 % is seen in one of fourteen studies only.
 """
 
 from __future__ import annotations

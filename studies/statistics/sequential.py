@@ -1,26 +1,14 @@
-"""Alpha spending at interim analyses, Dunnett's distribution.
+"""Alpha spending at interim looks, and Dunnett's distribution.
 
-Dunnett's distribution: the largest of several |t| that share one control and one variance.
+`spend` gives each look its two-sided level, so that the chance of a false claim at any look is alpha (Lan & DeMets
+1983, Biometrika 70), by the share of seeds that are in: `obrien_fleming` spends almost nothing early, `pocock` evenly.
+Bounds: the recursion of Armitage, McPherson & Rowe (1969, JRSS A 132) for normal means. For t-tests the levels are used
+on the p-scale (Jennison & Turnbull 2000, section 3.8): near, not exact; `benchmarks/verdicts.py` measures it.
 
-Promises. Any degrees of freedom (a noise bank adds to them) and any numbers of runs, by a fixed quadrature: the same
-inputs give the same digits on any machine. With one arm it is Student's t.
-
-Does not know. Arms with variances of their own: with Welch's or the paired test the verdict uses each comparison's own
-degrees of freedom, which is an approximation (`benchmarks/verdicts.py` shows what it does to the error rate).
-
-Dunnett 1955, JASA 50; Dunnett 1964, Biometrics 20: with T_i = (Z_i - a_i Z_0) / S the probability that all |T_i| <= c
-is the integral over Z_0 and S of a product of normal probabilities, where corr(T_i, T_j) = r_i r_j and
-r_i = sqrt(n_i / (n_i + n_0)).
-
-Looking at the data before the end: how much of alpha each look may use.
-
-Promises. `spend` gives each look the two-sided level at which it may decide, so that the chance of a false claim at
-any of them is alpha, by Lan and DeMets (1983, Biometrika 70): alpha is spent along a function of the share of seeds
-that are in. `obrien_fleming` spends almost nothing early, `pocock` spends evenly. The bounds come from the recursion of
-Armitage, McPherson & Rowe (1969, JRSS A 132) by a fixed quadrature, for normal means.
-
-Does not know. Small samples: the levels are used on the scale of p-values of a t-test (the significance level
-approach, Jennison & Turnbull 2000, section 3.8), which is near but not exact; `benchmarks/verdicts.py` measures it.
+Dunnett (1955, JASA 50; 1964, Biometrics 20): with T_i = (Z_i - a_i Z_0) / S the probability that all |T_i| <= c is the
+integral over Z_0 and S of a product of normal probabilities, corr(T_i, T_j) = r_i r_j, r_i = sqrt(n_i / (n_i + n_0)).
+Any degrees of freedom; with one arm Student's t. With arms' own variances the verdict uses each comparison's own
+degrees of freedom, an approximation. Fixed quadratures: the same inputs give the same digits on any machine.
 """
 
 from __future__ import annotations

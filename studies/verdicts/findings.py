@@ -1,4 +1,4 @@
-"""Whether current verdicts still follow from their files: a quick check before one is shown. `verify` checks all."""
+"""Whether current verdicts still follow from their files: a quick check; see `verify`."""
 
 from __future__ import annotations
 

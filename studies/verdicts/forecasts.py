@@ -1,4 +1,4 @@
-"""How well predictions came true: Brier scores, coverage of predicted intervals, skill against a constant forecaster.
+"""How well predictions came true: Brier scores, coverage and skill.
 
 Promises. Every figure stands beside the number of predictions behind it, and a figure over none is None. The constant
 forecaster says the share of supported claims for every one, knowing that share beforehand: a planner with skill above 0

@@ -1,17 +1,10 @@
-"""JudgeInput, judge_hypothesis, recompute, intention to treat.
+"""From a study's state to a verdict: which runs a claim rests on, what speaks against it.
 
-Whether an effect on all tasks is one on any kind of them: Simpson's paradox, brought about by unlike mixes of tasks.
+Study loop and report call the same function, so a verdict can be computed again from the log alone. A look sees the
+runs of its own seeds only; a hypothesis settled at an earlier look enters with its verdict. Every launched run is
+handed on, with its value or its code (intention to treat). Whoever checks files passes what it found as `lock_error`.
 
-Arms that were evaluated on the same tasks cannot show it; it is looked for all the same, as the mixes may differ for a
-reason that nobody recorded.
-
-From a study's state to a verdict: which runs a claim rests on at a look, and what speaks against it.
-
-Promises. The study loop and the report call the same function, so that a verdict can be computed again from the log
-alone. A look sees the runs of its own seeds only, whatever else came in; a hypothesis that was settled at an earlier
-look enters with the verdict it got there. Every launched run is handed on, with its value or its code.
-
-Does not know. Whether files are what was collected: whoever checks that passes what it found as `lock_error`.
+Also looked for is Simpson's paradox by unlike mixes of task kinds; arms evaluated on the same tasks cannot show it.
 """
 
 from __future__ import annotations

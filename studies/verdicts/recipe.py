@@ -1,4 +1,4 @@
-"""The best recipe that an inquiry confirmed: of each job field the value that was shown to be better, and by how much.
+"""The best recipe that an inquiry confirmed: per job field the value shown to be better.
 
 A value enters where the interval of its comparison leaves zero out, on the fresh seeds of a round; of several values of
 one field in a round the one with the largest difference. A later round replaces it where it found another value better

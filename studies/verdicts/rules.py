@@ -1,27 +1,17 @@
-"""The verdict on one hypothesis at one look, by the rules its design locked. Pure functions of values.
+"""The verdict on one hypothesis at one look, by the rules its design locked.
 
-Promises. The first of these that holds: *invalid* (a run without a place in the analysis, too many exclusions, a
-violation found by the confound linter, or no test for want of runs or variance), *equivalent* (two one-sided tests
-inside the margin, at the look's level), *supported* or *refuted* (the whole interval at the look's effective level lies
-beyond zero), else *inconclusive*. The sentence names the rule that decided. `inputs_sha256` names everything that the
-verdict follows from.
+Pure functions of values; `studies.verdicts.judge` gathers them. The first that holds: *invalid* (a run without a place
+in the analysis, too many exclusions, a confound violation, or no test for want of runs or variance), *equivalent* (two
+one-sided tests inside the margin, at the look's level), *supported* or *refuted* (the whole interval at the effective
+level beyond zero), else *inconclusive*. The sentence names the rule; `inputs_sha256` names all that the verdict follows
+from.
 
-With a rule of collapse there are two estimands. The test is of the mean of trainings that did not collapse, from
-`LEAST_KEPT` of them in each arm; the rate of collapse stands beside it with exact limits, and no test of few seeds can
-say more of it. `scope` tells which trainings a verdict speaks of (`studies.verdicts.scope`).
-
-Of a time to a threshold the test is of the mean restricted to the horizon, the share of runs that got there beside it;
-where more than half of an arm did not, nothing is claimed of time. Rates of runs have an exact test
-(`studies.verdicts.scope`).
-
-An interaction or a trend is judged as a weighted sum of the means of all its arms (`studies.statistics.comparison`), by
-the same rules: what is said of two arms holds of each of its arms.
-
-The effective level is that of the look, shared among the families of claims (`multiplicity`); the interval is the
-repeated one of Jennison & Turnbull 1989 (JRSS B 51) at that level. A claim decided at an earlier look keeps its p
-among the families.
-
-Does not know. Where runs come from: `studies.verdicts.judge` gathers them from a study's state.
+The effective level is the look's, shared among the families of claims (`multiplicity`); the interval is the repeated
+one of Jennison & Turnbull 1989 (JRSS B 51). A claim decided at an earlier look keeps its p among the families. With a
+rule of collapse the test is of trainings that did not collapse, from `LEAST_KEPT` of them in each arm;
+`studies.verdicts.scope` says which trainings a verdict speaks of, and has the exact test of rates. Of a time to a
+threshold the test is of the mean restricted to the horizon; nothing is claimed where more than half of an arm never got
+there. Interactions and trends are weighted sums of arm means (`studies.statistics.comparison`).
 """
 
 from __future__ import annotations

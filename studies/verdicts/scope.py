@@ -1,24 +1,14 @@
-"""Estimand: all trainings or those that did not collapse; subgroups.
+"""Of which trainings a verdict speaks: all, or those that go well; and exact rates of runs.
 
-What is judged by counting runs: whether trainings collapse, and whether they reach a threshold at all.
+With a rule of collapse it speaks of trainings that do not collapse, and of all only where the highest rate not ruled
+out, times what a collapse costs, could not undo the claim. Of a time to a threshold (`scope_reached`) it speaks of
+trainings that get there, and of all only by the same rule: most samples of 3 to 8 runs hold none of the one in five
+that may be stuck, and no test sees what is not among them. An arm with a run that missed the threshold has it in its
+mean and spread.
 
-Promises. `judged_exactly` is the path of a design that locked the test `boschloo`: runs have 1 or 0, the p decides
-at the look's level, and the interval of the difference (Newcombe's method 10 on exact limits) whether two rates are
-surely alike; where an exact test of few runs and its interval disagree, the test is what was locked. `reached` counts
-who got to a threshold, which stands beside every verdict on a time. `mostly_cut` says when a time is no number: more
-than half of an arm never got there, so that its mean would be told by the horizon.
-
-Of which trainings a verdict speaks: of all, or of those that go well, as many as the others may be.
-
-Promises. With a rule of collapse it speaks of trainings that do not collapse, and of all only where the highest rates
-that are not ruled out, times what a collapse costs, could not undo it. Of a time to a threshold, where a design locks
-it (`scope_reached`): an arm of which every run got there is told by the mean of runs that do. A training that never
-does costs it all that lies between that mean and the horizon, and most samples of 3 to 8 hold none of the one in five
-that may be stuck; such an arm looks fast and certain, and no test of those runs can see what is not among them. So the
-verdict speaks of trainings that get there, and of all only where the highest share that never does and is not ruled
-out could not undo it. An arm of which some run missed the threshold has it in its mean and its spread.
-
-Does not know. How often trainings collapse, or get stuck, elsewhere.
+`judged_exactly` is for designs that locked the test `boschloo`: values are 1 or 0, the p decides at the look's level,
+and Newcombe's interval decides equivalence; where both disagree the test counts. `reached` counts who got to a
+threshold; `mostly_cut` says that more than half of an arm did not, so that its mean would be told by the horizon.
 """
 
 from __future__ import annotations

@@ -1,35 +1,19 @@
-"""Group baselines, credit per call.
+"""Advantages: from rewards of episodes, or of single calls, to one number per token.
 
-From the rewards of a batch's episodes to their advantages: one number for all tokens of an episode.
+Pure functions of floats. Groups whose rewards are all equal, and groups of one, have advantage exactly 0 wherever it is
+a comparison within the group. Episodes of weight 0 must be removed before (`rows.without_zero_weight`); other weights
+change neither baselines nor deviations.
 
-r_i is episode i's reward, G its group's size, n_i its number of sampled tokens. Episodes of weight 0 belong to no group
-and must be removed before (`rows.without_zero_weight`). Any other weight changes neither baselines nor deviations: all
-episodes of a group count equally in them, for a weight says how much an episode is learned from, not how well its group
-did.
-Promises: pure functions of Python floats; a group whose rewards are all equal has advantage exactly 0 wherever an
-advantage is a comparison within the group, and so has a group of one, which compares nothing.
-Knows nothing of tensors, losses or models.
+Where an episode's calls differ in reward, each agent a is compared with itself in the group's other episodes. With m_ia
+the mean reward of a's calls C_ia in episode i, over the n_a episodes where a made a trained call: M_a = mean of m_ia,
+V_a = sum over i of (mean over C_ia of (r_ic - M_a)^2) / (n_a - 1), and
 
-From rewards of single calls to their advantages: who earned the reward of an episode of several calls or agents.
+    grpo, gspo     (r_ic - M_a) / (sqrt(V_a) + 1e-6); with `normalize_advantage` off, and dr_grpo: r_ic - M_a
+    rloo           r_ic - mean of m_ja over the others
+    reinforce_pp   whitened r_ic;  reinforce_pp_baseline: whitened r_ic - M_a
 
-Call c of episode i has the reward r_ic and the agent a. In a group in which some episode's calls differ, each agent is
-compared with itself in the group's other episodes. C_ia are the calls of a in episode i, m_ia the mean of their
-rewards, and of the n_a episodes in which a made a trained call
-
-    M_a = mean of m_ia over them          V_a = sum over i of (mean over C_ia of (r_ic - M_a)^2) / (n_a - 1)
-
-    grpo, gspo          (r_ic - M_a) / (sqrt(V_a) + 1e-6); with `normalize_advantage` off r_ic - M_a
-    dr_grpo             r_ic - M_a
-    rloo                r_ic - mean of m_ja over the others
-    reinforce_pp        whitened r_ic;  reinforce_pp_baseline: whitened r_ic - M_a
-
-An agent that only one episode of the group has compares nothing: 0. It is the outcome's formula with a call in place of
-an episode (DeepSeekMath, arXiv 2402.03300, 4.1.2; 4.1.3 normalises rewards of steps over the group too, but then sums
-those that follow, which we leave to whoever sets the rewards). An episode counts once in M and V however many calls it
-has, so that long ones do not set the baseline.
-
-Promises: pure functions; where the calls of each episode are worth the same, exactly what `advantages` gives; finite
-for finite rewards; the order of episodes does not matter.
+An agent in only one episode gets 0. This is the outcome formula with calls (DeepSeekMath, arXiv 2402.03300, 4.1.2); an
+episode counts once however many calls it has. With equal calls it gives exactly the episode's advantages.
 """
 
 from __future__ import annotations

@@ -1,21 +1,12 @@
-"""Policy losses, off-policy weights, token weights.
+"""Loss terms, off-policy weights and token weights of sampled tokens.
 
-The terms of the loss and the off-policy weights, one for each sampled token, as functions of flat tensors.
+Functions of flat tensors of M sampled tokens (V the vocabulary), with no padding and no mask. Three policies: *present*
+(differentiated), *proximal* (the weights the update begins with), *rollout* (sampled). The clip bounds r, the ratio of
+present to proximal; the off-policy weight corrects proximal to rollout. Keeping them apart is decoupled PPO (Hilton,
+Cobbe and Schulman, arXiv 2110.00641).
 
-M is the number of sampled tokens, V the vocabulary. There is no padding and no mask: every entry is a token that was
-sampled and is trained once. Three policies occur: the *present* one is differentiated, the *proximal* one is that of
-the weights an update begins with, the *rollout* one sampled. r is the ratio of a token's probability under the present
-policy to that under the proximal one, which the clip bounds. The off-policy weight corrects for the ratio of the
-proximal to the rollout policy. Keeping these two ratios apart is decoupled PPO (Hilton, Cobbe and Schulman, arXiv
-2110.00641).
-Knows nothing of models, of how log-probs are computed or of how terms are summed.
-
-What one sampled token weighs in the loss of a minibatch.
-
-Promises: a loss is the sum over tokens of weight times term, so that it does not matter how an episode's tokens are
-spread over rows and micro-batches; only ratios of the episodes' own weights count; one of weight 0 changes nothing,
-not even a denominator.
-Knows nothing of rewards or models.
+A loss is the sum over tokens of weight times term, however tokens are spread over rows and micro-batches. Only ratios
+of the episodes' weights count; one of weight 0 changes nothing, not even a denominator.
 """
 
 from __future__ import annotations

@@ -1,20 +1,13 @@
-"""Train/inference mismatch and its guard.
-
-Which side moved, where learner and engine disagree: both are held to a third opinion on some of those tokens.
-
-Promises: a side moved if it is farther from the third opinion than the job's `mismatch_limit`, in the measure that the
-guard stopped by; both, or neither, is said as such. Whatever happens while that is found out is a part of the sentence,
-never an error, and takes no longer than `OPINION_S`.
-Knows nothing of models: who has one says what a plain forward of it finds (`local/model/plain.py`).
-
-How far apart learner and engine are on the tokens of an update, and the guard that stops a training when too far.
+"""How far learner and engine disagree on sampled tokens, and the guard that stops training.
 
 p is a token's probability under the weights the update begins with, q what it was sampled with, w the off-policy
-weight; the *sequence* of verl's metrics is the whole episode. verl (0.9.1) has the same names and definitions.
-Promises: memory of a few numbers per episode, none per token; every value is finite and 0 where there was no token
-(log-probs below -100 count as -100). An update with too few tokens of its own weights to be judged, as where rollout
-and update overlap, neither adds to the guard's count nor resets it; the count is saved in a checkpoint as one number.
-Knows nothing of losses or models.
+weight; verl's *sequence* is the episode, and names and definitions are verl's (0.9.1). Memory is a few numbers per
+episode; every value is finite, 0 without tokens (log-probs below -100 count as -100). An update with too few tokens of
+its own weights neither adds to the guard's count nor resets it; a checkpoint saves the count.
+
+When the guard stops, a third opinion (a plain forward) says which side moved: the one farther from it than
+`mismatch_limit`, in the guard's measure; both or neither is said as such. Whatever happens meanwhile is part of the
+sentence, never an error, and takes `OPINION_S` at most.
 """
 
 from __future__ import annotations

@@ -1,23 +1,14 @@
-"""A micro-batch: loss terms summed and measured.
+"""A micro-batch's contribution to the loss, and the metrics of one update.
 
-The metrics of one update, under verl's names; `docs/algorithms.md` defines each one once.
+Three policies occur: the *present* one (differentiated), the *rollout* one (sampled), and the *proximal* one (the
+weights the update began with), against which the clip compares. A loss is a sum over tokens, so micro-batches add up
+whatever the layout; `docs/algorithms.md` defines each formula and metric once.
 
-Promises: `actor/pg_loss`, `actor/entropy`, `actor/kl_loss` are weighted as the loss is and averaged over optimiser
-steps; `actor/ppo_kl`, `actor/pg_clipfrac*` are means over the tokens of all optimiser steps; all else counts each token
-of the batch once, however many epochs there are, and compares with the weights the update began with: where those
-log-probs were not computed separately, only the first optimiser step's tokens are compared, before any weight changes.
-Every value is finite, also when nothing was sampled.
-`timing_s/*` do not overlap (`timing_s/update_actor` is the training alone, without `timing_s/old_log_prob` and
-`timing_s/ref`), and a part that did not run has no metric. `tokens/trained` counts each sampled token of the batch
-once, `tokens/forward` every id that went through a forward with its backward: padding and every epoch.
-
-What a micro-batch of sampled tokens contributes to an optimiser step's loss, and what is measured on the way.
-
-Three policies meet in it: the *present* one, which is differentiated; the *rollout* one, which sampled; and between
-them the *proximal* one, which the clip compares the present one with: that of the weights the update began with.
-Promises: a loss is a sum over tokens, so that micro-batches add up to their minibatch whatever the layout; each
-formula stands, with its source, in the functions used here, and `docs/algorithms.md` puts them together.
-Knows nothing of models, rows or optimisers.
+`actor/pg_loss`, `actor/entropy`, `actor/kl_loss` are weighted as the loss is and averaged over optimiser steps;
+`actor/ppo_kl`, `actor/pg_clipfrac*` are means over all steps' tokens; all else counts each token once and compares with
+the weights the update began with (without separate log-probs: the first step's tokens only). Every value is finite.
+`timing_s/*` do not overlap. `tokens/trained` counts each sampled token once, `tokens/forward` every id of a forward
+with backward.
 """
 
 from __future__ import annotations

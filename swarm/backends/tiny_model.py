@@ -1,30 +1,14 @@
-"""A tiny Llama from a seed, its tokenizer, its warm start; folders made once.
-
-Where the tiny model's numbers begin: on circles of several periods, as pretrained models come to hold them.
-
-Random embeddings know no order, and a model of this size then learns sums by heart instead of adding. With the
-value of a number written in sines and cosines (the Fourier features found in pretrained models, arXiv
-2406.03445) it generalises to pairs and windows it has not seen. Only the start is set; training may change all.
-
-The tiny model's tokenizer: a fixed vocabulary over bytes, and a ChatML-like template with tools.
-
-Whole numbers up to `LARGEST_NUMBER` and the words an environment says are one token each, so that an answer is
-one number and an end. Every other text falls back to its UTF-8 bytes: anything can be encoded, and decodes to
-itself. Nothing is learned from data, so the same words give the same ids everywhere.
-
-The warm start: supervised imitation of an environment's mediocre scripted player.
-
-It teaches the format and a policy that sometimes succeeds; reinforcement learning starts where it ends. Only
-the train split is shown, and the loss is on the assistant's tokens alone. Given the same model, tokenizer,
-environment, steps and seed on one machine, the weights come out the same, bit for bit.
-
-Tiny models made on the spot: a standard Hugging Face Llama with its tokenizer, warm-started, cached by hash.
+"""Tiny Llama models made from a seed, with tokenizer and warm start, cached by hash.
 
     python -m swarm.backends.tiny_model --environment guess --models DIR [--spec JSON]
 
-Promises: the folder is in Hugging Face's format (config, safetensors, tokenizer, chat template) and whole or
-absent; the same spec, environment and code version name the same folder; processes that ask at once make it
-once. Does not know about jobs, servers or training: it ends where reinforcement learning begins.
+The folder is in Hugging Face's format, whole or absent; the same spec, environment and code version name the same
+folder, and processes that ask at once make it once. On one machine the weights come out the same bit for bit.
+
+The vocabulary is fixed: whole numbers up to `LARGEST_NUMBER` and the environment's words are one token each, all else
+falls back to UTF-8 bytes. Embeddings of numbers start as sines and cosines (Fourier features, arXiv 2406.03445), so
+that small models generalise sums instead of learning them by heart. The warm start imitates the environment's mediocre
+scripted player on the train split alone, with the loss on the assistant's tokens.
 """
 
 from __future__ import annotations

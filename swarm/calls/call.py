@@ -1,33 +1,16 @@
-"""Call: prompt -> generate -> store -> reply; retries.
-
-One model call: a request of an agent, from its prompt to the moment its reply is taken.
+"""One model call, from its prompt to the moment its reply is taken.
 
     opened -> generating -> generated -> captured -> served
                                 any of them -> given up, or failed
 
-- opened: its prompt is made of the episode's call tree, its sampling plan of the job and what was asked.
-- generating: `n` answers to one prompt are sampled at once; where the client streams, their pieces are heard.
-- generated: all are whole. Nothing is written before somebody is there to take the end of the reply.
-- captured: the store has all of them, durably, or none.
-- served: a client that was not known to be gone is about to be sent the end of the reply. Only now are they nodes
-  of the episode's tree, which is what the next request is matched with and what is trained.
+Nothing is written before a client is there to take the end of the reply; captured means that the store has all `n`
+answers durably, or none; only served answers become nodes of the episode's tree, which are matched with later requests
+and trained. So a reply that nobody took is never trained: after the capture a `Withdrawn` is noted, always before the
+episode is closed.
 
-A call outlives its request. A client that goes away cancels it at once, unless it announced that it sends its
-requests again (SDKs do, by a header): then the call goes on for `GRACE_S`, and a request that comes back attaches
-to it, so that there is one generation, one node, and one reply. Who comes back later starts afresh.
-
-So a reply that nobody took is never trained, whenever its client went away: before the capture nothing was
-written, and after it a `Withdrawn` is noted, always before the episode is closed. What was served once may be
-taken again by a request that was sent again, and changes nothing.
-
-Knows messages and sampling, but no wire format.
-
-Which call a request belongs to that was sent again.
-
-SDKs send a request again when its answer did not come, and say so by a header. Such a request is answered by the
-call it was first made for, if that can still be had: one that waits for its client to come back, else one that
-generates, else one that was served a short while ago. Requests with equal bodies that were not sent again are
-calls of their own. Knows calls by a key alone, which holds whatever must be equal.
+A client that goes away cancels its call, unless a header announced that it sends requests again: then the call goes on
+for `GRACE_S`, and the repeated request attaches to it (one generation, one node, one reply). Equal bodies that were not
+sent again are calls of their own. No wire format is known here.
 """
 
 from __future__ import annotations

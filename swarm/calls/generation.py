@@ -1,29 +1,13 @@
-"""AnswerGeneration: pieces, stop strings, one call.
+"""One answer being sampled: through the gate, from the engine, read piece by piece.
 
-Where an answer ends that may call one tool: with its first call.
+What is captured is what the engine sampled through the answer's end: the model's own, the id that completes a stop
+string, or that of the one call an answer may make. What was sampled beyond is counted and forgotten, so the same ids
+give the same answer, however many come at once. An answer that may call one tool and goes on after the call is cut
+behind the id that completes it; families that write several calls as one unreadable block keep the block.
 
-An answer that the model itself ends right behind the call, with nothing but space between, is whole as it is; one
-that goes on is cut after the id that completes the call. Whether it goes on is seen at the first id that says
-anything more, so that the result depends on the ids alone and not on how many of them come at once.
-
-A family that writes several calls as one block without a part that can be read (a list in Python) keeps the block.
-Knows no engine, no stop strings and no log-probs.
-
-Sampled ids as served text: whole at the end, or piece by piece as they come, cut at stop strings.
-
-Promises that the pieces joined are `served`; that no piece ends inside a character whose last bytes are still to
-come; and that nothing of a stop string, nor after it, is ever served. It is over with the first id whose text has the
-end of a stop string, however many ids were fed at once. What comes piece by piece is what comes whole, but for one
-thing: some tokenizers (byte fallback) show every byte of a run as U+FFFD once one of them is broken, and characters of
-that run that went out before stay what they were.
-
-One answer being sampled: through the gate, from the engine, and read piece by piece.
-
-It promises that what is captured is what the engine sampled through the answer's end, and that its pieces joined are
-its answer. The end is the model's own, the id that completes a stop string, or that of the one call an answer may make;
-what an engine sampled beyond it, as it was fast, is counted and forgotten: neither kept, nor told, nor trained. So the
-same ids give the same answer, however many come at once. It knows prompts and sampling, but no wire format, no retries
-and no call tree: that a finished answer becomes a node is its call's business.
+Pieces joined are `served`; none ends inside a character, and nothing of a stop string or after it is served. Piece by
+piece equals whole, except that byte-fallback tokenizers may turn a broken run into U+FFFD after parts of it went out.
+No wire format, no retries and no call tree here.
 """
 
 from __future__ import annotations

@@ -1,25 +1,14 @@
-"""PromptBuilder, SamplingPlan.
+"""The prompt and the sampling plan of a call.
 
-Who makes the prompt of a call: the builder, which lets no long prompt hold up the calls of others.
+A prompt is made in one piece on the event loop, as it reads the episode's call tree. Where the ids of a long text are
+missing, the attempt is given up, the text is encoded in a thread, and the prompt is made anew of the episode as it then
+is; meanwhile the call counts as in flight, so the lease lives. What cannot fit was refused before (`whole_body`).
 
-Long texts are encoded in threads. What cannot fit the context was refused before it was read (`whole_body`).
-
-A prompt is made in one piece, on the event loop, since it reads the episode's call tree. Where it needs the ids of a
-long text, the attempt is given up, the text is encoded in a thread, and the prompt is made anew: of the episode as it
-is then, with the ids at hand. Meanwhile the call counts as in flight, so that the episode's lease lives.
-
-The sampling plan of a call: how its answer is sampled, by what was asked, the kind of the episode, and the job.
-
-An evaluation honours whatever the engine can do; what it cannot is refused. In a training episode the sampling
-policy is the job's, because the learner must recompute its log-probs: what would change the distribution
-(another temperature, top_p, top_k, a forced tool, a response format, penalties, ...) is refused with the field's
-name, or neutralised where the job says so: sampled as the job says, and counted as `neutralised_<field>`.
-
-`max_tokens`, `stop` and `seed` are always honoured: they cut an answer or choose among equals, and leave the
-log-prob of each sampled token as it is. `tool_choice` "none" shows the model no tools, which is a prompt, no policy.
-A call that is not trained (`train` false) is sampled as an evaluation's, whatever its episode is.
-An evaluation's call without a seed is given one, so that it takes none of the numbers that training draws.
-An answer that must call a tool is held to that alone, whatever response format was asked for beside it.
+Sampling of a training episode is the job's, because the learner must recompute its log-probs: what would change the
+distribution (temperature, top_p, a forced tool, a response format, penalties, ...) is refused by name, or neutralised
+where the job says so and counted as `neutralised_<field>`. `max_tokens`, `stop` and `seed` are always honoured;
+`tool_choice` "none" shows no tools. Evaluations and calls with `train` false honour whatever the engine can do, and get
+a seed of their own, so that they take no number that training draws. A forced tool call goes before a response format.
 """
 
 from __future__ import annotations

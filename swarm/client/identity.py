@@ -1,26 +1,14 @@
-"""ClientIdentity: takeover of a killed client's leases; servers of this machine.
+"""A client's identity: where servers of this machine are found, and who takes over leases.
 
-Where an installation keeps its swarm servers, so that a client finds one that runs on this machine.
+Servers lie in <home>/swarm, or <home>/swarms/NAME (home is AJET_HOME, else `.ajet`): server.json (the address, left
+behind by a killed server), server.lock (locked while the process lives), tokens.json (keys by role, owner-readable). A
+server counts as found only if it lives: no key is sent to whoever took the port of a killed one.
 
-    <home>/swarm/           the server without a name
-    <home>/swarms/NAME/     the one called NAME
-        server.json         its address; a killed server leaves it behind
-        server.lock         locked by the server for as long as its process lives
-        tokens.json         its keys by role, readable by their owner alone
-
-Home is AJET_HOME, else `.ajet` of the working folder. A server that is found here lives: no key is sent to whoever took
-the port of one that was killed.
-
-Succession: a client that is started again takes over at once what a killed one of this machine left open.
-
-Each client holds a record of its server and a secret under an exclusive file lock, for as long as it lives; the kernel
-lets go of the lock when its process is gone, however it died. Whoever can take the lock of a record so knows that its
-client is dead, and has its secret, with which the server gives its open episodes up (`POST /owners/release`). The name
-under which a client begins episodes ends with the secret's fingerprint, so that nobody can be taken for another.
-
-It promises that no living client's episodes are given up: a client that lives holds its lock, also one of the same
-name, in the same process, or stopped; records of another boot or machine (a shared file system, whose locks may not
-reach) are left alone. Where no record can be kept, or its client died with its machine, the lease runs out.
+Each client holds a record of its server and a secret under an exclusive file lock, which the kernel lets go when the
+process dies. Whoever gets the lock knows that its client is dead and has its secret, with which the server gives up its
+open episodes (`POST /owners/release`). The owner's name ends with the secret's fingerprint. No living client's episodes
+are given up, also of the same name or process, or stopped; records of another boot or machine are left alone, as locks
+may not reach there: those leases run out.
 """
 
 from __future__ import annotations

@@ -1,23 +1,13 @@
-"""Rollout and evaluation loop around an agent.
+"""The loop around an agent that plays many episodes at once, to train or to evaluate.
 
-What a failed play says of its agent: an API it uses is rate-limited, it can never be trained as it is, or neither.
+Each of `concurrency` workers begins an episode, lets the agent play, ends it, and takes the next place. A failed play
+is played again at once, so that no group waits for it, unless its task failed three times (the server skips it in this
+pass). After an API's rate limit (HTTP 429), which says nothing of the agent, its worker pauses. In an evaluation an
+agent's failure counts as not solved, else one that breaks on half of its answers would look as good as one that never
+does; only what server or network lost is played again.
 
-Knows no episode: the loop around an agent (`swarm.client.rollout`) asks, and gives up, waits or ends.
-
-Playing many episodes at once: the loop around an agent, for training and for evaluation.
-
-Each of `concurrency` workers holds one place: it begins an episode, lets the agent play it, ends it, and takes
-the next place. A play that failed is played again at once, by whoever asks first, so that no group waits for it,
-unless its task failed three times (the server skips it in this pass); one
-that an API's rate limit failed (HTTP 429) says nothing of the agent, and its worker pauses before it begins another.
-In an evaluation what the agent failed counts as not solved: played again until it succeeds, an agent that breaks on
-half of the answers would look as good as one that breaks on none. Only what the server or the network lost is played
-again there.
-Leases of slow agents are kept alive; an agent that takes longer than `timeout_s` is given up.
-
-A server that goes away is waited for, as an engine that is off, and one that has no room to write for as long as it
-takes. What was played meanwhile is lost with its lease
-(unless its end was written down: ends are sent again), is counted as dropped, and is played again.
+Leases of slow agents are kept alive up to `timeout_s`. A server that is away or has no room to write is waited for;
+what was played meanwhile is lost with its lease, counted and played again, unless its end was written down.
 """
 
 from __future__ import annotations

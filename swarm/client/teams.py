@@ -1,46 +1,19 @@
-"""Team: linked episodes, prepare and commit.
+"""Teams: one agent plays with several models, each on its own server; all learn or none.
 
-Linked episodes, often on several servers, that end together: all of them or none.
-
-    team = Team({"solver": episode_a, "critic": episode_b})
-    await team.end({"solver": 1.0, "critic": 0.5})
-
-Two phases: every server writes down that its episode may end (prepare); then one episode, the decider, is committed,
-and with it the team is decided; then the others are committed. A server that dies in between is waited for and asked
-again. If this client dies, the servers find the decision by themselves, or any other client passes it on with
-`settle`. Why that is safe is told in `swarm.rollout.teams`. Evaluation episodes decide nothing and are trained
-nowhere: they are ended once the others are.
-
-Playing many teams at once: the loop of `swarm.client.rollout`, where each play is that of a team.
-
-What one play lacks is told at once and ends the rollout, as playing on would not help: an answer that is no reward for
-each role, or a member whose model was never called. What may pass (an exception, a timeout, a reward that is NaN, a
-member's lease that is lost) gives all episodes of that team up, is counted with its reason, and is played again; in an
-evaluation what the agent failed counts, as not solved.
-
-The members of a team: a client of one server for each role, and how an episode of one task begins at all of them.
-
-One member leads: its server chooses the task, of its stream's list, and so holds the place at which a rollout that was
-interrupted goes on; the others begin that very task by name. A leader whose job is finished hands the lead to the next
-member. A member whose job is finished plays on in evaluation episodes, with the weights it came to: for the others the
-game goes on as it was, and none of them is cut short because another one has fewer steps.
-
-Servers may take batches of different sizes: what the leader hands out before another one has room waits there. That is
-withdrawn when a play was lost meanwhile, as the room may be kept for that one, and after WITHDRAW_S in any case.
-
-`Team`: one agent function plays with several models, each on a server of its own, and all of them learn.
-
-    async def play(team):
-        hint = await team["speaker"].chat([...], max_tokens=1)
-        answer = await team["listener"].chat([...])
-        return {"speaker": reward, "listener": reward}
-
-    clients = {"speaker": AsyncSwarmClient(url_a, token_a), "listener": AsyncSwarmClient(url_b, token_b)}
     async with Team.training(clients, jobs):
-        await Team.rollout(clients, tasks, play)
+        await Team.rollout(clients, tasks, play)     # play(team) returns a reward for each role
 
-What a play was worth counts at all servers or at none (`swarm.client.teams`). Each server has its own model,
-job, optimiser and steps; what they share is the list of tasks and the group size (`swarm.client.teams`).
+Two phases end a team: every server writes down that its episode may end (prepare), then the decider is committed, which
+decides the team, then the others. If the client dies the servers find the decision themselves (`swarm.rollout.teams`)
+or another client calls `settle`. Evaluation episodes decide nothing and are ended last.
+
+The leader's server chooses the task; the others begin it by name. A leader whose job is finished hands the lead on and
+plays on in evaluation episodes. What a leader hands out ahead of the others waits, and is withdrawn when a play was
+lost, or after WITHDRAW_S.
+
+An answer that is no reward for each role, or a member whose model was never called, ends the rollout. What may pass
+(exception, timeout, NaN, lost lease) aborts that team's episodes, is counted and played again; in an evaluation a
+failure of the agent counts as not solved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Threads of a client: event loops in threads of their own, and plain functions that are run for coroutines.
+"""Threads of a client: event loops in threads, and plain functions run for coroutines.
 
 Each call of a function is made in a daemon thread of its own, so that none can hold the process up.
 

@@ -1,4 +1,4 @@
-"""HTTP to one swarm server over aiohttp: keys in, JSON out, every refusal as an error of `swarm.errors`.
+"""HTTP to one swarm server over aiohttp: keys in, JSON out, refusals as errors.
 
 A reply is waited for as long as its server lives: a call may wait at the gate through an update of any length. Where
 nothing comes for SILENCE_S the server is asked for its health; one that answers is waited on, one that does not is

@@ -1,17 +1,11 @@
-"""CompletionRequest, CompletionReply, Dialect.
+"""A model request and its reply, independent of the wire format, and the dialect protocol.
 
-A model request and its reply, independent of the wire format, and the protocol that each format implements.
+A dialect turns a body into an `Ask` and replies into bytes. A field is honoured, known to have no influence, left out
+and told (`Ask.left_out`), or refused with an InvalidRequest that names it; nothing is dropped silently.
 
-A dialect turns a body into an `Ask` and replies into bytes; it knows no episode, timeline or engine. Promises of
-every dialect: a field is honoured, known to have no influence, left out and told (`Ask.left_out`), or refused with
-InvalidRequest that names it; nothing is dropped silently.
-
-Opaque tokens with which a client that keeps its own history gives a model's thinking back as it was.
-
-A `signature` goes with thinking that is shown and fits that text alone. A `sealed` token carries thinking that
-is not shown. Both are the same whenever and wherever they are made, hold nothing but what their text says, and
-need no secret: they guard against a mistake (a text edited on the way), not against a client who wants to invent
-thinking, which every client of a model may.
+Thinking is given back by clients with opaque tokens: a `signature` fits the shown text alone, a `sealed` token carries
+thinking that is not shown. They are deterministic, hold only what their text says and need no secret: they guard
+against mistakes, not against a client that invents thinking, which every client may.
 """
 
 from __future__ import annotations

@@ -1,22 +1,13 @@
-"""OpenAI chat completions.
+"""OpenAI's chat completions: `POST /v1/chat/completions` and the list of models.
 
-Reads a request of OpenAI's chat completions into an `Ask`.
-
-What is decided here and nowhere else:
-
-- `developer` messages are `system` messages: chat templates know no other word for them.
-- `reasoning` of an assistant's message is what others call `reasoning_content`.
-- A tool message answers a call that an assistant's message before it made; its `tool_call_id` says which.
+- `developer` is `system`: chat templates know no other word. An assistant's `reasoning` is `reasoning_content`.
+- A tool message answers a call made before it, named by `tool_call_id`.
 - `stream_options` without `stream`, and `top_logprobs` 0, ask for nothing that could be refused.
-- Penalties, biases and the like are known, but no engine here applies them: they are handed on as `others`.
-- `reasoning_effort` and `verbosity` are advice to a model, which no model here is given: they are left out and told.
-- What clients store of our own answers and send back is taken: litellm's `provider_specific_fields`, which repeat what
-  it has no field for.
+- Penalties and biases are handed on as `others`, as no engine here applies them; `reasoning_effort` and `verbosity` are
+  left out and told. What clients store of our answers and send back is taken (litellm's `provider_specific_fields`).
 
-OpenAI's chat completions on the wire: `POST /v1/chat/completions`, and the list of models.
-
-What is honoured and what is refused stands in `reading`. Thinking goes out as `reasoning_content`, apart from
-the words. Log-probs are those of all sampled ids, in their order, whatever part of the answer they belong to.
+Thinking goes out as `reasoning_content`. Log-probs are those of all sampled ids, in order, whatever part they belong
+to.
 """
 
 from __future__ import annotations

@@ -1,39 +1,16 @@
-"""Anthropic Messages.
+"""Anthropic's Messages API: `POST /v1/messages`, read into an `Ask`, and its event stream.
 
-Anthropic's message threads (beta), which this server does not keep: it is told so in the protocol's own words.
+- A user turn with tool results becomes one `tool` message each, its words user messages; blocks of text are joined with
+  nothing between. An `is_error` result is shown with `Error: ` before it, as chat templates have no other mark.
+- Thinking comes back with its signature; a block that does not fit it is refused. Requests cannot switch thinking;
+  `budget_tokens` has no influence beside `max_tokens`; `display: omitted` leaves the text out, and its signature
+  carries it.
+- A prefill (a last message of the assistant) is refused: the answer would be another turn.
+- `thread` (beta) is refused with the reason the protocol's clients know, whereupon they send whole conversations.
+- `cache_control` and a tool's `strict` have no influence; `output_config.format` holds an answer to a schema;
+  `output_config.effort` and tools that Anthropic runs itself are left out and told; its client-run tools are refused.
 
-A client that offers to let the server hold the conversation (the SDK's tool runner does) sends `thread`, and after an
-answer only what is new. So the field cannot be passed over. It is refused with the reason that such a client knows,
-whereupon it sends the whole conversation, without a thread, from then on.
-
-Reads a request of Anthropic's Messages API into an `Ask`.
-
-What is decided here and nowhere else:
-
-- A user turn with tool results becomes one `tool` message for each, in place; its words become user messages.
-  Blocks of text are joined with nothing between. A result that `is_error` is shown to the model with `Error: `
-  before it, unless its text begins with `error` itself, for chat templates have no other mark for it.
-- Thinking comes back with its signature, and a block whose text and signature do not fit is refused. Thinking
-  cannot be switched on or off by a request: blocks are served when the model thinks, whatever `thinking` says, and
-  `budget_tokens` has no influence beside `max_tokens`, which thinking counts into. `display: omitted` is honoured:
-  the text is left out and its signature carries it.
-- A last message of the assistant (a prefill) is refused: the answer would be another turn, not its continuation.
-- `cache_control` has no influence; `strict` of a tool has none. `output_config.format` holds an answer to a schema;
-  `output_config.effort` is advice to a model, which no model here is given: it is left out and told.
-- Tools that Anthropic runs itself (a search of the web, the running of code, ...) are left out and told: a model here
-  could only ask for what nobody does. Its tools that the client runs are refused, for an agent is nothing without them.
-- `thread` is refused in the protocol's own words (`swarm.dialects.messages`).
-- `context_management` that clears nothing asks for nothing.
-
-Writes answers as Anthropic's Messages API does: content blocks, the message around them, and its event stream.
-
-Promises that the blocks of a stream, put together by a client, are what the whole message would have been, but
-for the order in which thinking and words alternated. Knows no requests.
-
-Anthropic's Messages API on the wire: `POST /v1/messages`.
-
-A request's turns become the same messages the chat dialect would read, so that one episode may be played through
-either; what is honoured and what is refused stands in `reading`.
+The blocks of a stream, put together, are the whole message, but for the order in which thinking and words alternated.
 """
 
 from __future__ import annotations

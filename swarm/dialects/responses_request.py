@@ -1,28 +1,14 @@
-"""OpenAI Responses: request.
+"""Reads a request of OpenAI's Responses API into an `Ask`.
 
-Reads the items of a Responses request into messages in the form of OpenAI's chat completions.
-
-What is decided here and nowhere else:
-
-- Items of one assistant turn (reasoning, words, function calls) become one assistant message, as the turn was
-  served. Where item ids are sent back they tell the turns apart; without them a second `message` opens a new one.
-- A `reasoning` item must bring its `content` or its `encrypted_content`, for nothing is kept here.
-- A function call's output must come after the call. `item_reference` and the items of built-in tools are refused.
-- `developer` messages are `system` messages: chat templates know no other word for them.
-
-Reads a request of OpenAI's Responses API into an `Ask`.
-
-What is decided here and nowhere else (and, of items, in `items`):
-
-- The server keeps nothing: `previous_response_id`, `conversation`, `item_reference` and `background` are refused;
-  `store` has no influence, and the answer says `store: false`.
-- `reasoning.effort` and `text.verbosity` are advice to a model, which no model here is given, and tools that OpenAI
-  runs itself (a search of the web, of files, ...) and groups of tools (`namespace`) cannot be offered: they are left
-  out and told. The answer's `tools` are those that the model was offered.
-  `reasoning.summary: auto` asks for the best there is, which is the whole reasoning, served as `content`.
-- `truncation: auto` is refused: nothing is ever cut out of a history.
-- `strict` of a tool has no influence: the answer says `strict: false`. `text.format` is the way to hold an answer
-  to a schema.
+- Items of one assistant turn become one message; item ids tell turns apart, else a second `message` opens a new one.
+- A `reasoning` item must bring `content` or `encrypted_content`; a call's output must come after the call. The server
+  keeps nothing: `previous_response_id`, `conversation`, `item_reference` and `background` are refused, `store` has no
+  influence (the answer says false). Items of built-in tools are refused.
+- `developer` is `system`: chat templates know no other word for it.
+- `reasoning.effort`, `text.verbosity`, tools that OpenAI runs itself and `namespace` groups are left out and told; the
+  answer's `tools` are those the model was offered. `reasoning.summary: auto` gets the whole reasoning as `content`.
+- `truncation: auto` is refused, as nothing is cut out of a history. `strict` of a tool has no influence (the answer
+  says false); `text.format` holds an answer to a schema.
 """
 
 from __future__ import annotations

@@ -1,26 +1,16 @@
-"""Environment, Game, Task, tools, splits.
-
-The seam: what an environment is. Tasks, games over chat messages with tools, and what a play was worth.
+"""What an environment is: tasks, splits, and games over chat messages with tools.
 
 A game is a state machine over OpenAI's chat messages: it opens, takes the policy's answers, and says what the play was
-worth. The built-in agent (`swarm.environments.play`) only carries messages between game and model, so
-the reward is the game's alone. An environment that wants another way of playing has an `agent` of its own.
+worth. The built-in agent (`swarm.environments.play`) only carries messages, so the reward is the game's alone; an
+environment may bring an `agent` of its own.
 
-Splits are disjoint: `train` is for training clients, `search` for exploration, `hidden` for the evaluator of studies.
-An environment gives its tasks in one of three ways: by split (`tasks`), as one list that is split by what its tasks say
-(`records`), or one for each seed (`generate`).
+Splits are disjoint: `train` for clients, `search` for exploration, `hidden` for the evaluator of studies. Tasks come by
+split (`tasks`), as one list split by what they say (`records`), or one per seed (`generate`). A hash of a problem's key
+decides its split, the same on every machine and in every version: whatever must be unseen at evaluation is the key.
 
-Which split a problem belongs to: a hash of its key decides, so splits are disjoint by construction.
-
-The same key is in the same split on every machine and in every version; nothing is stored. Environments
-choose the key: whatever must be unseen at evaluation (a window of numbers, a pair of summands) is the key.
-
-Tools in a game: how one is described, what a policy's message calls, and how a call is answered.
-
-tools = (tool("price", "The price of an item, in cents.", item="string"),)
-...
-for call in calls_of(message):
-    answers.append(tool_result(call, str(prices[call.arguments["item"]])))
+    tools = (tool("price", "The price of an item, in cents.", item="string"),)
+    for call in calls_of(message):
+        answers.append(tool_result(call, str(prices[call.arguments["item"]])))
 """
 
 from __future__ import annotations

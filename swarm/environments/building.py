@@ -1,28 +1,16 @@
-"""Draw, split, write; the process that does it.
-
-An environment's tasks are drawn once, split, checked, and written down.
-
-Whatever way an environment gives its tasks, what comes out is three disjoint lists. Of `records`, those that say the
-same words, in whatever order, are on one side. For `generate`, seeds and splits follow from a secret of the
-installation: whoever has the generator does not know which problems are hidden.
-
-Writes down what an environment is: its tasks, demonstrations and words, as a draft that only lacks its name.
-
-It runs in a process of its own (`python -m swarm.environments.building`), because it runs foreign code: first where all
-of the environment's files are (`draw`), then once more where only those lie that its clients get (`probe`).
-
-An environment's code as a process, while it is brought: it runs foreign code, and whoever starts it bounds it.
+"""Draws, splits, checks and writes down an environment's tasks, in a process of its own.
 
     python -m swarm.environments.building draw  --source JSON --code DIR --out DIR [--lines FILE --name NAME]
     python -m swarm.environments.building probe --source JSON --code DIR --tasks DIR
-    python -m swarm.environments.building measure --environment NAME --environments DIR [--plays N --seconds S
-                                                  --answers N --memory BYTES]
+    python -m swarm.environments.building measure --environment NAME --environments DIR [--plays N ...]
 
-`draw` writes tasks and demonstrations below --out; the secret of generated hidden tasks is read from standard input,
-in hex, before any foreign code is loaded. `probe` poses tasks by the code alone; `measure` plays one that was brought,
-or is built in. Each prints JSON: a line with what it found, or, with exit code 2, {"refused": REASON}; for `measure` a
-line for each thing it finds, and {"whole": true} when it has played all. Exit code 1: a play took longer than
---seconds. What foreign code prints goes to standard error.
+A process because foreign code runs; whoever starts it bounds it. `draw` reads the secret of generated hidden tasks from
+standard input before any foreign code is loaded; `probe` poses tasks by the files that clients get alone. Each prints
+JSON lines (`measure` ends with {"whole": true}); exit code 2 comes with {"refused": REASON}, 1 where a play took longer
+than --seconds. Foreign output goes to standard error.
+
+Splits are three disjoint lists. `records` that say the same words in any order are on one side; for `generate` seeds
+and splits follow from a secret of the installation, so the generator alone does not tell which problems are hidden.
 """
 
 from __future__ import annotations

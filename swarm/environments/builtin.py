@@ -1,23 +1,11 @@
-"""Arith, guess, market.
+"""The built-in environments: arith, guess, market.
 
-Sums: add two numbers and answer with the result, in one turn.
-
-A task is a pair of summands; splits are disjoint by the unordered pair, so that 7+12 is not learned from 12+7.
-The answer is right or wrong; the game knows no half-right sums.
-
-The guessing game: find a secret number in a window; a wrong guess is answered with what is still possible.
-
-A task is a window and a secret in it; the splits share no such pair. `above 4 below 15` opens a play; a guess of
-7 that is too low is answered with `above 7 below 15`, so that each hint sums up all before it. Heeding the last
-hint beats guessing at random, and halving what it leaves beats any other play. The game does not care how a
-model writes, but an answer that does not hold exactly one number ends the play.
-
-The market: look the price of an item up with a tool, and answer what it costs with its delivery.
-
-`fig, delivery 7` opens a play. Prices are each task's own, so that none can be known: the tool `price` must be called
-with the item that is asked for, and the answer is the sum of what it says and the delivery. A task is an item, its
-price and its delivery; the splits share no such triple. The play ends with the first answer that calls nothing, or when
-the calls are used up.
+- Arith: add two numbers, in one turn. Splits are disjoint by the unordered pair, so 7+12 is not learned from 12+7.
+- Guess: find a secret in a window. `above 4 below 15` opens a play, and a wrong guess is answered with what is still
+  possible, so each hint sums up all before it. Splits share no pair of window and secret. An answer that does not hold
+  exactly one number ends the play.
+- Market: `fig, delivery 7`; the tool `price` must be called, since prices are each task's own, and the answer is price
+  plus delivery. Splits share no triple. The first answer without a call, or the last call allowed, ends the play.
 """
 
 from __future__ import annotations

@@ -1,24 +1,15 @@
-"""CustomEnvironment: a folder under name and hash.
+"""A brought environment: a folder with all it consists of, named by the hash of it.
 
-What a task poses, and what it says whatever the order: tasks that say the same are near-duplicates of each other.
-
-Of prose the words and numbers count, and neither order nor marks. Of a drawing, such as a map or a board, each row
-counts as it stands, as all maps have the same few marks in another order.
-
-Tasks in a file, so that whoever plays them need not know how they were chosen.
-
-A JSON list of {"id", "data"}; `kind` may stand beside them.
-
-An environment that was brought: a folder with all that it consists of, under a name that ends in the hash of it.
-
-    manifest.json          what it is: names, ranges, where its code came from, how many tasks, the hashes of the parts
-    tasks/SPLIT.json       its tasks by split, written down once when it was brought; nobody draws them again
+    manifest.json          names, ranges, where its code came from, how many tasks, the hashes of the parts
+    tasks/SPLIT.json       its tasks by split, drawn once: a JSON list of {"id", "data"}, maybe with "kind"
     demonstrations.json    plays to imitate, if it has any
-    code/                  its code, as it was then; nothing of it is imported to read the rest
-    requirements.txt       the packages that the code needs, if it names any
+    code/                  its code as it was then; requirements.txt: the packages it needs
 
-Whoever only asks for tasks and words opens it by `BroughtEnvironment`, which runs no foreign code. Who plays it loads
-the code beside (`swarm.environments.building`). The folder is whole or absent, and never changes.
+The folder is whole or absent, and never changes. `BroughtEnvironment` gives tasks and words without running foreign
+code; whoever plays loads the code beside.
+
+Near-duplicates are tasks that say the same: of prose the words and numbers count, not order or marks; of a drawing (a
+map, a board) each row as it stands.
 """
 
 from __future__ import annotations

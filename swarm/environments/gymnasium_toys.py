@@ -1,4 +1,4 @@
-"""What follows each action in each state of a toy: the rewards that can be had, and the best play.
+"""What follows each action in each state of a toy: the rewards, and the best play.
 
 Functions of gymnasium's tables: for each state and action a list of (chance, state, reward, whether it ends).
 

@@ -1,19 +1,13 @@
-"""A user's environment from file, module, task list plus judge.
-
-An environment of two parts that a user has anyway: a file of tasks, and a function that judges an answer.
+"""Loads a user's environment: a file, a module, an adapter, or tasks with a reward function.
 
     {"id": "q1", "prompt": "What is 2+3? Reply with the number.", "answer": "5"}      a line of tasks.jsonl
 
     def reward(task, messages):                                                        rewards.py
         return float(messages[-1]["content"].strip() == task["data"]["answer"])
 
-A line has `prompt` (a text) or `messages`, and may have `id`, `kind` and `split`; all else is the task's data. The
-function returns a reward from 0 to 1, or (reward, whether the task is solved); without the latter a reward of 1 is.
-
-Loads the code of a brought environment: from a file, a module, a reward function, or by one of our adapters.
-
-Whatever is wrong with it is an InvalidRequest that says where and what to do. Nothing is isolated here: what is loaded
-can do whatever its process can.
+A line has `prompt` or `messages`, and may have `id`, `kind` and `split`; all else is the task's data. The function
+returns a reward from 0 to 1, or (reward, solved); without the latter a reward of 1 is solved. Whatever is wrong is an
+InvalidRequest that says where. Nothing is isolated: loaded code can do whatever its process can.
 """
 
 from __future__ import annotations

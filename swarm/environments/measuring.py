@@ -1,13 +1,9 @@
-"""Plays without a model, memory bound.
+"""Plays an environment without a model, to see what its rewards are worth and cost.
 
-Plays an environment without a model, to see what its rewards are worth and what its own code costs.
-
-Four players, none of which has learned anything: the oracle, the demonstrations, an empty answer, and random ones of
-words that the tasks say. Tasks are those of training and search, never hidden ones. What is found is told line by line,
-so that a process which is ended early has said what it knew: `{"playing": ...}` before a play, `{"example": ...}` after
-the first one, `{"player": ...}` once for each player, `{"fault": ...}` for what is wrong. A play that takes longer than
-its bound ends the process, and the stacks of all threads are written to standard error (`faulthandler`): they say on
-which line it stood.
+Four players that learned nothing: the oracle, the demonstrations, an empty answer, and random ones of words that the
+tasks say. Tasks are of training and search, never hidden. Findings are JSON lines as they come (`playing`, `example`,
+`player`, `fault`), so that a process ended early has said what it knew. A play that takes longer than its bound ends
+the process, with the stacks of all threads on standard error (`faulthandler`).
 """
 
 from __future__ import annotations

@@ -1,20 +1,11 @@
-"""The built-in agent and the evaluator.
+"""The built-in agent, the evaluator, and evaluations during training.
 
-Evaluations during training: whenever the server waits for one, tasks are played with the weights that serve.
+The agent carries messages between game and policy and adds nothing. A play that no longer fits the context is over and
+worth what it was worth so far; a reward that is no number or out of range is a failed play, never trained on.
 
-One process stays for the whole training, because starting one costs more than an evaluation of a small model. All
-evaluations so far stand in one file, which is written anew after each, whole or not at all.
-
-The evaluator: plays tasks with the serving policy and writes down every outcome.
-
-Which tasks are played, and in which order, follows from the seed alone; the games judge, so that nothing a
-training client says enters. The file is written whole or not at all.
-
-The built-in agent: it carries messages between a game and the policy, and adds nothing.
-
-A play whose conversation no longer fits the model's context is over: what it is worth is what it was worth so far. What
-a play is worth is checked against what its environment promises, so that a reward that is no number, or lies out of
-range, is a failed play with its reason and never trained on.
+Which tasks the evaluator plays, and in which order, follows from the seed alone, and the games judge, so nothing that a
+training client says enters. During training one process stays, as starting one costs more than an evaluation of a small
+model; it plays whenever the server waits for one. Files are written anew, whole or not at all.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Tasks that are known by a seed and a view of their beginning: whoever plays begins them again from the seed.
+"""Tasks known by a seed and a view of their beginning, begun again from the seed.
 
 Another version of a package may begin something else from the same seed. What it would judge is not what was posed.
 

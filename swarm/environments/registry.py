@@ -1,4 +1,4 @@
-"""The environments there are, by name: those built in, and those that were brought to this installation.
+"""The environments there are, by name: built in, or brought to this installation.
 
 To build one in, put an instance of it in `_BUILT_IN`. One that is brought (`swarm.environments.building`) is known by
 its name and the hash of what it consists of, `shop@1f2e3d4c5b6a`, and found in a folder in which its parts lie under

@@ -1,35 +1,17 @@
-"""Agents and rewards from files, hash of the code.
+"""A user's agents and reward functions, loaded from files, and the hash of their code.
 
-Code from a file: a user's agent or reward function, loaded or refused in one line.
+    load("agent.py:play", "agent")                 the function `play`; without a name the function `agent`
+    async def agent(episode): ...                  or plain, in a thread of its own; returns what the play was worth
+    reward(task, messages, outcome) -> float       once after each training play, with copies
 
-    load("agent.py", "agent")      the function `agent` of agent.py
-    load("agent.py:play", "agent") the function `play` of it
+Nothing is isolated: loaded code can do whatever its process can. A file is imported as a script would be, its folder
+first on the path; what is wrong is an InvalidRequest that says where. A reward that is no finite number, or takes
+longer than `MOST_S`, is a failed play; whether the task was solved remains the game's decision. First failures go to
+stderr, all are counted.
 
-The file is imported as a script would be: its folder comes first on Python's path, so that it finds what lies beside
-it. Whatever is wrong with it is an InvalidRequest that says where and what to do. This module does not isolate: what
-it loads can do whatever its process can.
-
-The hash of an agent's code: which files count, and the sha256 that labels the episodes they played.
-
-Counted are Python files and prompts (`.py`, `.md`, `.jinja`, `.j2`, `.toml`, `.yaml`, `.yml`) in the agent's folder and
-below it. What begins with a dot, `__pycache__` and links are not, nor is data (`.txt`, `.json`, ...): agents write such
-files while they play. Where there are more than MOST_FILES, those of the folder itself alone count.
-
-Rewards from a file: what a play of a built-in environment is worth, judged by a user's function.
-
-    reward(task, messages, outcome) -> float
-
-`task` is {"id", "data"}, `messages` the whole conversation with the policy's last answer, `outcome` the game's own
-{"reward", "success"}. It is called once after each training play, async or plain, with copies: whether the task was
-solved remains the game's decision. A value that is no finite number, or does not come within `MOST_S`, is a failed
-play with its reason.
-
-Agents from a file: any function of an episode that returns what the play was worth, async or plain.
-
-    async def agent(episode): ...   episode.task.data; await episode.chat(messages); episode.base_url, .api_key, .model
-    def agent(episode): ...         the same with calls that block, in a thread of its own
-
-The first failures of a user's code are written to stderr, each in one line with its place; all are counted.
+The hash covers Python files and prompts (`.py`, `.md`, `.jinja`, `.j2`, `.toml`, `.yaml`, `.yml`) in and below the
+folder, not dot files, `__pycache__`, links or data, which agents write while they play; beyond MOST_FILES only the
+folder's own.
 """
 
 from __future__ import annotations

@@ -1,14 +1,8 @@
-"""Model card, what a check measured.
+"""The card of an exported model, and what a check measured of a model: pure data.
 
-The card of an exported model: which training it came out of, and what was measured of it.
-
-Promises: nothing is said that nobody measured; without an evaluation of the very weights the card says that there is
-none. Pure data: who gathers it is `swarm.server.model_export`.
-
-What a check of a model measured: pure data, so that a study can say before its first run what one will cost.
-
-Promises: nothing here is estimated; each figure was measured on this machine under the `conditions` that stand beside
-it. How it is measured: `swarm.backends.local.model_check`.
+A card says which training the model came out of and says nothing that nobody measured; without an evaluation of the
+very weights it says that there is none (`swarm.server.model_export` gathers it). A check's figures were measured on
+this machine under the `conditions` beside them (`swarm.backends.local.model_check`); nothing is estimated.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
-"""Is it whole, its hash.
+"""What is told of a model folder before it is loaded: whether it is whole, and its hash.
 
-What can be told of a model folder before anything of it is loaded: that it is there, and whole.
+A folder that cannot be a model is refused in one line; names of a hub are told as such, for models are read from
+folders alone. Nothing heavy is imported, and of weights only where each file says that it ends is read. Whether a model
+can be served is found by `swarm.backends.local.loading`.
 
-Promises: a folder that cannot be a model is refused by one line: what was expected, what was found, what to do. A name
-of a hub is told as one, for models are read from folders alone. Nothing heavy is imported, and of weights no more is
-read than where each file says that it ends.
-Does not know whether a model can be served: that is found when it is loaded (`swarm.backends.local.loading`).
-
-One hash for what a model folder holds: whoever has a folder of the same hash has the same model.
-
-Promises: sha256 over names and contents of the files that decide what is computed (config, weights, tokenizer,
-template), in the order of their names, wherever the folder lies; what lies beside them does not count. A file is read
-again only when its size or its time of change is another one: what was found is remembered in a file.
+The hash is sha256 over names and contents, in the order of names, of the files that decide what is computed (config,
+weights, tokenizer, template). Hashes are remembered in a file: one is read again only when its size or time of change
+differs.
 """
 
 from __future__ import annotations

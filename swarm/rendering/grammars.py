@@ -1,17 +1,9 @@
-"""Grammars of forced tool calls and JSON, by llguidance.
+"""Grammars of forced tool calls and JSON, compiled by llguidance for the model's tokenizer.
 
-The grammars of answers that must call a tool or be JSON, in llguidance's dialect of Lark.
-
-Promises: a family's mark is always a whole rule (`name: "mark"`) or a whole suffix (`name[suffix="mark"]: /.../`),
-so that an engine whose tokenizer has the mark as a special token can put its id there; a JSON schema stands on one
-line; JSON has one space after each colon and comma, as templates write it.
-
-Grammars that constrain an answer's text, compiled by llguidance against the model's tokenizer.
-
-Promises: what a guide allows follows the grammar, and an end is allowed only where the grammar may end;
-a grammar that does not compile is a GrammarRefused that says why. A rule that is nothing but the text of a special
-token means that token, so that formats can name their marks without knowing a tokenizer.
-The tokenizer is loaded at the first grammar: a server without guided requests never loads it.
+What a guide allows follows the grammar, and an end is allowed only where the grammar may end; one that does not compile
+is a GrammarRefused that says why. A family's mark is a whole rule (`name: "mark"`) or a whole suffix
+(`name[suffix="mark"]: /.../`), so that a special token can stand for it. A JSON schema stands on one line, and JSON has
+one space after each colon and comma, as templates write it. The tokenizer is loaded at the first grammar.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Harmony format of gpt-oss: an answer is messages on channels, each with a header and a body.
+"""The Harmony format of gpt-oss: messages on channels, each with a header and a body.
 
 analysis is thinking, final is words, commentary is words too unless its header is addressed to a function, which
 makes it a call. The mark that ends a call is a stop id and may be missing from the text: a call whose arguments

@@ -1,19 +1,11 @@
-"""Llama 3, Mistral, fenced.
+"""Tool-call formats written as JSON or Python: Llama 3, Mistral, fenced blocks.
 
-Calls in fenced blocks, as prompt-made tool templates teach them (Gemma): `tool_code` holds Python, `json` JSON.
-
-In Python only literal keyword arguments are read: what would have to be run is no call.
-
-The Llama 3 format: an answer that is JSON as a whole, one call or several separated by `;`, is calls.
-
-`<|python_tag|>` may stand before them. An answer that begins like a call is held back to its end, for only then
-is it certain that nothing else follows; any other answer streams.
-
-The Mistral formats: `[TOOL_CALLS]` before a JSON list of calls (to v7), or before each call as `name[ARGS]{...}`.
-
-A call has no closing mark: it ends where the next one begins or the answer does. So does a list of whole calls, whether
-its bracket is closed or was cut. `[CALL_ID]`, which some versions write between name and arguments, is chosen by the
-client here and is left out.
+- Llama 3: an answer that is JSON as a whole, one call or several separated by `;`, maybe after `<|python_tag|>`. One
+  that begins like a call is held back to its end; any other streams.
+- Mistral: `[TOOL_CALLS]` before a JSON list (to v7) or before each call as `name[ARGS]{...}`. A call ends where the
+  next begins or the answer does; a list of whole calls too, closed or cut. `[CALL_ID]` is left out: the client chooses
+  it.
+- Fenced (Gemma): `tool_code` holds Python, of which only literal keyword arguments are read; `json` holds JSON.
 """
 
 from __future__ import annotations

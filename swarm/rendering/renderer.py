@@ -1,32 +1,14 @@
-"""HFRenderer over a chat template, end marks found by probing.
+"""HFRenderer: messages to text by the model's own chat template, text to ids and back.
 
-Which format a model answers in, by the marks its chat template contains.
+The text is exactly what the template gives; special tokens in it become their ids; nothing is added at either end. What
+a template does (its end marks, how it takes calls and their ids, which answer format it means) is found by rendering
+short probe conversations and by the marks in its source, never by a model's name; the more particular of several
+formats wins. Messages are adapted without changing what they say: `developer` becomes `system` where the template knows
+none, tool-call ids are shortened or made up.
 
-A template writes an assistant's thinking and calls back into the history the way the model wrote them, so its
-source names every mark. Where marks of several families stand in one template, the more particular one decides.
-
-Text to ids, with a cache of the parts that were encoded before.
-
-Text is cut before the special tokens that end an answer, where no tokenizer joins what stands on either side, and each
-part is looked up: a long history that is rendered again costs lookups, and only its new parts are encoded. Promises the
-very ids of encoding the text whole. The cache is bounded, and emptied when it is full.
-
-What a chat template writes around an answer, found out by rendering short conversations with it.
-
-The conversations have a probe word in them. Which special tokens the template writes after an answer, and whether it
-takes calls and their ids as they come, is read from the rendered text; nothing depends on a model's name. Promises
-nothing about templates that look at the words themselves.
-
-Messages adapted to what a chat template takes, without changing what they say.
-
-A `developer` is a `system` where the template knows none; tool-call ids are shortened, or made up, where the
-template takes only short ones.
-
-Renders messages with the model's own chat template and turns text into ids and back.
-
-Promises: the text is exactly what the template gives; special tokens in text become their ids; nothing is added at
-either end. What ends an assistant message is read from the template itself, not assumed.
-Knows nothing of timelines: which ids are served and which are rendered anew is not decided here.
+Encoding caches parts cut before special tokens that end an answer, where no tokenizer joins what stands on either side:
+the ids equal those of encoding the text whole. The cache is bounded and emptied when full. Which ids are served again
+and which are rendered anew is not decided here.
 """
 
 from __future__ import annotations

@@ -1,30 +1,18 @@
-"""Episode, EpisodeRegistry.
+"""Episodes: leases, the line for admission, and the ledger of one training's counts.
 
-Admission: requests that find no room wait in a queue, first come first served, for as long as they asked.
+A lease lives `ttl_s` after the last call or heartbeat and while a call is in flight; FIRST_TTLS times as long before
+the first. When it runs out the episode is fenced: its epoch grows, and the late owner gets LeaseLost. An ended or
+aborted episode answers EpisodeEnded (the same end again is no error), also while `settling`; a prepared one waits for
+its team, makes no calls and does not expire. Admission is first come first served; `pump` must be called after every
+change that may make room.
 
-One queue serves all tasks: a freed place goes to the first waiter it fits. `pump` must be called after every
-change that may make room; a newcomer then finds room only if no waiter could use it.
-
-Episodes and their leases: who owns which episode, until when, and which error a late owner gets.
-
-A lease lives `ttl_s` seconds after the last call or heartbeat, and as long as a call is in flight; before the first one
-FIRST_TTLS times as long, for command lines and frameworks take their time to start. When it runs out the episode is
-fenced: its epoch grows, so that every key of the late owner is answered with LeaseLost.
-An ended or aborted episode answers EpisodeEnded, except that the same end or abort again is no error. While its
-closing is being written down an episode is `settling`: it answers EpisodeEnded too, and is open again if the
-writing fails. A prepared one waits for its team (`swarm.rollout.teams`): it makes no calls and does not expire.
-Knows nothing of groups, batches, the store or HTTP.
-
-The ledger of one training's episodes: the state that rollout, teams, sweeps and calls share, and its bookkeeping.
-
-It holds leases, groups, the line of those who wait for room, the gate of generation, the store and the counts; each
-verb changes them together. Every episode that leaves without being trained is counted with its reason; at all times
+Every episode that leaves untrained is counted with its reason; at all times
 
     begun = open and prepared + waiting for their batch + trained + evaluated + aborted + fenced
             + drop_no_calls + drop_no_trained_calls + drop_partial_group + drop_failed_task + drop_constant_group
             + drop_pool_bytes + drop_stale + drop_job_finished + drop_erased
 
-Knows no learner and no HTTP, and decides nothing: who is fenced or dropped, and when, is its callers' business.
+Who is fenced or dropped, and when, is decided by the callers.
 """
 
 from __future__ import annotations

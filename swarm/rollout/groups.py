@@ -1,38 +1,18 @@
-"""Group, BatchRule: which episodes make a step.
+"""Groups and the batch rule: which episodes make a step.
 
-Members: which groups are alive, which episodes have a place in them, which of these ended, and their bytes.
+An episode joins a group of its task and stream with a free place, else opens one where its stream has a place. By
+`batch_rule`, a batch is the first episodes_per_step / group_size whole groups (`groups`); the same without groups of
+exactly equal rewards, dropped at once as drop_constant_group (`varied_groups`); or the first episodes_per_step to end,
+grouped by task in any size (`episodes`).
+- No group exceeds group_size; a full group's task begins a second one. Nothing is dropped to make a batch divisible.
+- `surplus_groups` more places are given away than a batch takes; what is whole beyond it comes first in the next batch.
+- With `max_staleness` S, S batches are rolled out ahead (`swarm.rollout.staleness`); too old is drop_stale.
+- A group lacking members with none open or prepared is dropped (drop_partial_group) after lease_ttl_s untouched, sooner
+  where nothing is played and the line finds no room: a dead client never holds a step up.
+- Beyond `pool_bytes` the oldest ended episodes are dropped (drop_pool_bytes); after a whole batch's worth `starved`
+  says so.
 
-Knows no batch rule: who may join, and what is taken or dropped, is said from outside (`swarm.rollout.groups`).
-
-Groups and the batch rule: which episodes make a step.
-
-An episode joins a group of its task and stream that has a place free, else it opens a new one where its stream still
-has a place. What a batch is, by the job's `batch_rule`:
-
-- `groups`: episodes_per_step / group_size groups, each with exactly group_size ended episodes. The first to be whole
-  make the batch.
-- `varied_groups`: the same, but a group that is whole and whose rewards are all equal (compared as the exact numbers
-  that were sent) is filtered out at once, counted as drop_constant_group, and its place is free again.
-- `episodes`: the first episodes_per_step to end, of whatever tasks. Those of one task are one group, of any size.
-
-Over-full: no group ever gets more than group_size members (except under `episodes`, where groups have no size). Where
-a task is asked for again while its group is full, a second group of it begins.
-Turns: a client that leaves the task to the server gets the next place of the stream's task list;
-`swarm.rollout.task_sampler` counts them. A group has the turn it was begun for, and who joins it by the task's name
-plays for that turn too; under `episodes` the episodes have turns, and groups have none.
-Surplus: `surplus_groups` more places (under `episodes`: times group_size) are given away than a batch takes. What is
-whole or open beyond the batch stays, and what is whole comes first in the next batch.
-Staleness: with a `max_staleness` S of 1 or more, S batches are rolled out beyond the next one. It waits for what would
-become too old; what is too old all the same is dropped (drop_stale). See `swarm.rollout.staleness`.
-Partial: an episode that is given up frees its place. A group that lacks members and has none open or prepared is
-orphaned; where it was not touched for lease_ttl_s it is dropped (drop_partial_group), so that a dead client never
-holds a step up for ever, and sooner where nothing is played and those in line find no room.
-Bytes: ended episodes hold at most `pool_bytes` of captured tokens; beyond it the oldest are dropped
-(drop_pool_bytes) and their places are free again. Once a whole batch's worth was dropped so since the last batch, the
-bound is too small for this job, and `starved` says so.
-
-Nothing is dropped to make a batch divisible. Pure bookkeeping: no clock but the injected one, no waiting, no store.
-Who is in which group is in `swarm.rollout.groups`, and for which turn in `swarm.rollout.task_sampler`.
+Pure bookkeeping: no clock but the injected one, no waiting, no store. Turns are in `swarm.rollout.task_sampler`.
 """
 
 from __future__ import annotations

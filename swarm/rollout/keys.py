@@ -1,20 +1,13 @@
-"""Signed keys, server folder.
+"""Signed keys, and what a server's directory keeps across restarts.
 
-What a server directory keeps across restarts, readable by its owner alone.
+The directory, readable by its owner alone, holds `secret` (signs keys, so that they survive a restart), `installation`
+(its name for the database it writes) and `engine.json` (the job whose engine is on; gone once the engine is stopped,
+there after the server itself ended). Files are whole or absent.
 
-    secret         signs keys, so that they survive a restart
-    installation   the directory's name for the database it writes (`swarm.store.database`)
-    engine.json    the job whose engine is on; gone once the engine is stopped, there after the server itself ended
-
-Files are whole or absent. Knows nothing of what runs.
-
-Keys: who may do what, as signed and expiring tokens that carry no address.
-
-Three uses, never mixed: a role (admin, client, viewer) on the control plane; `model` for the calls of one episode,
-behind which, after a slash, one of its agents may write its name; `lease` for its heartbeat, end and abort. All are
-signed with a secret that the server directory keeps, so keys survive a restart (whose leases do not: they are answered
-with LeaseLost) and those of another server are refused. An operator may add one admin token of their own choosing
-(needed for an address that is not loopback).
+Keys expire and carry no address. Three uses are never mixed: a role (admin, client, viewer) on the control plane;
+`model` for the calls of one episode, after a slash with an agent's name; `lease` for its heartbeat, end and abort.
+Leases do not survive a restart (LeaseLost), and other servers' keys are refused. An operator may add one admin token of
+their own, needed for an address that is not loopback.
 """
 
 from __future__ import annotations

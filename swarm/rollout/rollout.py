@@ -1,22 +1,13 @@
-"""Rollout: begin, end, heartbeat, abort; rewards per call.
+"""The rollout: every verb on episodes, from begin to end and erasing, over one ledger.
 
-Erasing: the tokens of an owner's episodes are deleted on request, whatever has become of the episodes.
+What is acknowledged is durable: an `end` is written down before it is answered, and where that fails the episode is
+open as before. The step loop gets complete batches of ended episodes. No learner and no HTTP here; the shared state is
+in `swarm.rollout.episodes`.
 
-An open episode is aborted, one that waits for its batch is dropped (`drop_erased`), and what was captured of them, and
-of those that are over, is deleted from the store. Left for a later request are those that would have to be learned
-again after a crash: of a batch that is settled and in no checkpoint yet. The rows stay, with their numbers of calls and
-tokens, so that the balance adds up; weights that learned of an episode stay as they are.
-
-Who may ask knows the secret whose fingerprint is in the owner's name, as for `release`.
-
-The rollout: every verb on episodes, from begin to end, over one ledger.
-
-It promises clients a clear answer for every verb, and the step loop complete batches of ended episodes. What is
-acknowledged is durable: an `end` is written down before it is answered, and where that fails the episode is open
-as before, so that the client can send it again.
-
-It knows no learner and no HTTP. The shared state is in `swarm.rollout.episodes`, teams in `teams`, what time does
-in `sweeps`, and how a batch is taken in `drain`.
+Erasing, for whoever knows the secret whose fingerprint is in the owner's name: open episodes are aborted, waiting ones
+dropped (`drop_erased`), and captured tokens deleted. Left for a later request is a settled batch that is in no
+checkpoint yet, as it may have to be learned again. Rows stay, so that the balance adds up, and so do weights that
+learned of an episode.
 """
 
 from __future__ import annotations

@@ -1,32 +1,16 @@
-"""Staleness: which episodes the next batch must take, so that no token older than `max_staleness` is learned.
+"""Staleness: which episodes a batch must take so that no token gets older than allowed.
 
-A token sampled under version v and learned by weights of version w is w - v versions old; with a `max_staleness` S of
-1 or more no token is ever learned that is older than S. A place (a group; under the batch rule `episodes` an episode)
-is as old as the oldest token in it can be; its *slack* is how many batches may still go before it: S, less what its
-age would be in the next batch.
+A token of version v learned by weights of version w is w - v old; nothing older than S = `max_staleness` (1 or more) is
+learned. A place (a group, or an episode) is as old as its oldest token can be; its slack is how many batches may go
+before it. With V updates done, W batches taken and B places a batch, at most (S + 1 + V) B places are ever given away
+(as in SkyRL).
 
-With V updates done, W batches taken (W is V, or V + 1 while one is learned) and B places in a batch, at most (S + 1 +
-V) B places are ever given away, as in SkyRL ((S + step) B >= accepted + running). W B of them are taken, so (S + 1) B
-may be alive while nothing is learned, and S B while a batch is.
-
-Why everything fits. Call n(k) the alive places of slack at most k, and Q(k) = (k + 1) B the places of the next k + 1
-batches. n(k) <= Q(k) holds for every k at all times:
-- A place is given away with slack k = S - (W - V), the largest there is. It adds only to n(k), which counts all that
-  are alive: (S + 1 - (W - V)) B = Q(k) at most, by admission.
-- A batch takes, for every k, at least n(k) - (Q(k) - B) of those with slack at most k. It can: that is at most B, by
-  what held before, and the demands are nested (each k's include those of the smaller ones). n(k) <= Q(k) - B = Q(k -
-  1) are left, and their slack is one less now.
-- What ends, is given up or dropped only lowers n, and so does a token that turned out younger than its episode. An
-  update that ends changes no slack. Who joins a group is no older than the group.
-For k = 0: all that must be in the batch now fit into it. Streams with shares are so each for itself: Q(k) is then the
-stream's own among the next (k + 1) B places that are dealt out, and these are given away and taken in the same order.
-
-A `BatchSelection` takes what is done first, but never a place that an older one needs; the batch waits for the older
-one to be done or to be given up. What the proof leaves out can make a place too old all the same: surplus groups
-(places beyond admission), and an episode whose team decided after its place was given away. Such a place is given up
-and counted (drop_stale where its episode had ended, drop_outdated where it was fenced); it is never trained.
-
-Pure bookkeeping: no clock, no waiting, no store.
+Invariant: n(k), the alive places of slack at most k, never exceeds Q(k) = (k + 1) B. A place is given away with slack k
+= S - (W - V), the largest, where admission bounds it; each batch takes at least n(k) - (Q(k) - B) <= B of those of
+slack at most k (the demands are nested), after which every slack falls by one; all else only lowers n. Streams with
+shares keep it each for itself. `BatchSelection` takes what is done first but never a place that an older one needs.
+Surplus groups and late team decisions can still be too old: they are given up and counted (drop_stale, drop_outdated),
+never trained. No clock, no waiting, no store.
 """
 
 from __future__ import annotations

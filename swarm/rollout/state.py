@@ -1,26 +1,15 @@
-"""Server state machine, generation gate, served clock.
-
-The gate of generation: calls pass while it is open, wait while it is shut, and fail once it is broken.
-
-With a `max_staleness` of 0 it is what makes the backend's promise true that no generation runs during an update: the
-step loop shuts it, waits until nothing is in flight, updates, and opens it again. With 1 and more it stays open.
-
-The clock of leases: it counts only the seconds in which the server could answer.
-
-A process that was stopped, or whose event loop was held by one long call, could not take the heartbeats that wait in
-its sockets. A regular beat on the loop shows it: what lies between two beats counts for MOST_S at most, so leases,
-drain times and whatever else is measured by this clock are extended by the stall, before anything is swept. While a
-machine sleeps the monotonic clock below stands too (on Linux and macOS), with the same effect.
-
-The server's state machine: a typed table of transitions, and the only object that writes the state.
+"""The server's state machine, the gate of generation, and the clock of leases.
 
     OFFLINE -> BOOTING -> ROLLING -> ROLLING_POST -> WEIGHT_SYNCING -> ROLLING ...
-    every state but OFFLINE and FAILED -> FAILED(reason)
-    every state but OFFLINE -> OFFLINE (stop)
+    every state but OFFLINE and FAILED -> FAILED(reason);  every state but OFFLINE -> OFFLINE (stop)
 
-ROLLING admits training episodes until a batch has all it needs; ROLLING_POST waits for the open ones;
-WEIGHT_SYNCING updates the policy. Where rollout and update overlap (`max_staleness` of 1 or more) the state is ROLLING
-throughout. Knows nothing of what happens in a state.
+ROLLING admits training episodes until a batch has all it needs, ROLLING_POST waits for open ones, WEIGHT_SYNCING
+updates. With `max_staleness` of 1 or more the state is ROLLING throughout. Only this object writes the state.
+
+The gate lets calls pass while open, wait while shut, and fail once broken; with `max_staleness` 0 the step loop shuts
+it and waits until nothing is in flight before it updates. The clock counts only the seconds in which the server could
+answer: between two beats of the loop MOST_S at most, so that a stopped process, a blocked loop or a sleeping machine
+lets no lease expire before waiting heartbeats are read.
 """
 
 from __future__ import annotations

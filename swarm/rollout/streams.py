@@ -1,22 +1,15 @@
-"""Streams: how the places of a batch are shared out among them, and how far each stream got.
+"""Streams: how a batch's places are shared out among them, and how far each one got.
 
-A place is a group (under the batch rule `episodes`: an episode). Without shares a place goes to whoever comes first.
-With shares the places are dealt out one by one, by deficit round robin: before each, every stream is owed its share of
-one place more, and the place goes to the stream that would be owed a whole place first. What was given so differs
-from what is owed by less than one place at every moment (the rule is earliest pseudo-deadline first, optimal for one
-resource: Baruah, Cohen, Plaxton, Varvel, "Proportionate progress", Algorithmica 15, 1996), and shares that divide a
-batch are exact in every batch: 40/30/30 of ten groups are 4/3/3.
+A place is a group (under `episodes` an episode). Without shares it goes to whoever comes first. With shares places are
+dealt by deficit round robin: each stream is owed its share of one place more, and the place goes to the one that would
+be owed a whole place first. What was given differs from what is owed by less than one place at every moment (earliest
+pseudo-deadline first: Baruah, Cohen, Plaxton, Varvel, Algorithmica 15, 1996), and shares that divide a batch are exact
+in it.
 
-The places dealt out are the *window*: first the batch's, then, where batches are rolled out ahead, the next ones',
-then the surplus ones, which are the first of the batch behind those. A batch is made of each stream's own places, so a
-fast stream never takes the place of a slow one, and the batch waits for a stream that plays nothing.
-
-New shares open a new account, from the next place that is taken: places that are taken stay what they are, and nobody
-is owed anything. A place that is left by a stream without a share is dealt out anew.
-
-The cursor of a stream counts its groups that were played to their end; under the rule `episodes` it counts
-group_size ended episodes as one. Which task comes next is `swarm.rollout.task_sampler`. Pure bookkeeping: no clock, no
-waiting, no store.
+The *window* of places dealt out is the batch's, then those of batches rolled out ahead, then surplus ones. A batch is
+made of each stream's own places, so it waits for a stream that plays nothing. New shares open a new account from the
+next place on. A cursor counts a stream's groups played to their end (under `episodes` group_size episodes as one). Pure
+bookkeeping: no clock, no waiting, no store.
 """
 
 from __future__ import annotations

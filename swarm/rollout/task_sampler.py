@@ -1,26 +1,14 @@
-"""TaskEpoch over a stream's list, assignments.
+"""Passes over task lists: which task of a stream comes next, where the server chooses.
 
-Passes over task lists: which task of a stream comes next, for clients that leave the choice to the server.
+A stream has one task list for ever, in the order of the client that named it first. Turns are counted through all
+passes: turn t is task t modulo the list's length, with as many places as a group has members, and is over once as many
+plays were ended. Free places of begun turns go first, in order, then the next turn: in each pass every task is played
+once and none is left out. That outlives the server, as turns are written with their episodes.
 
-A stream has one task list, for ever: the order is that of the client that named it first, and every client with the
-same tasks shares it. The list is played over and over; its *turns* are counted through all passes, so turn t is task
-t modulo the list's length, and each has as many places as a group has members. A turn is over once as many of its
-plays were ended; a play that was lost, aborted, fenced or dropped with its unfinished group is played again.
-
-What is handed out: first the places of turns that were begun and have one free, in their order, then the next turn.
-So in each pass every task is played once, by whomever, and none is left out; that outlives the server, as the next
-turn and those that are not over are written with the first episode of each turn and when a turn is over, and each
-episode's row has its turn.
-
-A play that ended with nothing to train is played again too, as the group waits for its member, but only as many of a
-turn as it has places: an agent that makes no calls does not hold the pass up. A turn is skipped in this pass once its
-agent failed MOST_FAILURES plays of it, and as many more for each that was ended: a task that breaks its agent each time
-would hold up all others. What is dropped after a turn is over (for equal rewards, for its age, ...) is not played
-again. Pure bookkeeping: no clock, no waiting, no store.
-
-Turns: for which turn of its stream's task list each member of a group plays.
-
-It tells the passes (`swarm.rollout.task_sampler`) what becomes of each play. Pure bookkeeping.
+A lost, aborted, fenced or dropped play is played again; one that ended with nothing to train too, but only as often as
+its turn has places. A turn is skipped in this pass after MOST_FAILURES failures of its agent, and as many more for each
+ended play, so that a breaking task holds nothing up. What is dropped after its turn is over is not played again. Pure
+bookkeeping: no clock, no waiting, no store.
 """
 
 from __future__ import annotations

@@ -1,32 +1,14 @@
-"""Teams: linked episodes on several servers end together, all or none.
+"""Teams on the servers' side: linked episodes that end together, all or none.
 
-    client                     decider's server              followers' servers
-    prepare -----------------> Prepared, durable
-    prepare (decider, token) ----------------------------->  Prepared, durable
-    commit ------------------> Closed(ended), durable        (this is the decision)
-    commit ----------------------------------------------->  Closed(ended), durable
+Two-phase commit: `prepare` at every server (durable before it is acknowledged), then `commit` at the decider (this is
+the decision), then at the followers. A prepared episode keeps its reward and its place, makes no calls, is not trained
+and does not expire. A follower in doubt asks `GET /episodes/{id}/outcome` of the decider's server, itself (`Resolver`,
+among its `peers`) or through any client: ended is commit; aborted, fenced or unknown is abort.
 
-A prepared episode has its reward and keeps its place in its group, makes no calls, is not trained and does not expire.
-Where a prepare fails the client aborts all of them. One episode is the decider: what becomes of it becomes of the team.
-The others know its address and its lease token, so that whoever finds one in doubt can ask `GET
-/episodes/{id}/outcome`: the client, any other one, or the follower's server by itself (`Resolver`), if the decider's
-server is among its `peers`. Ended: commit. Aborted, fenced or unknown there: abort. Open or prepared: not yet decided.
-
-Why it is safe:
-- The decider ends only by a commit, which its client sends once all are prepared. Prepared is durable before it is
-  acknowledged, as every closing of a prepared episode is, through a loss of power too; so every follower can still
-  commit, whatever died in between.
-- What is told as an outcome stays so. An end is durable before it is told; an abort of a prepared episode too; an
-  episode that was open when its server died is fenced by its recovery; one that is unknown was never prepared, and
-  nobody can prepare it any more. (A server that is not up, or not recovered yet, says nothing: 503.)
-- Nothing waits for ever. A decider that nobody decides, renews or commits for `lease_ttl_s` aborts itself; its client,
-  if it comes back, is told so. A follower asks until the decider's server is back, for a day (IN_DOUBT_S): then it is
-  fenced (`team_in_doubt`), counted, and told as an error. That alone can tear a team, where the decider had ended.
-- Nothing else waits for a team. Once a batch is full but for prepared episodes, their places are free again after
-  `drain_timeout_s`; one that is committed later joins a later batch: the group of its task that has room, or a new one.
-
-It does not know what lies with a server that never comes back (its followers are given up after that day), nor with
-one whose job was replaced by another while a team was in doubt: it no longer knows the team, which is no.
+Why it is safe: an outcome is durable before it is told and never changes; an episode unknown to the decider's server
+was never prepared and cannot be any more; an unanswered decider aborts after `lease_ttl_s`. A follower asks for
+IN_DOUBT_S (a day), then is fenced (`team_in_doubt`) and counted: the only way a team can be torn. Once a batch is full
+but for prepared episodes, their places are free again after `drain_timeout_s`; a later commit joins a later batch.
 """
 
 from __future__ import annotations

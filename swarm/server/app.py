@@ -1,4 +1,4 @@
-"""The server's one FastAPI application: routes and the form of errors. It has no state but the SwarmServer's."""
+"""The server's one FastAPI application: routes and the form of errors; it has no state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HTTP/1.1 over uvicorn's httptools protocol, with an end to what strangers can hold; and a limit to wrong keys.
+"""HTTP/1.1 over uvicorn's httptools protocol, with limits on what strangers can hold.
 
 httptools itself sets none: one connection could fill the memory with headers before any key is looked at, and
 connections that say nothing take every descriptor of the process. What is no HTTP, or too much of it, is answered with

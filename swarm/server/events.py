@@ -1,4 +1,4 @@
-"""What happened to the server, told as it happens: a ring of the latest events, and server-sent events made of it.
+"""Events of the server as they happen: a ring of the latest, and server-sent events.
 
 Promises that a listener that names the last event it saw goes on after it without loss, as long as that event's
 successor is kept; where it is not, a `gap` event says how many were missed. `EVENTS_KEPT` events of this process are

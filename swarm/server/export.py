@@ -1,44 +1,17 @@
-"""Episodes as JSON lines, OpenEnv, parquet.
+"""Export of episodes: JSON lines, OpenEnv traces, parquet.
 
-Episodes as OpenEnv training traces (schema version 1 of `openenv.core.harness.training`, openenv 0.10).
+What makes an export impossible (no such episode, its tokens gone, a missing package) is refused before the first byte.
+Memory holds one episode, or a few for parquet: a file on disk is made first. Only so many exports run at once; others
+are told to come again.
 
-A trace has one turn per call: the whole prompt the engine saw, what it sampled, the log-prob of each sampled id,
-and a loss mask over both, so that every sampled id of the episode's trained calls is trained once; the mask of a call
-that is not trained has zeros alone. What OpenEnv has no field for stands in each turn's `metadata`. Rewards are there
-too, because OpenEnv takes them from elsewhere.
+OpenEnv (schema 1 of `openenv.core.harness.training`, openenv 0.10): one turn per call with the whole prompt, the
+sampled ids, their log-probs and a loss mask, so that every sampled id of a trained call is trained once; rewards and
+all that has no field stand in each turn's `metadata`.
 
-Episodes as parquet, one row per call.
-
-    episode, task_id, stream, kind, owner, state   string
-    group, reason                                  string, null where there is none
-    code                                           string, sha256 of the agent's files, null where nobody said
-    step                                           int64, the step that trained it, null where none did
-    reward                                         float64, null where there is none yet
-    success                                        bool, null where nobody said
-    call, parent                                   int32, index of the call and of the one it continues (null: none)
-    drift                                          string: start, clean, realign or fork
-    prompt_ids                                     list<int32>, the whole prompt the engine saw
-    sampled_ids                                    list<int32>
-    logprobs                                       list<float64>, natural, of each sampled id
-    versions                                       list<int32>, policy version of each sampled id
-    prompt_text, sampled_text                      string, these ids as text, all marks and tool calls as they are;
-                                                   null where no engine runs, whose tokenizer reads them
-    message                                        string, JSON of what was said as a chat message: content, thinking,
-                                                   tool calls, read as if tools had been offered; null as these
-    trained                                        bool, false: the sampled ids are context and not to be trained
-    call_reward                                    float64, null where it is the episode's
-    agent                                          string, which of its agents made the call; null where none said
-
-The file's metadata has `ajet_schema` = 5. Earlier versions wrote 4, without `message`, 3, without texts too, 2, without
-`code`, `call_reward` and `agent` too, and 1, without `trained` too, where every call was. Needs pyarrow (the extra
-`export`).
-
-Exports episodes as a stream of bytes; the formats are in `swarm.exports`.
-
-Promises that what makes an export impossible (no such episode, its tokens gone, a missing package) is refused
-before the first byte, and that memory holds one episode, or a few for parquet, whatever the whole is: a file on disk is
-made first, so that what was left out can be told before it. So few are made or sent at once that their files stay few;
-others are told to come again.
+Parquet (needs pyarrow, the extra `export`): one row per call; nulls stand for what nobody said, for `group` and `step`
+where there is none, and for texts and `message` where no engine runs; `logprobs` are natural; `call_reward` is null
+where it is the episode's. The metadata's `ajet_schema` is 5; version 4 lacked `message`, 3 also texts, 2 also `code`,
+`call_reward` and `agent`, 1 also `trained` (all calls were).
 """
 
 from __future__ import annotations

@@ -1,19 +1,10 @@
-"""Headers, bodies, error objects, key guard, limits.
+"""What all routes share: headers, bodies, error objects, and limits before any route.
 
-What all routes share: reading headers and bodies, answering JSON, and OpenAI's error object for every error.
-
-The body of a model call that cannot fit the context is refused by its length alone, if possible unread.
-
-What stands before every route: a limit on failed keys, and a limit on the size of bodies.
-
-A peer address may fail FAILURES times at once and once more every REFILL_S seconds; beyond that it is answered 429
-with Retry-After, without a look at its key. A key that this server signed and that has not expired is let through
-all the same: nobody can guess one, so the failures of a neighbour behind the same address (a NAT, a proxy, the
-loopback of a shared machine) never keep an honest client out. The admin token an operator chose may be weaker than
-a signed one, so it waits like any guess: from an address that goes on failing it is refused for up to REFILL_S
-seconds; the signed tokens of tokens.json are not.
-
-Memory is constant: MOST_PEERS addresses (an IPv6 network of 64 bits is one), the longest quiet forgotten first.
+A model call that cannot fit the context is refused by its body's length, if possible unread. A peer address may fail
+FAILURES times at once and once more every REFILL_S seconds; beyond that it gets 429 with Retry-After, its key unread. A
+valid signed key passes all the same, since nobody can guess one, so a neighbour behind the same address never keeps an
+honest client out. The operator's own admin token may be weaker and waits like any guess. Memory is constant: MOST_PEERS
+addresses (an IPv6 /64 is one), the longest quiet forgotten first.
 """
 
 from __future__ import annotations

@@ -1,19 +1,12 @@
-"""A kept checkpoint as a folder with its card.
-
-One export: a kept checkpoint, with its card, under a name that appears once all of it is there.
-
-Promises: what stands in the way is refused before anything is written; a folder that is there and not empty stays as it
-is; on a full disk, or where anything else goes wrong, nothing is left behind. The server whose folder it reads may run
-meanwhile: nothing there is changed.
-
-The export as a process of its own: it loads a model into memory that is free again when it ends.
+"""Export of a kept checkpoint as a model folder with its card.
 
     python -m swarm.server.model_export --directory DIR --models DIR --to DIR [--step latest] [--apart]
                                         [--job JSON] [--environments DIR] --out FILE
 
-AJET_SWARM_STORE names the server's database where it is not in its folder, as for the server itself: a URL may hold a
-password. Prints a line as each part begins, and writes the `ModelCard` as JSON to FILE. Exit code 2, with one line on
-stderr, where it is refused.
+A process of its own, so that memory is free when it ends. What stands in the way is refused before anything is written
+(exit code 2, one line on stderr); the folder appears under its name once it is whole, one that is not empty stays as it
+is, and nothing is left behind on failure. The server may run meanwhile. AJET_SWARM_STORE names a database outside the
+folder; it is no flag because a URL may hold a password.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`GET /metrics`: Prometheus metrics, read from the live server at each scrape; nothing is counted twice.
+"""`GET /metrics`: Prometheus metrics, read from the live server at each scrape.
 
     ajet_server_state{state}         1 for the present state, 0 for the others
     ajet_job_info{digest,backend}    1, once a job is loaded

@@ -1,34 +1,14 @@
-"""SQLite (WAL), PostgreSQL, transient failures, schema 0001 -> 0008 in one step.
+"""The database behind a store: connections, schema, durability, transient failures.
 
-The database behind a store: connections, its tables, and whose it is.
+SQLite runs in WAL mode: a commit survives the death of the process at once, and a loss of power when made with `full`,
+which makes all before it durable too. A thread of its own brings the write-ahead log over, so that no commit waits for
+it; it stops the writer for WAITS_MS at most, and only where the log grew far too large. PostgreSQL is durable as its
+server is configured. A hanging PostgreSQL is noticed by connect_timeout, keepalives and tcp_user_timeout,
+statement_timeout, and ANSWER_S where its process stands still; what the store's URL sets itself stands.
 
-SQLite runs in WAL mode. A commit survives the death of the process at once; it survives a loss of power when it was
-made with `full`, which makes all before it durable too. PostgreSQL's commits are durable as its server is configured
-(by default: at once); one that hangs is noticed (`swarm.store.database`).
-
-One database serves one server directory: the first to open it writes its id there, any other is refused.
-
-Whether a database error is transient (a full disk, a lost connection) or permanent.
-
-Told apart by the database's own codes. What is not known to be for good is taken for passing: it is tried again.
-
-Connections to PostgreSQL that notice a server which hangs, by whatever way it does.
-
-    the address swallows packets        connect_timeout
-    the machine or the network is gone  keepalives, and tcp_user_timeout for what is not acknowledged
-    a statement does not come to an end statement_timeout, the server's own
-    the server's process stands still   ANSWER_S: its kernel goes on acknowledging, so that only this side can tell
-
-Each ends in an error that passes: the connection is made anew. What the store's URL says itself stands.
-
-SQLite's write-ahead log, brought into the database from a thread of its own.
-
-By itself SQLite does that within some commit, once the log has a thousand pages, and whoever waits for that commit
-waits for two flushes of the disk too. Here commits never do (`AUTOMATIC`); a thread with a connection of its own
-brings the log over while the writer goes on, and stops it only where the log grew far beyond its usual size, which it
-then begins anew: for WAITS_MS at most, since the writer stands still while SQLite waits there for those who read. Under
-a longer reading, such as an export, the log grows on. Nothing depends on when it happens: what is committed is in the
-log.
+Errors are told apart by the database's codes; what is not known to be permanent is tried again. One database serves one
+server directory: the first to open it writes its id, any other is refused. Schema 0001 is brought to the newest in one
+step.
 """
 
 from __future__ import annotations

@@ -1,20 +1,12 @@
-"""Checkpoints kept, tokens pruned, erasing; which training is a job's.
+"""Which tokens and metrics are kept, and which training in a database is a job's.
 
-Garbage collection: tokens of samples that no kept checkpoint needs again, and of episodes given up before it.
+Tokens go once no kept checkpoint needs them again (initial weights count as the checkpoint of step 0), those of
+never-trained episodes also once CLOSINGS_KEPT later ones are closed; metrics of steps go once MEASURED_KEPT later ones
+are settled. Rows of episodes stay for ever with their counts, so that the balance of what was served adds up.
 
-Metrics of steps go once MEASURED_KEPT later ones are settled.
-
-Episodes that are never trained (given up, dropped, evaluations) lose their tokens also once CLOSINGS_KEPT later ones
-are closed, as evaluations may go on long after the last checkpoint.
-
-The episodes' rows stay for ever, with the numbers of their calls and sampled tokens, so that the balance of what was
-served always adds up. The initial weights count as the checkpoint of step 0.
-
-Which training in a database is a job's: the one it began, or one that it goes on with, or a new one beside others.
-
-Found by value (`swarm.job`): each training's job is stored as the release that began it wrote it, and read as what it
-means now. A training keeps the digest it was begun with, which its checkpoints lie under. One of several is a job's if
-it has the very same job, else the furthest that the job goes on with.
+A job's training is found by value (`swarm.job`): stored jobs are read as what they mean now. It is the one with the
+very same job, else the furthest that the job goes on with, else a new one. A training keeps the digest it began with,
+under which its checkpoints lie.
 """
 
 from __future__ import annotations

@@ -1,49 +1,17 @@
-"""SQLAlchemy models = the records; token blobs.
+"""The store's tables, the changes that are written to them, and which checkpoints are kept.
 
-Tokens as bytes: little-endian, ids and policy versions as int32, log-probs as float64 and so exact.
+A sample goes captured -> rewarded -> in_step(k) -> consumed(k). What is durable, and when: `Captured` before the reply
+is finished, `Withdrawn` when nobody was left to take it; `Closed` before an end is acknowledged (`Prepared` first, for
+a team); `InStep(k)` before the learner sees the batch; `Consumed(k)` in one transaction with the checkpoint's name;
+`Evaluated(k)` before the next step. Recovery loads the newest checkpoint c and learns the batches c+1, c+2, ... again,
+so each sample is in the weights once, whenever the process died.
 
-Rewards of calls are few and rare, and so JSON, which keeps a float64 exactly too.
+Token ids and policy versions are little-endian int32, log-probs float64 (exact). A change of the schema is another
+NEWEST, to which `swarm.store.database.migrate` brings older databases.
 
-What is written of a training, as changes in the order they happened, and what is read back after a crash.
-
-    begin          Began
-    model call     Captured                              before its reply is finished
-                   Withdrawn                             when nobody was left to take that reply
-    end            Closed(state="ended")                 before it is acknowledged
-    team           Prepared, then Closed                 each before it is acknowledged
-    step k         InStep(k)                             before the learner sees the batch
-                   Measured(k)                           with it, and again when the step was learned
-    checkpoint k   Consumed(k)                           in one transaction with the checkpoint's name
-    evaluation k   Evaluated(k)                          before the next step begins
-
-The states of a sample are so captured -> rewarded (ended with a reward) -> in_step(k) -> consumed(k). A training is
-recovered by loading its newest checkpoint c and giving the learner the batches of steps c+1, c+2, ... again, which
-were written before it saw them: each sample is in the weights once, whenever the process died.
-
-Knows no SQL and no server.
-
-The store's tables.
-
-    meta          what the database knows of itself: the installation that writes it
-    trainings     one per job (`swarm.store.retention`); `written` numbers its committed groups of changes
-    episodes      one row each for ever; `serial` is the order of their beginnings over all trainings
-    nodes         one row per captured call of an episode, until it is collected
-    steps         the settled ones, with what was measured of each
-    checkpoints   the kept ones, with how they were evaluated (`swarm.store.tables`)
-    streams       shares, cursors, and where each stands in its task list
-    task_lists    the task lists of streams
-    events        state transitions, recoveries
-
-A change here is another NEWEST, to which `swarm.store.database.migrate` brings what was written before.
-
-Which checkpoints are kept: the newest ones, and the one that was evaluated best.
-
-Evaluations are compared by the share of episodes that succeeded, as far as their number vouches for it: by the lower
-end of its 95 % interval (Wilson 1927). Of evaluations of the same number that is the order of the shares themselves; a
-lucky one of few episodes does not beat a good one of many. Where not all episodes said whether they succeeded, the mean
-reward decides, and any evaluation that knows success goes before. Of equal ones the earlier is the best.
-
-The best of several noisy numbers is too high, on average, for what it measures: no verdict may rest on it.
+Kept are the newest checkpoints and the best evaluated one: by the lower end of the 95 % Wilson (1927) interval of
+success, else by mean reward; the earlier of equals. The best of noisy numbers is biased upwards: no verdict may rest on
+it.
 """
 
 from __future__ import annotations

@@ -1,30 +1,15 @@
-"""One thread, group commit.
+"""The SQL store: one training, written by one thread with group commit, read by others.
 
-Changes as rows: what each change of `swarm.store.tables` does to the tables, many changes at once.
+Requests that arrive while a group is written make up the next group. Futures are resolved once their group is
+committed; if that fails, its writes fail, its notes (requests nobody waits for) are kept and tried again, and the
+connection is made anew. Groups are numbered in the database together with their changes, so whether a commit arrived is
+never guessed. The writer is `broken`, until a restart, where the database refuses for good or a note is lost: nothing
+later may be stored without it.
 
-Changes of one kind are written together, which their order allows except around a Withdrawn, an InStep, a Consumed or
-an Evaluated or Erased: a call is captured after its episode began and before it closed, and episodes know nothing of
-one another.
-
-Promises that no episode is settled twice: an InStep of an episode that is not ended and free is refused whole; and that
-no reward is taken for an episode whose beginning was given up.
-
-The writer: one thread that writes everything of a training, many changes in one transaction.
-
-Requests that come while a group is being written make up the next group (group commit). A group's futures are resolved
-once it is committed; if it cannot be, exactly its writes fail, its notes (requests nobody waits for) are kept and tried
-again before the next group, and the connection is made anew, so that writing goes on once the disk has room again.
-
-It goes on by itself where that may help. It is `broken`, until a restart, where the database refuses for good
-(`swarm.store.database`), and where a note is lost: what was noted has happened, and nothing that came after
-may be in the database without it. Then what is there is what a kill at that moment would have left.
-
-Whether a commit arrived is never guessed: each group is numbered in the database with the changes themselves.
-
-The SQL store: one training in a database, written by one thread and read by others.
-
-`open_store` brings the schema up to date, finds the job's training or begins one (`swarm.store.retention`),
-fences what was open when the server died, and returns the store with what to go on from.
+Changes of one kind are written together, except around Withdrawn, InStep, Consumed, Evaluated and Erased, whose order
+matters. No episode is settled twice (an InStep of one that is not ended and free is refused whole), and no reward is
+taken for an episode whose beginning was given up. `open_store` migrates, finds or begins the training and fences what
+was open.
 """
 
 from __future__ import annotations

@@ -1,18 +1,12 @@
-"""Which served calls a message list begins with.
+"""Which served calls a list of messages begins with, by canonical keys in a trie.
 
-Chat messages made comparable: what an agent sends back is matched with what was served.
+Two messages have equal keys exactly when they say the same: absent, null and empty optional fields are one; text parts
+equal the joined string; a tool call is its function's name and its arguments as JSON, whatever its id; outer whitespace
+of an assistant's words and thinking does not count. Arguments with half a character, or nested hundreds deep, stay
+text.
 
-Promises that two messages have equal keys exactly when they say the same: absent, null and empty optional
-fields are one; content in text parts equals the joined string; a tool call is its function's name and its arguments
-as a JSON value, whatever its id; whitespace at the ends of an assistant's words and thinking is no difference.
-Arguments that no template could write, since they hold half a character or are nested hundreds deep, stay text.
-Knows nothing of templates or tokens.
-
-Message histories as a trie: which served calls a list of messages begins with.
-
-Matching begins where one of the latest histories ended that the messages begin with, compared as plain values. From
-there on a message in the form it had last time costs one comparison; only one in a new form is brought to its
-canonical key.
+Matching begins where one of the latest histories ended, compared as plain values; from there a message in the form it
+had last time costs one comparison.
 """
 
 from __future__ import annotations

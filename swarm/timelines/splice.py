@@ -1,18 +1,12 @@
-"""Where the template goes on after a served answer.
+"""Where a template's text goes on after a served answer.
 
-Where a template's text goes on after a served answer.
+The template alone is asked: with what came before the answer, with all messages, and with the first new message begun
+differently. The last two part inside the first new message, and the last end of an answer before that is where the
+served one ends. Only that special tokens end an answer is assumed.
 
-The template is the only authority on what it writes, so it is asked: with what came before the answer, with all
-messages, and with all messages but the first new one begun differently. The last two part inside the first new
-message, and the last end of an answer before that is where the served one ends. Nothing is assumed about roles or
-layout but that special tokens end an answer.
-
-Finds the splice of a long history by rendering a short one.
-
-What follows an answer seldom depends on messages far before it. So the template is shown an anchored history: its
-head, the turn with the last user message, the last turn that holds thinking, and the last two turns. Whether that
-gives the same splice as the whole history is audited: at every doubling of its length, and for every new order of
-roles. At the first disagreement anchoring is over for good, and whole histories are rendered.
+Long histories are rendered anchored: the head, the turn with the last user message, the last turn with thinking, and
+the last two turns. It is audited against the whole history at every doubling and every new order of roles; after the
+first disagreement whole histories are rendered for good.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The call tree of one episode: which ids the engine saw, which it sampled, and what to show it next.
+"""The call tree of one episode: which ids were seen, sampled, and are shown next.
 
 A node is one served call: the ids that were new to the engine (context), then the ids it sampled, with their
 log-probs and policy versions. The ids from the root through a node are exactly what the engine saw and

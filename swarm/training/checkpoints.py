@@ -1,4 +1,4 @@
-"""A training's checkpoints on disk: one folder each, written whole by the learner, known once the store says so.
+"""A training's checkpoints on disk: one folder each, known once the store says so.
 
 Promises that a folder the store counts on is deleted only after the store counts on a newer or better one instead, and
 that what a crash left half-written, or unknown to the store, is cleared away. Knows no store.

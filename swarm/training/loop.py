@@ -1,35 +1,17 @@
-"""Training: rollout, drain, update, sync, checkpoint.
+"""The step loop: rollout, drain, settle, update, checkpoint, metrics, to the last step.
 
-Full garbage collections run while the weights are synced, not while calls are answered.
+With a `max_staleness` of 0 no episode generates during an update; with 1 and more a batch is taken as soon as it is
+there and the learner is free. A batch is settled in the store before the learner sees it and consumed once its
+checkpoint is on disk; an interrupted training loads its newest checkpoint and learns the batches settled since, in
+order: each sample is in the weights once. The tracker is told of every step again from the first, so the last tracker
+has each step once.
 
-A full collection walks all captured tokens, tens of milliseconds with a thousand conversations, finds next to nothing,
-and every call waits for it. Young objects are still collected as they gather, some milliseconds at most; older ones
-wait for a moment in which nothing generates. At Python's own pace the collector takes nearly half of a call's time.
+After `evaluate_after` or `eval_every` the next step waits for the evaluation (also after a recovery); the checkpoint
+exists before it, the outcome is written before the next step, and nothing written is evaluated again.
 
-What an evaluation that training waits for comes to, as a metric of its step and read back from there.
-
-eval/episodes, eval/reward/mean         the episodes that were waited for, and their mean reward
-eval/success/mean                       the share that succeeded, where all of them said whether they did
-
-The step loop: rollout, drain, settle, update, checkpoint, metrics, and again, until the job's last step.
-
-With a `max_staleness` of 0 each waits for the one before: no episode generates while the policy is updated. With 1 and
-more episodes begin, generate and end all the time; a batch is taken as soon as it is there and the learner is free.
-After a step of `evaluate_after` or `eval_every` the next one waits until its weights were evaluated, also where they
-were recovered. With `eval_every` the checkpoint is there before, what the evaluation came to is written before the next
-step begins, and the checkpoint of the best one is kept; what was written is not evaluated again.
-
-It owns the order in which backend, rollout, store and tracker work, and moves the state machine with it. A batch is
-settled in the store before the learner sees it, and consumed there once its checkpoint is on disk; a training that
-was interrupted loads its newest checkpoint and gives the learner the batches settled since, in their order. So each
-sample is in the weights once, whenever the process died. Its tracker is told of every step again, from the first one:
-of those in the checkpoint what the store has of them, of the others what is measured now. So the last tracker of a
-training has each step once, whatever became of the log of the one before.
-
-A store that takes nothing for now, or a disk too full for a checkpoint, holds a step up and never breaks it: `waiting`
-says so. A store that refuses for good, or lost what was noted, ends the training as a backend's end does.
-Whatever else goes wrong, and whatever the watchdog sees, ends in FAILED with the reason; nobody is left waiting. Knows
-no HTTP.
+A store or disk that is full for now holds a step up (`waiting`); one that refuses for good, and any other failure, ends
+in FAILED with the reason, and nobody is left waiting. Full garbage collections run while weights are synced, as one
+walks all captured tokens while every call waits. Knows no HTTP.
 """
 
 from __future__ import annotations

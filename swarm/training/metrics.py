@@ -1,4 +1,4 @@
-"""Metrics, timing, pace of a step.
+"""Metrics of one training step, its timing and its pace.
 
 What one training step measured, by verl's names where verl has one: pure functions of finished groups.
 

@@ -1,27 +1,13 @@
-"""Continuous batching, one generation, sampling.
+"""Continuous batching: each step feeds the tokens that admitted generations still lack.
 
-Sampling: from logits to the next token of every row, with its log-prob.
+A generation's tokens and log-probs depend on its own ids alone; a draw costs one uniform number, so a seeded request
+does not depend on its neighbours. Keys and values of one revision of the weights never serve another; a cancelled row
+is free at the next step. Admission is first come first served; only so many prompt tokens are fed in one step, oldest
+first, that running answers are not held up; what prompts that arrive together share is computed once.
 
-Promises: the log-prob is that of the distribution the token was drawn from (temperature first, then top-k, then
-top-p on what is left, renormalised), in fp32; a greedy row (temperature 0) gets the model's own log-prob. Ids that
-a guide forbids have no part in it: a guided answer's log-probs are those of the masked distribution, which no learner
-recomputes, so such a call is not trained unless the server says so.
-A draw costs one uniform number, so a seeded request's tokens do not depend on its neighbours in the batch.
-Knows nothing of requests or models.
-
-One request in an engine, and how its next token is sampled.
-
-Promises: a seeded request's draws do not depend on the rest of the batch.
-Does not know where logits come from, or keys and values.
-
-Continuous batching: every step feeds the model the tokens that admitted generations still lack.
-
-Promises: a generation's tokens and log-probs depend on its own ids alone, not on the batch; keys and
-values computed under one revision of the weights never serve another; a cancelled generation's row is free at the
-next step. Generations are admitted first come first served. Those whose prompt is fed run side by side in the first
-rows of the cache and advance by one token in every step; of the prompts, oldest first, only so many tokens are fed in
-one step that running answers are not held up. What prompts that arrive together share is computed once.
-Knows nothing of threads, event loops or time: `engine.py` calls `step` and delivers its results.
+A log-prob is that of the distribution drawn from (temperature, then top-k, then top-p, renormalised) in fp32; a greedy
+row gets the model's own. Ids that a guide forbids have no part in it: no learner recomputes that, so such a call is not
+trained unless the server says so. `swarm.backends.local.engine` calls `step`; no threads or event loops here.
 """
 
 from __future__ import annotations

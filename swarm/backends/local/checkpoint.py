@@ -1,23 +1,13 @@
-"""Named tensors in one folder, all or nothing.
-
-Checkpoints: named sets of tensors and a few facts in one folder, all or nothing.
-
-Promises: a folder under its final name is whole (files and folder are synced before the rename); reading checks
-every file against the manifest's hash; nothing is unpickled.
-Does not know what the tensors mean: the learner does.
+"""Checkpoints: named sets of tensors and facts in one folder, all or nothing.
 
     FOLDER/manifest.json          {"format": 1, "facts": {...}, "files": {"NAME.safetensors": sha256}}
     FOLDER/NAME.safetensors       one per set
+    FOLDER/driver/, rank-N/       of several ranks: the driver's, with each rank's manifest hash; shards of rank N
 
-A checkpoint of several ranks: a folder of shards for each, one of the driver's, whole together.
-
-Promises: what some number of ranks wrote can be read by any other, and as the whole model; a part that is missing or
-damaged is named. Tensors are cut along their first dimension as FSDP2 cuts them: all but the last parts are of one
-size, and ranks beyond the last row hold none.
-Does not know what the driver remembers, Ray or verl.
-
-    FOLDER/driver/      what is no rank's, with the hash of each rank's manifest
-    FOLDER/rank-N/      shards of rank N: the sets `model` and `optimizer`; of a critic `critic`, `critic_optimizer`
+A folder under its final name is whole (files and folder are synced before the rename); reading checks every hash;
+nothing is unpickled. What some number of ranks wrote can be read by any other, and as the whole model: tensors are cut
+along their first dimension as FSDP2 cuts them, all but the last parts of one size, and ranks beyond the last row hold
+none. A missing or damaged part is named.
 """
 
 from __future__ import annotations

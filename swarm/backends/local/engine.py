@@ -1,22 +1,14 @@
-"""LocalEngine: thread, event loop, fault isolation.
+"""The local engine: continuous batching in one background thread, for one event loop.
 
-Fault isolation: after a step that failed, each generation in it is stepped alone, so that only the culprit is lost.
+Tokens reach their consumer in order, each once; a chunk holds tokens of one policy version; closing an iterator cancels
+its generation. A request that cannot be served, or whose step fails, ends alone, by RequestRefused or RequestLost. When
+the thread fails, `failure` says why and every open request gets a BackendError; RequestLost when it is stopped. One
+wake-up of the loop per step delivers all results.
 
-Promises: a generation that fails its step alone too ends with a RequestLost, and nobody else does; what the others
-sample is what they would have sampled; no key or value of a failed step is used again. Where a trial of one token
-fails as well, or joint steps fail again and again though everybody succeeds alone, the engine itself is broken and the
-error is raised.
-Knows nothing of requests, threads or models, nor how a step works.
-
-The local engine: continuous batching in one background thread, served to one event loop.
-
-Promises: tokens reach their consumer in order, each once; a chunk holds tokens of one policy version; closing an
-iterator cancels its generation; a request that cannot be served, or whose step fails, ends alone, by a
-RequestRefused or a RequestLost; when the thread fails, `failure` says why and every open request gets a BackendError,
-and a RequestLost when it is stopped. One wake-up of the event loop per step delivers the results of all requests, and
-tokens that come faster than people read are gathered into one chunk.
-Does not know how a step works (`batcher.py`), whose fault a failed one is (`fault_isolation.py`) or when
-weights change (it follows the policy's version and lock).
+After a failed step each generation is stepped alone, so that only the culprit is
+lost; others sample what they would have sampled, and no key or value of a failed step is used again. Where a trial of
+one token fails too, or joint steps fail again and again, the engine is broken. How a step works is in
+`swarm.backends.local.batcher`; weights follow the policy's version and lock.
 """
 
 from __future__ import annotations

@@ -1,33 +1,14 @@
-"""Decoder forward in few large products.
+"""The Llama family's decoder in few large products, checked against the model's own forward.
 
-Linear layers over one input as one product, with what adapters add to them.
+No weight is copied: parameters of layers over one input become views of one matrix's rows, so optimisers and
+checkpoints that change them in place keep working. A LoRA adapter (arXiv 2106.09685) is computed beside its layer, as
+peft does; merging it into a coarse type would round most of it away. `intact` says whether the model is still built as
+it was.
 
-Promises: no copy of any weight: parameters of layers over one input become views of one matrix's rows (`share_rows`),
-so that an optimiser or a loaded checkpoint that changes them in place changes the matrix, and gradients and saved files
-stay as they were. A LoRA adapter (arXiv 2106.09685) is computed beside its layer as peft computes it, in the same
-element type, and not merged into the weights: in a coarse type those would round most of it away.
-
-The engine's own forward for the Llama family: a decoder's arithmetic in few large products, without its modules.
-
-Promises: the features of the model's own base within rounding, for whatever keys and values the cache returns, with
-its LoRA adapter if it has one. No copy of the weights (`projections.py`). `intact` tells whether the model is still
-built as it was: an adapter that comes, goes or is merged, other storage, another forward or type end it.
-Does not check that the model does nothing more than its structure tells (`probe.py` does), and knows neither the
-product with the vocabulary nor where keys and values live.
-
-Whether a second way to compute a model differs from the model's own by rounding alone.
-
-In fp32 the two are compared with each other. In a coarser type right code differs by as much as the model lets rounding
-grow, which no fixed bound tells: hidden values of tokens that were seldom trained may be a thousand times those of
-words, and what is rounded away there is all that later tokens see. So there both are compared with the model's modules
-in fp32, and the second way may be off by little more than the modules themselves are.
-Knows neither what is computed nor what for.
-
-The check that a fused forward computes what its model does: both run a few tokens and their logits are compared.
-
-Promises: `fused_forward` returns a forward that met the model's own logits within rounding (`rounding.py`), by a
-prefill at other positions in every row and by single tokens after it, over a cache, with its adapter, if any, at work;
-or raises CannotFuse, which says why there is none.
+`fused_forward` returns a forward only after it met the model's logits within rounding (a prefill at other positions in
+every row, then single tokens over a cache, adapter included), else raises CannotFuse with the reason. In types coarser
+than fp32 no fixed bound holds, so both are compared with the modules in fp32 and the fused one may be off by little
+more.
 """
 
 from __future__ import annotations

@@ -1,25 +1,15 @@
-"""Rows of the cache, prefix reuse, cache shape.
+"""The key-value cache: its shape, its rows, and which prompt gets which row.
 
-The rows of the cache: which tokens each one holds, whether it is in use, and which row a prompt gets.
+One row per sequence, one position per token. What `update` returns for a row is exactly what was written to it; padded
+positions go to a scratch position past the end that no mask admits. A batch over neighbouring rows is a view and copies
+nothing (`exchange` moves rows). It stands in for a `transformers` Cache: a layer given a 4D mask needs `update` alone.
 
-Promises: the prefix that an assignment says is cached equals the prompt's first tokens; a busy row is never given away;
-of idle rows, one that the prompt extends is taken as it is, else the least recently used is emptied. For a row whose
-prompt an older one will soon hold, `leader` returns that one, so that what a group shares is computed once.
-Does not know keys, values or models: it returns row numbers, and the caller moves the tensors.
+An assignment's cached prefix equals the prompt's first tokens; a busy row is never given away; of idle rows one that
+the prompt extends is taken, else the least recently used is emptied. `leader` names an older row that will soon hold
+the prompt, so that what a group shares is computed once.
 
-The shape of a decoder's key-value cache: how many layers and heads of how many numbers it caches of each token.
-
-Promises: the figures are measured on what the model hands to its cache when it is fed one token; a model that caches
-anything else, or not the same in every layer, is one BackendError. On the meta device it costs nothing; where a layer's
-experts do not run on shapes alone, the first layer stands for all.
-
-The key-value cache: one row per sequence, one position per token, read and written by whole batches.
-
-Promises: what `update` returns for a row holds exactly the keys and values written to that row before; positions a
-batch pads go to a scratch position past the end that no mask admits. A batch over neighbouring rows reads a view of
-the memory and copies nothing, so whoever chooses the rows keeps those that run side by side (`exchange` moves them).
-Does not know which tokens a row holds or whether they are still valid: `slots.py` does.
-Stands in for a `transformers` Cache: a decoder layer needs `update` alone when it is given a 4D mask.
+The shape is measured by feeding one token (on the meta device at no cost); a model that caches anything but keys and
+values, or unlike layers, is one BackendError.
 """
 
 from __future__ import annotations

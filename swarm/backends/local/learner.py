@@ -1,29 +1,15 @@
-"""LocalLearner, AdamW with fp32 copies.
+"""The local learner: policy gradients on the policy's own module; AdamW with fp32 copies.
 
-AdamW over a model's trained parameters, with fp32 copies of those in another element type, and its step size.
+Each optimiser step is normalised over its own minibatch of whole episodes, however it is cut; minibatches differ by at
+most one episode; weight 0 changes nothing. A failed update, such as one with a loss or gradient that is not finite, is
+a BackendError and leaves weights, optimiser, order and version as they were. `load` after `save` continues bit-exactly
+on a CPU. Gradient sums, moments and master weights are fp32; an fp32 parameter is its own copy. The step size depends
+on the job and the number of updates alone; after warm-up it is `transformers.get_scheduler`'s of that name.
 
-Promises: sums of gradients, moments and the weights that steps add up in are fp32 whatever the model's element type;
-an fp32 parameter is its own copy, so that nothing is kept twice; `load` of `masters` and `moments` continues
-bit-exactly. The step size depends on the job and the number of updates so far alone, so that a resumed run has the
-same; after warm-up it is the schedule of the same name in `transformers.get_scheduler` (`cosine_with_min_lr` where
-something is left at the end).
-Does not know the lock: whoever calls what changes weights (`step`, `load`) holds it.
-
-The local learner: policy gradients on the policy's own module, so that new weights serve at once.
-
-Promises: every optimiser step is normalised over its own minibatch of whole episodes, by the job's loss weighting and
-however it is cut into micro-batches; minibatches differ by at most one episode; an
-episode of weight 0 changes nothing at all; an update that fails, as one that meets a loss or gradient that is not
-finite does with a BackendError, leaves weights, optimiser, order and version as they were; `load` after `save`
-continues bit-exactly on a CPU.
-
-The engine may generate meanwhile. A forward with its backward is read under the policy's lock, micro-batch by
-micro-batch; weights are rewritten only within a step of the optimiser, and `version` grows together with the last step
-of an update. So a token that bears version v was sampled by the weights of update v, or, between two steps of one
-update, by weights between v and v + 1. Gradients lie on the shared module's parameters, which the engine, in
-inference mode, never looks at.
-Does not know how rows were captured, when it is called, or which samples are consumed: the server binds those to a
-checkpoint.
+The engine may generate meanwhile: forward and backward hold the policy's lock for reading, weights are rewritten only
+within an optimiser step (the caller of `step` and `load` holds the lock), and `version` grows with an update's last
+step. So a token of version v was sampled by the weights of v, or between two steps of one update by some between v and
+v + 1.
 """
 
 from __future__ import annotations

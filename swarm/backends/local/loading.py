@@ -1,46 +1,16 @@
-"""Folder and job -> policy; does it fit, what can be served.
+"""Loading: from a model folder and a job to the policy, in its type, with its adapter.
 
-Which architectures can be served and trained at some `max_context`, and by which attention, read from shapes alone.
-
-The engine, the learner's rows and its trees all rely on two things: a token sees every token before it, and what is
-computed of it depends on those alone, not on other rows of the batch or on later tokens. Where a model has windows, or
-rotary frequencies that follow the longest sequence of a batch, that holds up to some length: a longer `max_context` is
-refused. SDPA drops soft caps of attention scores, and some models have no SDPA that can be switched: eager attention
-computes those, for engine and learner alike.
-Promises: what is refused here is one BackendError that names the length that would do, if any, before any weight is
-read. That an accepted model is computed correctly is checked once it is loaded (`eager_check.py`).
-
-Beginning with weights that were trained before: a job's `start_from`, held to the job's own model.
-
-Promises: the folder is whole and, where a card of ajet lies in it, holds what was exported; its architecture and its
-tokenizer are those of the job's model, so that nothing else of the job means anything new. Each refusal is one line.
-Reads configurations and tokenizers, no weights.
-
-Whether a model fits: the bytes that serving and training it take, against those that its device has free.
-
-Promises: counted before anything is read, from the model's shapes alone; only what is certain is counted (weights,
-gradients, optimiser, reference, the key-value cache), so that what is refused could not have run. Activations come on
-top: `micro_batch_tokens` and `gradient_checkpointing` bound those.
-
-How many threads torch computes a model with: as many as it is large enough for, of the cores that are its own.
-
-A number that a person set as OMP_NUM_THREADS stands. One that `ajet` set for all it starts does not: beside it stands
-AJET_RUNS_AT_ONCE (`research/own_process.py`), the training runs among which the machine's cores are
-shared. More threads than the machine has cores for cost more than they give: each waits for the slowest.
-
-Loading: from a folder and a job to the policy, on the job's device, in its element type, with its adapter.
-
-Promises: whatever is wrong (a missing weight, a device that is not there, a context beyond the model's, an
-architecture that cannot be served, too little memory) is one BackendError, and all but missing or damaged weights are
-found before any are read; any Hugging Face causal LM whose tokens see all before them (`architecture.py`) in
-safetensors, in one file or in shards, its embeddings tied or not.
-Knows nothing of what runs on the policy, and does not check what it computes (`eager_check.py`), nor whether the folder
-is there and whole (`swarm.models`).
-
-What a training began with, as hashes: the model's weights and its chat template.
-
-Two trainings with equal hashes began with the same policy. An adapter's own weights are left out: they are
-initialised for each job, and change nothing before they are trained.
+Every problem is one BackendError, and all but missing or damaged weights are found before any weight is read: a missing
+device, too long a context, an architecture that cannot be served, too little memory. Whether the loaded model is
+computed correctly is checked by `swarm.backends.local.reference`.
+- Architecture: engine and learner rely on each token seeing all before it and depending on those alone. Windows, and
+  rotary frequencies that follow a batch's longest sequence, limit `max_context`. Eager attention is used where SDPA
+  would drop soft caps or cannot be switched.
+- Memory: only what is certain is counted (weights, gradients, optimiser, reference, key-value cache), so that what is
+  refused could not have run; `micro_batch_tokens` and `gradient_checkpointing` bound activations.
+- Threads: a person's OMP_NUM_THREADS stands; one that `ajet` set (AJET_RUNS_AT_ONCE is beside it) is shared among runs.
+- `start_from` must have the architecture and tokenizer of the job's model.
+- Identity: hashes of the initial weights (without the adapter's) and of the chat template.
 """
 
 from __future__ import annotations
@@ -367,7 +337,7 @@ def load_policy(folder: Path, job: Job, *, ids: int = 0, text: Sequence[int] = (
     """Load the causal LM in `folder`, which must know `ids` ids, as the job says; BackendError with what is missing.
 
     `text` is ids of ordinary text as the model is shown it, which checks feed.
-    From here on torch computes with as many threads as the model can use (`threads.py`).
+    From here on torch computes with as many threads as the model can use.
     """
     device = chosen_device(job)
     _require_layout(job, device)

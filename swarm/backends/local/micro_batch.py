@@ -1,28 +1,14 @@
-"""Rows laid out for one forward; packed trees of rows.
+"""Rows laid out for one forward and backward within a token budget, and their log-probs.
 
-Micro-batches: rows laid out for one forward and backward, within a budget of tokens, and their log-probs.
+Each row is in exactly one micro-batch; features stand in the order of its rows' sampled tokens (`rows.flat_tokens`).
+What a step learns does not depend on the layout. Every pass computes log-probs at the job's temperature in fp32;
+`scored` holds the policy's lock for one micro-batch at a time, so that nobody waits long.
 
-Promises: each row is in exactly one micro-batch; a micro-batch's features stand in the order of its rows' sampled
-tokens, as `rows.flat_tokens` has them, whatever the layout. What a step learns does not depend on the layout. Every
-pass computes log-probs alike, at the job's temperature and in fp32; `scored` holds the policy's lock for one
-micro-batch at a time, so that neither an engine's reading nor a waiting writer is delayed for long.
-Knows nothing of losses.
-
-Rows packed into trees: what rows share from their beginning on, across turns, branches and episodes, is there once.
-
-Promises: every row's path through the packed ids is its own ids; a sampled token that several rows have is one id and
-trained as often as they have it; ids stand in depth-first order (`tree_attention.py`), which is the order of the rows'
-ids compared as words of a dictionary: neighbours there share most. Trees of several tasks stand side by side.
-No step of Python for each id.
-
-The layout of an update's rows: which rows one forward computes together, and how.
-
-Promises: `linear` and `none` compute row by row. `tree` computes what rows share once, on a CPU where the model allows
-it: where its attention goes through `tree_attention.py` and features of a small tree equal those of its rows. `auto` is
-`tree` where the linear rows hold so many times the ids of the trees, cut to the job's budget, as pays (`PAYS`), and
-rows otherwise. Rows are padded or, where that would waste much and trees are possible, packed end to end, as trees that
-share nothing. What a step learns does not depend on any of it. Each change of layout is logged with its reason.
-Does not know how rows were made: with merging `none` the server sends a row for each call.
+Layouts: `linear` and `none` go row by row. `tree` computes what rows share once (on a CPU, where attention goes through
+`swarm.backends.local.tree_attention` and a small tree's features equal those of its rows): each row's path through the
+packed ids is its own ids, in depth-first order, which is the rows' dictionary order; a shared sampled token is one id,
+trained as often as rows have it. `auto` takes trees where rows hold `PAYS` times their ids. Rows are padded, or packed
+end to end as trees that share nothing. Each change of layout is logged with its reason.
 """
 
 from __future__ import annotations

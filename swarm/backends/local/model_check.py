@@ -1,31 +1,15 @@
-"""Load a folder, play, measure.
-
-Which forward serves and which layout learns, with the reason where the fast one is lost; how near both are.
-
-The reason is the one that the backend says in its own log when it loads a model.
-
-The check as a process of its own: it loads a model into memory that is free again when it ends.
+"""A check of a model folder: loaded as a server would, played with, measured.
 
     python -m swarm.backends.local.model_check --job JSON --folder-hash HEX --out FILE
 
-Prints a line as each part begins, and writes the `ModelCheck` as JSON to FILE. Exit code 2, with one line on stderr,
-where the model is refused.
+Runs as a process of its own so that memory is free afterwards; writes a `ModelCheck` as JSON. Exit code 2, with the
+server's own words on stderr, where a server would refuse the model. The weights on disk are not touched, and updates
+use a learning rate of 0.
 
-Seconds for each token of a prompt, of an answer and of an update, measured on a few short episodes.
-
-An engine that has begun answers groups of episodes over prompts of random ids, which no cache holds yet: first each
-prompt alone (so much for a prompt's token), then its group, whose prompt is cached by then (an answer's token). The
-learner then makes an update of them, and another one where the first was quick: the first one also makes room.
-Small models do several rounds, so that a figure rests on more than a clock's tick.
-
-What a chat template does with tools, thought and system messages, found out by rendering.
-
-Knows nothing of weights.
-
-One check: a model folder is loaded as a server would load it for a job, played with, and measured.
-
-Promises: what a server would refuse is a BackendError with the server's own words; the weights on disk are not touched.
-Updates are made at a learning rate of 0: they take as long, and the policy stays the one whose tokens they learn.
+Seconds per token of prompt, answer and update are measured on groups of episodes over random ids that no cache holds:
+each prompt alone, then its group with the prompt cached, then an update (a second one where the first was quick, as the
+first also allocates). Small models do several rounds. Also reported: which forward serves, which layout learns, why a
+fast one is lost, and what the chat template does with tools, thoughts and system messages.
 """
 
 from __future__ import annotations

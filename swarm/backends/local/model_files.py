@@ -1,18 +1,12 @@
-"""A checkpoint as a Hugging Face folder; GGUF in.
-
-A GGUF file into a model folder in fp32: config, safetensors, fast tokenizer, chat template.
+"""Model folders in Hugging Face's format, out of a checkpoint or a GGUF file.
 
     python -m swarm.backends.local.model_files --source FILE.gguf --target DIR
 
-Needs the package `gguf`. Quantised weights are dequantised: they are what the file holds, a little worse than what it
-was made of. Promises that the same file gives the same weights; not that a folder it could not finish is empty, so give
-it one that is thrown away then. Prints a line as each part begins.
+GGUF (needs the package `gguf`) becomes fp32; quantised weights are dequantised, a little worse than their source. The
+same file gives the same weights; a folder it could not finish may hold parts, so give it one that can be thrown away.
 
-A Hugging Face folder of a checkpoint: the model that training began with, with what it learned.
-
-Promises: in float32 the folder computes what the engine does; in bfloat16 too, but for an adapter that is merged, whose
-sum with the weights is rounded once more. No code goes with a model: one that needs its own is refused, as a server
-refuses it. Writes into a folder that its caller made, and knows nothing of trainings but the job.
+A checkpoint's folder computes in float32 what the engine does; in bfloat16 too, but for a merged adapter, whose sum is
+rounded once more. No code goes with a model: one that needs its own is refused.
 """
 
 from __future__ import annotations

@@ -1,33 +1,15 @@
-"""Policy with its lock and version; LoRA; gradient checkpointing.
+"""The policy: one causal LM, with its lock, that the engine samples and the learner trains.
 
-Gradient checkpointing (arXiv 1604.06174) of a model that an engine runs at the same time.
+`features` and `head` split the forward so that the vocabulary-sized product is made only where needed; the split is
+checked on load against the model's own logits, and the whole forward is used where logits are post-processed. `decode`
+uses a fused forward where the model has one (`swarm.backends.local.fused_forward`).
 
-Promises: where gradients are recorded, a decoder layer keeps its input only and computes the rest again in the backward
-pass, with equal gradients; where they are not, as in the engine, it runs as it is. The model stays in eval mode, in
-which Hugging Face's own switch does nothing. A layer that is given a key-value cache runs as it is, too: computing it
-again would append to the cache twice.
-
-LoRA (arXiv 2106.09685) by peft: a small trained addition to every linear layer but the head, over frozen weights.
-
-Promises: the adapter is part of the model that serves, so that it serves at once; the same seed makes the same adapter
-bit for bit on every device (A random, B zero: the policy begins as the model it was); `frozen_copy` is the model
-without its adapter and, where there is one, shares the weights below it instead of copying them.
-Knows nothing of updates or files.
-
-A lock that many readers share and one writer has alone: generation and gradients read weights, a step writes them.
-
-Promises: nobody reads while somebody writes; a writer that waits goes before readers that come later, so that an
-engine which never rests cannot starve an update. Not re-entrant.
-
-The policy: one causal LM that the engine samples from and the learner trains, with its version.
-
-Promises: `features` and `head` split the forward so that the vocabulary-sized product is made only where it is
-needed; the split is checked on load against the model's own logits, and where an architecture
-post-processes its logits the whole forward is used instead. `decode` gives the engine the same features without
-gradients, by a fused forward where the model has one (`forwards/probe.py`); a warning says what it costs where not.
-Whoever runs the weights holds `lock` for reading, whoever changes them for writing (`rewriting`), so that nobody ever
-computes with weights that are half old and half new.
-Knows nothing of requests, batches or files' contents beyond Hugging Face's format.
+- Whoever runs the weights holds `lock` for reading, whoever changes them for writing. A waiting writer goes before
+  later readers, so that an engine that never rests cannot starve an update. Not re-entrant.
+- LoRA (arXiv 2106.09685, peft) on every linear layer but the head; the same seed gives the same adapter bit for bit on
+  every device, and `frozen_copy` shares the weights below it.
+- Gradient checkpointing (arXiv 1604.06174) only where gradients are recorded, with the model in eval mode, and never
+  with a key-value cache, to which a second pass would append twice.
 """
 
 from __future__ import annotations

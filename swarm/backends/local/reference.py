@@ -1,17 +1,11 @@
-"""Reference forwards: eager check at load, fp32 third opinion.
+"""Reference forwards: a check by eager attention at load, and an fp32 third opinion.
 
-The check, made when a model is loaded, that engine and learner compute what the model's own eager attention does.
+Engine and learner share one module, so what both leave out would show as no difference: log-probs of both are compared
+with full forwards of the same weights by eager attention, each sequence alone, without a cache, in fp32. Disagreement
+is one BackendError. A few tokens only: what depends on length is refused by `swarm.backends.local.loading`.
 
-Engine and learner share one module, so what both leave out would show as no difference between them: the log-probs of
-both are compared with full forwards of the same weights by eager attention, each sequence alone, without a cache, in
-fp32. A few tokens of text only: what depends on length is refused by `architecture.py`.
-Promises: a model that does not agree is one BackendError, with what was expected, found, and what to do.
-Knows nothing of requests or of what is learned.
-
-A plain model: Hugging Face's own forward in float32 over a copy of given weights, for a third opinion.
-
-Promises: it shares no memory, no hook and no kernel of ours with the model whose weights it has; it is refused in a
-line where it has no room beside what runs. Slow, and made where something is wrong.
+The plain model is Hugging Face's own forward in float32 over a copy of the weights. It shares no memory, hook or kernel
+with the running model, is refused where there is no room for it, and is slow.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Attention over a packed tree: every id attends to its ancestors and itself, whatever else is in the forward.
+"""Attention over a packed tree: every id attends to its ancestors and itself alone.
 
 Promises: for a forward without a tree it is transformers' own SDPA attention; for one with a tree, on a CPU, it
 computes what each path would compute in a row of its own. The tree travels with the forward as a keyword argument, so

@@ -1,24 +1,14 @@
-"""Imitation on demonstrations, tiny and real models.
-
-Demonstrations as training rows: the ids that a server would show, and those that the model would sample in answer.
-
-A demonstration is told to a call tree as though the model had said it, so that prompts, their continuation over turns
-and the mask are a server's own. Of an answer the chat template says how it is written; it must be one that the server
-reads back with the same calls. Knows nothing of weights.
-
-Imitation learning on rows: AdamW with the step size that fine-tuning of real models takes.
-
-The loss is the mean cross-entropy of the imitated ids. Promises: memory is bounded by the model and
-`TOKENS_AT_ONCE`, or the longest row; logits are made only where they count. Knows nothing of environments or files.
-
-Models from folders, warm-started on demonstrations of an environment, cached by hash.
+"""Warm starts: models imitate an environment's demonstrations, cached by hash.
 
     python -m swarm.backends.local.warm_start --models DIR --job JSON
 
-Promises: the folder is whole or absent, and holds the model's own files but for the weights, which are in fp32 so that
-no small step is lost; the same model, environment, steps and recipe name the same folder; processes that ask at once
-make it once. No foreign code runs: the demonstrations of a brought environment are data. Does not know servers: it ends
-where reinforcement learning begins.
+The folder is whole or absent, with the model's own files but fp32 weights, so that no small step is lost; the same
+model, environment, steps and recipe name the same folder, and processes that ask at once make it once. No foreign code
+runs: demonstrations of a brought environment are data.
+
+A demonstration enters a call tree as though the model had said it, so prompts, continuations and mask are a server's
+own; an answer must be one that the server reads back with the same calls. The loss is the mean cross-entropy of the
+imitated ids, by AdamW; memory is bounded by the model and `TOKENS_AT_ONCE`, or the longest row.
 """
 
 from __future__ import annotations

@@ -1,21 +1,14 @@
-"""Every touch of verl's names; rows -> TensorDict.
+"""verl's names in one place, pinned to 0.9: engines, batches, gradients.
 
-Every touch of verl's own names, pinned to 0.9: engines made, batches run, gradients applied.
+verl promises nothing about these between versions: `TrainingWorker` and its configurations, the engine's
+`forward_backward_batch`, `infer_batch`, `optimizer_step`, `train_mode`, `module` and `optimizer`, `_build_lora_module`,
+the registry of engines, `tensordict_utils`, the platform. Run for real: verl 0.9.1 on a CPU (gloo, FSDP2); the branches
+for CUDA (nccl) were never run.
 
-verl promises nothing about these between its versions. What is touched: `TrainingWorker` and its configurations, the
-engine's `forward_backward_batch`, `infer_batch`, `optimizer_step` and `train_mode`, its `module` and `optimizer`,
-`_build_lora_module`, the registry of engines, `tensordict_utils`, and the platform of `cpu_platform.py`.
-Run for real: verl 0.9.1 on a CPU (gloo, FSDP2). The branches for CUDA (nccl) are written and were never run.
-
-From our rows to verl's batch: a TensorDict of jagged tensors, one row of ids for each of ours.
-
-Promises: every sampled token of the rows is in the batch once, with its own advantage, weight, log-probs, version and
-episode; a row's prompt is what precedes its first sampled token, its response all that follows, with 0 in
-`response_mask` where a later turn's prompt stands. A row of `padding` has no sampled token: it makes ranks even and
-adds nothing to any loss, metric or number of tokens.
-Linear rows only: verl's engine gives each row positions of its own and an attention that is causal within the row, so
-that ids which rows share are fed once for each of them.
-Knows nothing of losses, ranks or verl's functions.
+A batch is a TensorDict of jagged tensors, one row of ids for each of ours. Every sampled token is there once, with its
+advantage, weight, log-probs, version and episode; `response_mask` is 0 where a later turn's prompt stands. A `padding`
+row has no sampled token and adds nothing. Linear rows only: verl gives each row its own positions and attention, so
+shared ids are fed once per row.
 """
 
 from __future__ import annotations

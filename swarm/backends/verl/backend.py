@@ -1,4 +1,4 @@
-"""The verl backend: learners and replicas of one policy on Ray, behind the protocols that every backend has.
+"""The verl backend: learners and replicas of one policy on Ray.
 
 Promises: nothing heavy is imported before `start`, and then in a thread; learners and replicas begin with the same
 weights; a version serves once every replica has confirmed it, or the backend is broken and says why; where they share

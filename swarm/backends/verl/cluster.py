@@ -1,19 +1,11 @@
-"""Join or start Ray, placement, check.
+"""The Ray cluster of one training: joined or started, counted before use, left at the end.
 
-GPUs that a rank and a replica share: Ray keeps one for each pair, and both of the pair see it as their only one.
+Every wait is bounded; what is missing is one line that says where to change it. A Ray started here ends with the
+training, one that was joined goes on. No telemetry. GPUs that a rank and a replica share are reserved as pairs; Ray
+counts halves of a GPU and bounds no memory, so they take turns.
 
-Promises: GPUs are waited for within a bound, and kept for nobody else until they are freed. Ray counts halves of a GPU
-and bounds no memory: who shares one takes turns. Knows nothing of what is placed.
-
-`python -m swarm.backends.verl.cluster`: would a job's training find what it needs here, without starting it?
-
-Promises: nothing is trained, loaded or placed; each thing that is looked at is one line, and what is missing says what
-to do. Exit code 0 where all is there, 2 where something is missing.
-
-The Ray cluster of one training: joined or started, counted before anything is placed on it, left at the end.
-
-Promises: nothing is waited for without a bound; what is missing is one line that says where to change it; a Ray that
-was started here ends with the training, one that was joined goes on. Ray sends no telemetry.
+`python -m swarm.backends.verl.cluster` checks whether a job's training finds what it needs, and starts, loads or places
+nothing: one line for each thing, exit code 0 where all is there, 2 where something is missing.
 """
 
 from __future__ import annotations

@@ -1,30 +1,14 @@
-"""GAE with a critic on the same ranks.
+"""The cluster learner with a critic: generalised advantage estimation (arXiv 1506.02438).
 
-Every touch of verl's own names that is the critic's, pinned to 0.9 as `learning.adapter` is.
+An update asks the critic for the value of each sampled token, estimates advantages and returns over the whole batch by
+verl's function, and teaches critic and then policy over the same minibatches with the same token weights. A failed
+update leaves both, and their optimisers, as they were, bit for bit. The critic begins as the policy's model with a head
+drawn from the job's seed alone, whatever the number of ranks, and shares the policy's device.
 
-What is touched: the engine of `value_model`, the function that loads its model, `compute_gae_advantage_return` and
-`compute_value_loss`. A *sequence* of verl's is an episode here, as in `learning.named`.
-Promises: the critic begins as the policy's model with a head of one number, drawn from the job's seed alone, whatever
-the number of ranks; a loss is the sum over tokens of weight times verl's term, so that parts add up.
-Knows nothing of Ray.
-
-The critic's loss, which runs inside verl's engine for each of its micro-batches, and what it measures on the way.
-
-Promises: micro-batches and ranks add up to exactly the minibatch's loss, as the policy's do (`learning.loss`).
-Knows nothing of optimisers or Ray.
-
-A rank that has its shard of a critic too, on the same device as that of the policy.
-
-Promises: what `learning.worker` does, for both: `undo` puts the critic and its optimiser back, bit for bit, and a
-checkpoint has both. `values`, `value_gradient` and `value_step` exchange with the other ranks: all must be called.
-What is exported for those who answer is the policy alone.
-
-The cluster learner with a critic: advantages are those of generalised advantage estimation (arXiv 1506.02438).
-
-An update asks the critic once what each sampled token is worth, estimates advantages and returns by verl's function
-over the whole batch, teaches the critic, and then the policy by those advantages: both over the same minibatches, with
-the same token weights.
-Promises: what `learning.learner` does, of both: an update that fails leaves the critic as it was, too.
+A loss is the sum over tokens of weight times verl's term, so micro-batches and ranks add up exactly. `values`,
+`value_gradient` and `value_step` exchange with the other ranks: all must be called. Pinned to verl 0.9: the engine of
+`value_model` and its loader, `compute_gae_advantage_return`, `compute_value_loss`; verl's *sequence* is an episode
+here.
 """
 
 from __future__ import annotations

@@ -1,21 +1,13 @@
-"""VerlEngine: requests over replicas that may die.
+"""VerlEngine: requests spread over replicas, which may die and are replaced.
 
-The places of an engine's replicas: who is in one, what it has open, and how often one died there.
+Calls of a session go to the replica that answered it before, while that serves and the session is among the last
+`MOST_SESSIONS`; else to the least busy. A replica that dies loses its own requests, each by a RequestLost, and is made
+again with the weights published last; one that dies too often within `WINDOW_S` is given up, and with the last of them
+the engine, whose `failure` says why.
 
-Promises: a request belongs to one life of a replica, and ends with it; deaths are counted within `WINDOW_S` alone.
-
-Which replica a request goes to: the one that answered its session before, else the least busy.
-
-Promises: a session stays with its replica while that serves and the session is among the last `MOST_SESSIONS`.
-
-The engine of a swarm server on a cluster: requests spread over replicas, which may die and are replaced.
-
-Promises: as `Engine` does. The calls of a session go to one replica. A replica that dies loses its own requests, each
-by a RequestLost, and is made again, with the weights that were published last, while others serve; one that dies again
-and again is given up, and with the last of them the engine, whose `failure` says why. A version serves once every
-replica that serves confirmed it. Replicas that rest while a learner has their devices keep their requests and wake
-with the next weights; none is made meanwhile. Nothing waits without a bound, or without watching what it waits for.
-Does not know what a replica is made of (`ReplicaHandle`).
+A version serves once every serving replica confirmed it. Replicas that rest while a learner has their devices keep
+their requests and wake with the next weights; none is made meanwhile. Every wait is bounded, or watches what it waits
+for.
 """
 
 from __future__ import annotations

@@ -1,24 +1,12 @@
-"""VerlLearner over ranks.
+"""The cluster learner: the local learner's updates, over Ray actors with verl's engine.
 
-Rows dealt to ranks: each rank gets as many, so that their micro-batches are as many, and nearly as many ids.
+Same rows, advantages, weights, minibatches (the same permutation from the job's seed), step sizes and loss as the local
+learner, so that a batch has the same gradient. A failed update leaves weights, optimiser, order and version as they
+were; a rank's death ends it with a BackendError within a bound; a checkpoint is whole or refused.
 
-Promises: each row is with exactly one rank; ranks with fewer rows get rows of padding; what ranks answer comes back in
-the order in which the rows were given. Knows nothing of losses or Ray.
-
-The ranks as Ray actors, called together and waited for with a bound.
-
-Promises: a call returns what every rank answered, or raises a BackendError within its bound: a rank that died is
-noticed as Ray notices it, and one that refuses is quoted. Where not all ranks answered, those left wait for one another
-for nothing: they are ended, and every later call says why. `stop` ends all of them and may be called twice.
-Does not know what the ranks compute.
-
-The cluster learner: the same updates as the local one's, over ranks that verl's engine computes on.
-
-Promises: same rows, advantages, weights, minibatches (the same permutation from the job's seed), step sizes and loss as
-the local learner, so that a batch has the same gradient; an update that fails leaves weights, optimiser, order and
-version as they were, and one that a rank's death ends raises BackendError within a bound; a checkpoint is whole or is
-refused, and what goes on from it is the same curve.
-Does not know how rows were captured or who serves the weights: `exported` hands them over.
+Each row is with exactly one rank; ranks with fewer get padding rows, so all have as many micro-batches; answers come
+back in the rows' order. A call returns what every rank answered, or raises within its bound; ranks left waiting for
+each other are ended, and every later call says why. `stop` may be called twice.
 """
 
 from __future__ import annotations

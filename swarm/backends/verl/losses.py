@@ -1,21 +1,13 @@
-"""The job's loss in verl's engine; verl's functions by name.
+"""The job's loss inside verl's engine, and verl's own functions by name (pinned to 0.9).
 
-verl's own functions by their names: advantage estimators, policy losses, rollout corrections.
+verl's *sequence* is an episode here: a row of a padded (E, R) batch with all its sampled tokens and no others. Touched:
+the tables of `core_algos`, `rollout_corr_helper`, and the configurations they read (`AlgoConfig`, `ActorConfig`,
+`PolicyLossConfig`, `RolloutCorrectionConfig`). To be called on a rank, whose platform verl was told.
 
-A *sequence* of verl's is an episode here, with all the tokens that were sampled in it and no others: a row of a padded
-(E, R) batch, whatever rows of ids it was fed in. Pinned to verl 0.9 as `adapter.py` is. What is touched: the tables of
-`core_algos`, what its functions take, `rollout_corr_helper`, and the configurations that they read (`AlgoConfig`,
-`ActorConfig`, `PolicyLossConfig`, `RolloutCorrectionConfig`). To be called on a rank, whose platform verl was told.
-Promises: pure but for what is drawn with the seed that is given; a loss is the sum over tokens of weight times verl's
-term, so that parts with weights that add up have losses that do.
-Knows nothing of Ray, engines or optimisers.
-
-The loss that runs inside verl's engine for each of its micro-batches: the job's, over the sampled tokens alone.
-
-Promises: micro-batches, however the token budget cuts them, and ranks add up to exactly the minibatch's loss: FSDP
-averages gradients over the ranks, so that each rank's share is multiplied by their number; a micro-batch without a
-sampled token contributes 0 and still takes part in the ranks' exchange; it can be pickled.
-Knows nothing of optimisers or Ray.
+Micro-batches and ranks add up to exactly the minibatch's loss, a sum over tokens of weight times verl's term: FSDP
+averages gradients, so each rank's share is multiplied by their number. A micro-batch without a sampled token
+contributes 0 and still takes part in the exchange. The loss can be pickled; all is pure but for draws with the given
+seed.
 """
 
 from __future__ import annotations

@@ -1,29 +1,12 @@
-"""Environment, output, suspend-aware timeouts, device scheduler.
+"""Processes of a training on a cluster: environment, output, waiting, threads, turns.
 
-One thread that lasts as long as this process, for what is bound to the thread that begins it.
-
-Promises: whatever it is given runs on the same thread, in the order of the calls; what that raises, the caller sees.
-Does not know what runs on it.
-
-What a process's children print, kept in memory: its beginning and its end.
-
-Promises: bounded, whatever they print; no file, so that nothing is left behind however anybody ends; who prints is
-never held up for long, as a thread reads.
-
-Bounds on waiting that count only the time in which this process ran.
-
-A process that was stopped, or a machine that slept, finds on waking that hours have passed in which nobody could have
-answered it: what it waits for is not to blame. Time is counted in slices; one counts as itself, however long it took.
-
-What the processes of a training have in their environment: an allow-list, for they inherit what started them.
-
-Promises: nothing of the server's own (`AJET_*`, keys of trackers, tokens of hubs) is in the environment of a Ray that
-is started here, nor Ray's token in what a replica starts; a PYTHONPATH says where this package is, and nothing else.
-
-Whose turn it is on devices that a learner shares with what generates, of which each takes most of the memory.
-
-Promises: nobody begins to boot in a learner's turn, and a learner's turn begins once nobody boots any more; what is
-waited for has a bound. Does not know who learns, nor what boots.
+- Environment: an allow-list. Nothing of the server's own (`AJET_*`, keys of trackers, tokens of hubs) is in a Ray
+  started here, nor Ray's token in what a replica starts; PYTHONPATH says where this package is and nothing else.
+- Output of children is kept in memory, bounded, beginning and end, and never holds them up for long.
+- Waiting counts only the time in which this process ran, in slices: after a stop or sleep what it waits for is not to
+  blame.
+- One lasting thread runs what is bound to the thread that begins it, in the order of the calls.
+- Devices shared by learner and generation: nobody begins to boot in a learner's turn, and it begins once nobody boots.
 """
 
 from __future__ import annotations

@@ -1,17 +1,12 @@
-"""ReplicaInstance in an actor; commands, spec.
+"""A replica: an engine in an actor's process, its open requests, and its weights.
 
-The open requests of one replica, each answered in segments that one version of the weights sampled.
+Weights change only while nothing generates, all of them or, with an error, none that is served; prefixes of older
+weights are not found afterwards. A resting replica gives its memory back, keeps its requests, and takes memory again
+with the next weights. Where the engine's processes are gone, whoever takes is told so.
 
-Promises: all tokens of a segment are of one version; a request that new weights catch is stopped, keeps what it has,
-and goes on from there under the new ones; a finish is told by the ids alone (a stop id, or no room for another), never
-by what the model's engine calls it; tokens that come faster than they are taken are gathered.
-Does not know what samples (`TokenStream`), nor who takes.
-
-A replica: an engine in an actor's process, its open requests, and how it comes by new weights.
-
-Promises: weights change only while nothing generates, all of them or, with an error, none that is served; prefixes of
-older weights are not found afterwards; one that rests gives its memory back, keeps its requests, and takes memory again
-with the next weights; where the engine's processes are gone, whoever takes is told so.
+Answers come in segments of one version: a request that new weights catch keeps what it has and goes on under the new
+ones. A finish is told by the ids alone (a stop id, or no room), never by what the engine calls it; tokens that come too
+fast are gathered.
 """
 
 from __future__ import annotations

