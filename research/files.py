@@ -1,4 +1,4 @@
-"""Atomic files, room on disk.
+"""Files written whole or not at all, and room on disk.
 
 Files that survive a kill: written whole or not at all, and named by what they hold.
 

@@ -1,6 +1,6 @@
 """Sandboxes: where clients and evaluators run. Imports nothing of the other rooms.
 
-May enter: what runs a command apart from whoever started it; in this folder what containers and processes share. What
+What runs a command apart from whoever started it; in this folder what containers and processes share. What
 studies and agents choose about it is in `research.isolation`.
 """
 

@@ -1,8 +1,7 @@
 """Studies remember and judge: event log, fold, statistics of verdicts, and report.
 
 Packages of what is remembered, computed and reported from stored values. What plans, starts or watches runs is in
-`research`. Finished
-studies that are kept as evidence lie in `gallery`.
+`research`. Finished studies that are kept as evidence lie in `gallery`.
 """
 
 from studies.errors import (

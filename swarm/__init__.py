@@ -3,6 +3,6 @@
 Importing this package costs nothing: the client and the environments need aiohttp and pydantic only, and
 torch, transformers, ray and verl are imported under `swarm.backends` alone.
 
-May enter: packages of what serves, samples, trains or plays; in this folder itself only what server and client share.
+Packages of what serves, samples, trains or plays; in this folder itself only what server and client share.
 What plans or judges studies goes to `research` and `studies`, what runs containers to `sandboxes`.
 """

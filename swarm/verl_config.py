@@ -1,4 +1,4 @@
-"""Fields of a job for the verl backend, names verl has.
+"""A job's fields for the verl backend, and the names that verl has.
 
 The advantage estimators, policy losses and rollout corrections that verl 0.9.1 has by name, known without verl.
 

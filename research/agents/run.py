@@ -1,4 +1,4 @@
-"""Run, output, restarts.
+"""Runs of a user's agent: their output and restarts.
 
 One run of an agent in the foreground: started, its output passed on, and its result returned.
 

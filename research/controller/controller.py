@@ -1,4 +1,4 @@
-"""Drive and StudyController.tick.
+"""StudyController: drives a study tick by tick.
 
 The study tick: read the log, look after running attempts, and take step after step until only waiting is left.
 

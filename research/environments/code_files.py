@@ -1,4 +1,4 @@
-"""Which files are copied, and whether they hold hidden tasks.
+"""Which files of an environment are copied, and whether they hold hidden tasks.
 
 The files of an environment's code: all that is copied, and which of them are records that no client gets.
 

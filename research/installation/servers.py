@@ -1,4 +1,4 @@
-"""Swarm servers here: start, find, list; `--server NAME|URL`.
+"""Swarm servers of this machine: started, found, listed; `--server NAME|URL`.
 
 The installation's own swarm server: a detached process in one folder, found again by its record.
 

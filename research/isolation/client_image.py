@@ -1,4 +1,4 @@
-"""The client image and the `ajet-client` wheel.
+"""The client image of containers, and the `ajet-client` wheel.
 
 The image that clients of this installation run in: which base it is made on, and what of us lies in it.
 

@@ -1,4 +1,4 @@
-"""List and prune sandboxes.
+"""The sandboxes of this installation: listed and pruned.
 
 The sandboxes of an installation, of both kinds, as one list: read from their folders and the engine, if any.
 

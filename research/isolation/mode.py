@@ -1,4 +1,4 @@
-"""Container or process: what is wanted, what is there, one engine thread.
+"""Where clients and evaluators run: in containers or plain processes; one engine thread.
 
 Calls to a container engine from an event loop: its SDK blocks, so all calls go through one thread.
 

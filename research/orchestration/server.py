@@ -1,4 +1,4 @@
-"""Local Prefect server or a named one.
+"""The Prefect server: a local one of the installation, or one that is named.
 
 How a Prefect server is reached: one that the environment names, or ours, and what lets in. No password is said.
 

@@ -1,4 +1,4 @@
-"""PlanningContext: all a planner is shown, quoted text, notebook, earlier rounds.
+"""PlanningContext: all that a planner is shown.
 
 The seam of looks: what a planner may look at before it acts, by name, and what it is answered.
 

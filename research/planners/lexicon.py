@@ -1,4 +1,4 @@
-"""Words of a topic as items: fields, values, numbers.
+"""The words of a topic as items: fields, values, numbers.
 
 The words the rule planner knows, and how a topic is cut into items. English only; it parses no grammar.
 

@@ -1,4 +1,4 @@
-"""AttemptLauncher: launch once by name, adopt, watch, stop.
+"""AttemptLauncher: launches an attempt once by name, adopts, watches and stops it.
 
 Exponential backoff of repeated checks, by name and by the injected clock.
 

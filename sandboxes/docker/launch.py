@@ -1,4 +1,4 @@
-"""Options of a container, input volume, start.
+"""How a container is launched: its options, its input volume, its start.
 
 What a container is allowed, in one place: from a spec to the engine's options. Pure; tests read it as a table.
 

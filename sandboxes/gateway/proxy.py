@@ -1,4 +1,4 @@
-"""Reverse proxy to one server, for agents.
+"""The reverse proxy of agents to one server.
 
 A proxy's connection with an agent: its requests, one at a time, and the replies.
 

@@ -1,4 +1,4 @@
-"""Fields in which jobs differ, facts of stored runs.
+"""Conditions of runs: the fields in which jobs differ, and facts of stored runs.
 
 In which fields jobs differ: the one rule by which arms and runs are compared, before the lock and after the runs.
 

@@ -1,4 +1,4 @@
-"""Apply: locked, amended, screened, judged, approvals.
+"""How events on claims apply: locked, amended, screened, judged, approved.
 
 What may happen to approvals, one small rule for each type of event: asked, given, denied.
 

@@ -1,4 +1,4 @@
-"""Protocol, stages.
+"""Tables of a design in a report: protocol and stages.
 
 The locked procedure in words and tables: what was fixed before data about looks, noise, rules and limits.
 

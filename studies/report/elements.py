@@ -1,4 +1,4 @@
-"""Cells, tables, quotes; values of an arm, deciding interval.
+"""The small values of a report: cells, tables, quotes, and an arm's values.
 
 What the runs of an arm come to in a metric: a mean with its interval, a count of a rate, or neither.
 

@@ -1,4 +1,4 @@
-"""Files behind a report, held to their hashes.
+"""The files behind a report, held to their hashes.
 
 What else the files of a study's runs give: each kind of metric that nobody asked for, with the usual parameters.
 

@@ -1,4 +1,4 @@
-"""First lines: asked, tested, verdict, in practice, ending.
+"""The first lines of a report: asked, tested, verdict, in practice, ending.
 
 What a busy person reads first, and what a terminal ends with: asked, tested, verdict, in practice, ask next.
 

@@ -1,4 +1,4 @@
-"""JudgeInput: the runs of a claim, intention to treat, Finding.
+"""JudgeInput: the runs a claim rests on (intention to treat), and findings.
 
 Intention to treat: every launched run of an arm is accounted for, whatever became of it.
 

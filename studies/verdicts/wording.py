@@ -1,4 +1,4 @@
-"""The sentence beside a verdict; the question asked and tested.
+"""The sentence beside a verdict, and the question as asked and as tested.
 
 The question as it was asked, the question as it is tested, and how the two differ: what plan, terminal and report
 begin with.

@@ -1,4 +1,4 @@
-"""Scripted backend for tests.
+"""A scripted backend for tests.
 
 Tools for the fake model: how it writes them, and a script that calls them.
 

@@ -1,4 +1,4 @@
-"""OpenAI Responses: reply and stream.
+"""OpenAI Responses on the wire: reply and stream.
 
 Writes answers as OpenAI's Responses API does: output items, the response around them, and its event stream.
 

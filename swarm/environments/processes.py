@@ -1,4 +1,4 @@
-"""Parent watchdog and prewarmed worker of processes that play.
+"""Processes that play: parent watchdog and prewarmed worker.
 
 The lifeline: a process that plays on behalf of another one ends with it, however that one ended.
 

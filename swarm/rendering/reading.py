@@ -1,4 +1,4 @@
-"""Incremental reader, JSON as written.
+"""Incremental reading of answers, and JSON as the model wrote it.
 
 JSON as a model wrote it: what an object's members are, each still in the model's own text.
 

@@ -1,4 +1,4 @@
-"""Hermes, Qwen, GLM XML, plain.
+"""Tool-call formats with tags: Hermes, Qwen, GLM XML, and plain answers.
 
 Answers in which marks in the text set thinking and tool calls apart from words: the reader and the base of formats.
 

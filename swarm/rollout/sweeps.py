@@ -1,4 +1,4 @@
-"""Timeouts, stream liveness, drain of a step.
+"""What time does to a rollout: timeouts, stream liveness, the drain of a step.
 
 Sweeps: the timeouts of a rollout, checked several times a second.
 

@@ -1,4 +1,4 @@
-"""Episodes for people, erasing.
+"""Episodes as people inspect them, and their erasing.
 
 What each id of a span says: a pure function of ids and a renderer, for people who look at tokens.
 

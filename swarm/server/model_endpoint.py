@@ -1,4 +1,4 @@
-"""Lean ASGI route of every dialect; count_tokens.
+"""The lean ASGI route of every dialect, and count_tokens.
 
 `POST /v1/messages/count_tokens`: how many tokens the engine would read if this request were a call.
 

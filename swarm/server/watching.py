@@ -1,4 +1,4 @@
-"""Snapshot, why a step waits, history.
+"""Watching a server: its snapshot, why a step waits, its history.
 
 Why the present step is not done: pure reading of a training, in the words a person is told.
 

@@ -1,4 +1,4 @@
-"""Node, Drift; tree -> training rows.
+"""Nodes of a call tree, their drift, and training rows made of a tree.
 
 A served call as a node of its episode's tree, and how its prompt came about.
 
