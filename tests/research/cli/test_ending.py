@@ -10,7 +10,6 @@ from unittest.mock import MagicMock
 import pytest
 import typer
 
-from research.cli import research
 from research.cli.research import conduct
 from research.controller.session import Session, controlling
 from research.installation.base_job import LOCAL_PACKAGES, backend_of
@@ -62,7 +61,7 @@ def test_a_study_that_is_over_says_how_the_server_that_shows_it_is_ended(
     bench = Bench(tmp_path, design=design(16))
     state = bench.drive(bench.loop()).state
     view = MagicMock(url="http://127.0.0.1:4200", own=own)
-    monkeypatch.setattr(research, "PrefectView", lambda *given: view)
+    monkeypatch.setattr("research.orchestration.PrefectView", lambda *given: view)
     monkeypatch.setattr(Session, "plan", lambda session: state)
     monkeypatch.setattr(Session, "run", lambda session, observer: state)
     with closing(EventLog(bench.home.database)) as log, controlling(bench.home, log, STUDY, warn) as lease:

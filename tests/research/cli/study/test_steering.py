@@ -127,7 +127,9 @@ def test_a_study_is_this_installations_before_the_flow_run_of_the_worker_has_beg
     home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[str] = []
-    monkeypatch.setattr(command, "worker_of", lambda home: lambda study: given.append(study) or "address")
+    monkeypatch.setattr(
+        "research.orchestration.deployment.worker_of", lambda home: lambda study: given.append(study) or "address"
+    )
     command.research("group size 4 vs 8 on arith", sandbox="process", detach=True, json=True)
     row = ControllerLeases(EventLog(Home.locate().database)).read(given[0])
     assert row is not None
