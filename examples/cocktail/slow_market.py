@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from swarm.environments import get_environment
-from swarm.environments.playing import agent_of
+from swarm.environments.play import agent_of
 
 SLOWNESS = float(os.environ.get("SLOWNESS", "20"))
 play = agent_of(get_environment("market"))

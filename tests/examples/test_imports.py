@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 PUBLIC = {
-    "swarm.client", "swarm.client.teams", "swarm.environments", "swarm.environments.playing", "swarm.errors",
+    "swarm.client", "swarm.client.teams", "swarm.environments", "swarm.environments.play", "swarm.errors",
     "swarm.job", "swarm.wire",
 }  # fmt: skip
 FILES = sorted((Path(__file__).parents[2] / "examples").rglob("*.py"))

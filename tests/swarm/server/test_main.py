@@ -125,12 +125,12 @@ def test_a_signal_ends_a_training_cleanly(tmp_path: Path) -> None:
 FULL_DISK = """
 import sys
 from swarm.server import __main__
-from swarm.server.training import tracking
+from swarm.training import trackers
 
 def full(tracker):
     raise OSError("no space left on device")
 
-tracking.NullTracker.finish = full
+trackers.NullTracker.finish = full
 sys.exit(__main__.main(["--directory", sys.argv[1]]))
 """
 

@@ -59,7 +59,7 @@ def tokenizer() -> transformers.PreTrainedTokenizerFast:
 
 TWO = """
 import os, sys
-from swarm.backends.tiny import model
+from swarm.backends import tiny_model as model
 
 for file in sys.argv[1:3]:  # forked, so that torch is imported once; it was not used yet
     if not os.fork():
