@@ -123,7 +123,7 @@ async def test_a_server_killed_while_plays_are_in_flight_gets_as_many_as_it_wait
     check_whole(tmp_path / "during.json")
 
 
-async def test_after_a_killed_evaluator_another_one_is_told_what_to_do_and_then_plays_all_of_it(
+async def test_after_a_killed_evaluator_another_one_plays_all_of_it(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "agent.py").write_text(AGENT)
@@ -137,13 +137,6 @@ async def test_after_a_killed_evaluator_another_one_is_told_what_to_do_and_then_
         process.send_signal(signal.SIGKILL)
         await process.wait()
         (tmp_path / "stuck").unlink()
-        code, said = await ended(await evaluator(server, tmp_path, *own))
-        assert (code, said.count("\n")) == (3, 1)
-        assert "waits for all" in said
-        assert not (tmp_path / "during.json").exists()
-        server.signal(signal.SIGKILL)
-        await server.killed()
-        await server.start()
         assert await ended(await evaluator(server, tmp_path, *own)) == (0, "")
         await playing
     check_whole(tmp_path / "during.json")
