@@ -1,7 +1,6 @@
 """Replications and explorations.
 
 A claim of an earlier round put to the test once more: code builds the comparison from the record of the round.
-
 Values, constants, steps, direction and prediction are those of the lock; seeds and level are the new round's.
 """
 
@@ -133,8 +132,13 @@ def replicated(action: Replicate, inquiry: InquiryFacts | None, compiler: Design
     constants = tuple(_constants(design.base_job, claim, compiler.base or Job()))
     if len(constants) > _MOST_CONSTANTS:
         raise DesignRefused(f"{claim.id} was tested with {len(constants)} fields held, more than a design can hold")
+    try:
+        again = _proposed(claim, design.code)
+    except ValidationError as error:
+        raise DesignRefused(f"{claim.id} cannot be asked again as it was locked: {describe(error)}") from error
+    why = action.why or f"{claim.id}, of round {told.number}, is put to the test once more."
     return Replicated(
-        Propose(hypotheses=(_proposed(claim, design.code),), metric=metric, why=action.why or _why(claim, told)),
+        Propose(hypotheses=(again,), metric=metric, why=why),
         ProposeDesign(
             environment=action.environment or design.environment,
             steps=int(design.base_job["steps"]),
@@ -150,10 +154,6 @@ def _found(name: str, inquiry: InquiryFacts | None) -> tuple[RoundFacts, Hypothe
     if name not in known:
         raise DesignRefused(f"expected a claim of an earlier round ({', '.join(known) or 'none'}); found {name!r}")
     return known[name]
-
-
-def _why(claim: Hypothesis, told: RoundFacts) -> str:
-    return f"{claim.id}, of round {told.number}, is put to the test once more."
 
 
 def _proposed(claim: Hypothesis, code: Mapping[str, str]) -> ProposedHypothesis:

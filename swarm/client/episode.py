@@ -169,7 +169,7 @@ class Episode(Generic[TaskT]):
     ) -> Ack:
         """End the episode subject to its team's decision: what becomes of `decider` (None: it is the one itself).
 
-        `swarm.client.Team` does this for all of a team.
+        `swarm.client.teams.Team` does this for all of a team.
         """
         link: dict[str, Any] = {}
         if decider is not None:

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from swarm.client import AgentFailed, AsyncSwarmClient, Earned, Episode, NamedTask, SwarmClient
-from swarm.client import Team as team_of_the_package  # type: ignore[attr-defined]  # where it was had first
 from swarm.client import teams as team_members
 from swarm.client.sync_client import SyncTeam
 from swarm.client.teams import Team
@@ -197,7 +196,7 @@ async def test_another_client_passes_the_decision_on_and_makes_none(both: Pair, 
     await both.prepare()
     if decided:
         await both.episodes["speaker"].commit()
-    acks = await team_of_the_package(both.episodes).settle()
+    acks = await Team(both.episodes).settle()
     assert {role: ack.state for role, ack in acks.items()} == both.states() == (ENDED if decided else PREPARED)
 
 
