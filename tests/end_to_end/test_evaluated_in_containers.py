@@ -25,9 +25,9 @@ from studies.metrics.base import Asked
 from studies.metrics.builtin import Transfer
 from swarm.environments import registry
 from swarm.environments.play import rounds
-from tests.research.attempts.test_containers import ContainedTrial
-from tests.research.attempts.trials import DEADLINE_S, EPISODES, PLAYS, Trial, Tries, eventually
 from tests.research.factories import with_run, with_schedule
+from tests.research.runs.test_containers import ContainedTrial
+from tests.research.runs.trials import DEADLINE_S, EPISODES, PLAYS, Trial, Tries, eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

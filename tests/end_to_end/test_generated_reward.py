@@ -26,7 +26,7 @@ from swarm.job import Job
 from tests.end_to_end.controller import EPISODES, PRICING, QUIET, STUDY
 from tests.end_to_end.factories import LARGE, ajet, state_of
 from tests.research.fakes import create_study
-from tests.research.planner.scripted_endpoint import says, scripted_endpoint
+from tests.research.planners.scripted_endpoint import says, scripted_endpoint
 from tests.research.test_generated_code import Coder
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -5,10 +5,7 @@ import pytest
 from sandboxes import DockerSandbox
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image
-from tests.conftest import no_engine
 from tests.sandboxes.containing import Box
-
-__all__ = ["no_engine"]
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from sandboxes import Exit
 from sandboxes.docker.archive import check
 from sandboxes.gateway.egress import Destination
 from swarm.environments import Task, registry
-from tests.swarm.environments.test_brought import brought_in
+from tests.swarm.environments.test_custom import brought_in
 
 
 def test_a_container_gets_its_files_and_tasks_and_a_way_out_only_if_asked(tmp_path: Path) -> None:

@@ -1,29 +1,256 @@
-"""What cannot be asked ends with code 2 in one line, and nothing is begun; the lines stand in golden.json."""
+"""Tests of refusals."""
 
 from __future__ import annotations
 
 import errno
 import json
+import re
 import shlex
 import sqlite3
+import threading
+from base64 import urlsafe_b64encode
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, ClassVar
 
+import psutil
 import pytest
 
 from research.controller.options import refuse_server
 from research.controller.session import Session
+from research.environments.install import environment_of
 from research.errors import DesignRefused
+from research.installation.home import Home
+from research.installation.servers import SwarmProcess
 from research.proposals.arms import compare, field_value
 from research.text import did_you_mean, meant_in
+from swarm.environments import registry
 from swarm.job import Job, tunables
+from swarm.wire import ServerState, Status
 from tests.golden import assert_golden, refused
 from tests.research.bench import STUDY, Bench
 from tests.research.cli.conftest import Ajet
 from tests.research.model_folders import model_at
-from tests.research.planner.scripted_endpoint import says, scripted_endpoint
+from tests.research.planners.scripted_endpoint import says, scripted_endpoint
 from tests.studies.synthetic import Synthetic
 
-TOPIC = "Does a larger group size help on arith?"
+WORLD = """
+from swarm.environments import Environment, Game, Outcome, Task
+class Echo(Game):
+    def opening(self): return [{"role": "user", "content": "?"}]
+    def outcome(self): return Outcome(0.0, False)
+class Mine(Environment):
+    name, title, measures = "mine", "mine", "it is said"
+    def tasks(self, split): return [Task(f"{split}{n}", {"n": f"{split} {n}"}) for n in range(8)]
+    def game(self, task): return Echo()
+"""
+VARY = ("--vary", "group_size=4,16")
+
+
+@pytest.fixture(autouse=True)
+def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let each test begin with the built-in environments alone."""
+    monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
+
+
+@pytest.fixture
+def mine(tmp_path: Path) -> str:
+    folder = tmp_path / "mine"
+    folder.mkdir()
+    (folder / "environment.py").write_text(WORLD)
+    return str(folder)
+
+
+@pytest.mark.parametrize("command", ["research", "study plan"])
+@pytest.mark.parametrize("asked", [("--vary", "group_sise=4,16"), (*VARY, "a topic too"), (*VARY, "--budget", "soon")])
+def test_what_is_asked_badly_brings_nothing(
+    command: str, asked: tuple[str, ...], ajet: Ajet, home: Path, mine: str
+) -> None:
+    ajet(*command.split(), *asked, "--env", mine).refused()
+    assert not home.exists()
+
+
+@pytest.mark.slow
+def test_one_without_demonstrations_cannot_be_learned_by_a_tiny_model(ajet: Ajet, home: Path, mine: str) -> None:
+    ended = ajet("research", *VARY, "--env", mine, "--no-prefect")
+    assert (ended.code, "model imitates before" in ended.err) == (2, True)
+    assert not list(home.glob("models/*"))
+
+
+TOPIC = "does a larger group size help in {}?"
+
+
+@pytest.fixture
+def brought(home: Path, mine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """Two environments of the same short name, by their full ones, and a model that needs no demonstrations."""
+    model_at(tmp_path / "model")
+    first = environment_of(mine, None, Home.locate().prepare(), lambda note: None).name
+    (Path(mine) / "environment.py").write_text(WORLD.replace("it is said", "it was said"))
+    second = environment_of(mine, None, Home.locate(), lambda note: None).name
+    monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())  # as if another process had brought them
+    return first, second
+
+
+def planned(ajet: Ajet, topic: str, tmp_path: Path, *arguments: str) -> dict[str, Any]:
+    given = ("--model-path", str(tmp_path / "model"), "--budget", "100h", "--json")
+    return dict(ajet("study", "plan", topic, *given, *arguments).data)
+
+
+@pytest.mark.slow
+def test_a_topic_names_a_brought_environment_in_full_or_in_short(
+    ajet: Ajet, home: Path, brought: tuple[str, str], tmp_path: Path
+) -> None:
+    first, second = brought
+    for name in brought:
+        found = planned(ajet, TOPIC.format(name), tmp_path)
+        assert (found["environment"], found["not_tested"]) == (name, [])
+    ajet("study", "plan", TOPIC.format("mine")).refused("called mine", ", ".join(sorted(brought)))
+    (home / "environments" / second).rename(tmp_path / second)
+    for words in ("mine", "the environment mine", "my mine environment"):
+        found = planned(ajet, TOPIC.format(words), tmp_path)
+        assert (found["environment"], found["not_tested"]) == (first, [])
+
+
+@pytest.mark.slow
+def test_general_words_and_a_full_name_beside_the_flag_are_the_flags_or_refused(
+    ajet: Ajet, brought: tuple[str, str], tmp_path: Path
+) -> None:
+    first, second = brought
+    for words in ("my environment", "this game", first):
+        found = planned(ajet, TOPIC.format(words), tmp_path, "--env", first)
+        assert (found["environment"], found["not_tested"]) == (first, [])
+    for command in (("research", "--no-prefect"), ("study", "plan")):
+        ended = ajet(*command, TOPIC.format(second), "--env", first, "--model-path", str(tmp_path / "model"))
+        ended.refused(f"--env {first}", f"names {second}")
+
+
+@pytest.mark.slow
+def test_a_full_name_of_none_that_is_here_is_one_line_with_those_that_are(
+    ajet: Ajet, home: Path, brought: tuple[str, str], mine: str
+) -> None:
+    both = " and ".join(sorted(brought))
+    for name, there in {"mine@0123456789ab": both, "mine@abc": both, "shop@abcdefabcdef": "ajet env list"}.items():
+        for asked in ((), ("--env", brought[0])):
+            for command in (("research", "--no-prefect"), ("study", "plan")):
+                ajet(*command, TOPIC.format(name), *asked).refused(f"found no {name}; ", there)
+    assert not (home / "ajet.db").exists()
+
+
+@pytest.mark.slow
+def test_a_language_model_is_shown_the_environment_that_a_topic_names(
+    ajet: Ajet, brought: tuple[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = brought
+    entry = {
+        "mechanism": "m", "variable": "group_size", "control": 4, "treatment": 16, "direction": "increase",
+        "predicted_low": 0, "predicted_high": 0.2, "probability": 0.4, "smallest_effect": 0.1, "falsifier": "f",
+    }  # fmt: skip
+    proposal = {"action": "propose", "hypotheses": [entry]}
+    designs = [{"action": "design", "environment": name, "steps": None, "constants": []} for name in (second, first)]
+    with scripted_endpoint([says(proposal), *map(says, designs)]) as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "sk-x")
+        given = ("--planner", "llm", "--planner-model", "m")
+        assert planned(ajet, TOPIC.format(first), tmp_path, *given)["environment"] == first
+    shown = endpoint.requests[0]["messages"][1]["content"]
+    assert re.findall(r"mine@[0-9a-f]{12}", shown.partition('"environments"')[2])[0] == first
+    assert second not in shown, "nobody names it"
+
+
+SERVING = Status(state=ServerState.ROLLING, group_size=2, steps=3).model_dump(mode="json")
+NEWER_JOB = {**Job(environment="arith").value(), "schema": 10_000, "later": {"a": 1}}
+COMMANDS: dict[str, tuple[str, ...]] = {
+    "status": ("swarm", "status"),
+    "top": ("swarm", "top", "--once"),
+    "shares": ("swarm", "shares"),
+    "run": ("client", "run", "--environment", "arith"),
+    "debug": ("client", "debug", "--environment", "arith"),
+}
+
+
+class _Stranger(BaseHTTPRequestHandler):
+    """Answers each path as it is told to, and all others with one thing."""
+
+    content: ClassVar[bytes] = b"<html><body>It works!</body></html>"
+    kind: ClassVar[str] = "text/html"
+    answers: ClassVar[dict[str, Any]] = {}
+
+    def do_GET(self) -> None:
+        known = self.answers.get(self.path.partition("?")[0])
+        sent = self.content if known is None else json.dumps(known).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", self.kind if known is None else "application/json")
+        self.send_header("Content-Length", str(len(sent)))
+        self.end_headers()
+        self.wfile.write(sent)
+
+    do_POST = do_GET
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+@pytest.fixture
+def stranger(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Stranger)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    role = urlsafe_b64encode(b'{"role": "client"}').decode()
+    monkeypatch.setenv("AJET_TOKEN", f"t.{role}.{'t' * 40}")
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.parametrize("command", COMMANDS.values(), ids=list(COMMANDS))
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"<html><body>It works!</body></html>", "text/html"), (b'{"hello": "world"}', "application/json"),
+        (b"[]", "application/json"), (b"null", "application/json"), (b"[" * 200_000, "application/json"),
+        (b"\xff\xfe\x00", "application/octet-stream"),
+    ],
+    ids=["pages", "another", "list", "null", "deep", "bytes"],
+)  # fmt: skip
+def test_something_else_answers(
+    ajet: Ajet, stranger: str, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...], content: bytes, kind: str
+) -> None:
+    monkeypatch.setattr(_Stranger, "content", content)
+    monkeypatch.setattr(_Stranger, "kind", kind)
+    ended = ajet(*command, "--server", stranger)
+    assert (ended.refused(stranger) != "", ended.out) == (True, "")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_server_of_another_version_has_a_job_or_a_snapshot_that_is_not_understood(
+    ajet: Ajet, stranger: str, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    answers = {"/status": SERVING, "/job": NEWER_JOB, "/streams": {"streams": []}, "/snapshot": {"at": "noon"}}
+    monkeypatch.setattr(_Stranger, "answers", answers)
+    names = ("GET /snapshot",) if command in ("status", "top") else ("GET /job", "another version")
+    ajet(*COMMANDS[command], "--server", stranger).refused(*names)
+
+
+def test_one_of_this_installation(
+    ajet: Ajet, home: Path, stranger: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its process is there, and is not said to be busy."""
+    monkeypatch.setattr(_Stranger, "answers", {"/status": {"state": "SINGING"}, "/job": NEWER_JOB})
+    found = SwarmProcess(stranger, psutil.Process().pid, "a" * 40, home / "swarm", "c" * 40)
+    (home / "swarm").mkdir(parents=True)
+    monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
+    monkeypatch.setattr("research.installation.servers.find_swarm", lambda _: found)
+    monkeypatch.setattr("research.cli.swarm_admin.find_swarm", lambda _: found)
+    assert "busy" not in ajet("swarm", "status").refused("state: expected 'OFFLINE'")
+    (row,) = json.loads(ajet("swarm", "list", "--json").out)
+    assert row["state"] == "not understood"
+    ajet("swarm", "export-model", str(tmp_path / "out")).refused("GET /job")
+    assert not (tmp_path / "out").exists()
+
+
+TOPIC_REFUSALS = "Does a larger group size help on arith?"
 RATE = "--vary learning_rate=0.001,0.003"
 GUESS = f"{RATE} --env guess --metric"
 WHICH = "'which learns more on arith, ./mine or"
@@ -170,15 +397,15 @@ def test_what_no_other_command_can_do_is_refused(
 
 def test_words_of_the_command_line_itself_are_explained_by_it(ajet: Ajet) -> None:
     for command in (
-        ("research", TOPIC, "--max-runs", "0"), ("client", "run", "--cpus", "inf"), ("client", "run", "--cpus", "nan"),
-        ("client", "run", "--timeout", "inf"),
+        ("research", TOPIC_REFUSALS, "--max-runs", "0"), ("client", "run", "--cpus", "inf"),
+        ("client", "run", "--cpus", "nan"), ("client", "run", "--timeout", "inf"),
     ):  # fmt: skip
         ended = ajet(*command)
         assert (ended.code, command[-2] in ended.err, "Traceback" in ended.err) == (2, True, False)
 
 
 def test_arguments_that_are_no_text(ajet: Ajet, home: Path) -> None:
-    for arguments in ((TOPIC + "\udcff",), (TOPIC, "--planner-model", "\udcff")):
+    for arguments in ((TOPIC_REFUSALS + "\udcff",), (TOPIC_REFUSALS, "--planner-model", "\udcff")):
         ajet("research", *arguments).refused("UTF-8")
     assert not home.exists()
 
@@ -190,7 +417,7 @@ def test_a_token_that_is_none_is_not_shown(ajet: Ajet, monkeypatch: pytest.Monke
 
 def test_a_home_that_cannot_be_made(ajet: Ajet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AJET_HOME", "/sys/ajet")
-    for command in (("research", TOPIC), ("study", "list"), ("up",)):
+    for command in (("research", TOPIC_REFUSALS), ("study", "list"), ("up",)):
         ajet(*command).refused("AJET_HOME")
 
 
@@ -202,14 +429,14 @@ def test_what_the_job_says_at_its_default_is_held_like_anything_else(ajet: Ajet,
 
 
 def test_a_budget_too_small_is_refused_with_one_that_does_and_the_study_stopped(ajet: Ajet) -> None:
-    ajet("research", TOPIC, "--budget", "20s", "--no-prefect").refused("use --budget")
+    ajet("research", TOPIC_REFUSALS, "--budget", "20s", "--no-prefect").refused("use --budget")
     (study,) = json.loads(ajet("study", "list", "--json").out)
     assert (study["status"], "use --budget" in study["reason"]) == ("stopped", True)
 
 
 def test_containers_without_an_engine_or_of_no_kind_make_no_study(ajet: Ajet, place: Path) -> None:
     for kind, word in {"docker": "install Docker", "podman": "'podman'"}.items():
-        ajet("research", TOPIC, "--sandbox", kind).refused(word)
+        ajet("research", TOPIC_REFUSALS, "--sandbox", kind).refused(word)
     assert json.loads(ajet("study", "list", "--json").out) == []
 
 
@@ -220,10 +447,10 @@ def test_a_language_model_that_answers_nonsense_or_not_at_all(ajet: Ajet, monkey
     monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
     with scripted_endpoint([says("I would rather write a poem.")]) as endpoint:
         monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
-        ajet("research", TOPIC, *LLM).refused()
+        ajet("research", TOPIC_REFUSALS, *LLM).refused()
     assert 1 < len(endpoint.requests) <= 4
     address = endpoint.url.removeprefix("http://").partition("/")[0]  # where nobody listens any more
-    assert "secret-key" not in ajet("research", TOPIC, *LLM, "--budget", "20s").refused(address, "OpenAI")
+    assert "secret-key" not in ajet("research", TOPIC_REFUSALS, *LLM, "--budget", "20s").refused(address, "OpenAI")
 
 
 def test_resuming_in_another_installation_changes_nothing(
@@ -252,7 +479,7 @@ def test_a_tampered_event_log_is_named_and_left_as_it_is(
 
 
 def test_a_damaged_planners_turn_is_named_and_left_as_it_is(ajet: Ajet, home: Path) -> None:
-    ajet("research", TOPIC, "--budget", "20s", "--no-prefect").refused()
+    ajet("research", TOPIC_REFUSALS, "--budget", "20s", "--no-prefect").refused()
     (study,) = home.glob("studies/*")
     turn = study / "planning" / "propose.json"
     turn.parent.mkdir()
@@ -275,7 +502,7 @@ def test_leaving_at_once_says_how_to_go_on(ajet: Ajet, monkeypatch: pytest.Monke
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Session, "plan", interrupt)
-    ajet("research", TOPIC, "--no-prefect").refused("ajet study resume", code=130)
+    ajet("research", TOPIC_REFUSALS, "--no-prefect").refused("ajet study resume", code=130)
 
 
 def test_a_study_says_that_the_server_of_the_environment_is_not_asked(

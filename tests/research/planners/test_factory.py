@@ -1,11 +1,124 @@
-"""Choosing a planner: by name, by settings, and what is said when a setting is missing."""
+"""Tests of factory."""
 
 from __future__ import annotations
 
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from research.errors import PlannerUnready, UnknownPlanner
-from research.planners.factory import make_planner
+from research.planners.context import ArmFacts, Digest
+from research.planners.factory import EDGES, ScoredPrediction, forecaster, make_planner, track
+from research.planners.prompts import voiced
+from studies import EventLog
+from studies.records.procedure import Prediction
+from studies.records.verdict import PlannerWords, Verdict, quotation
+from tests.golden import assert_golden
+from tests.research.calibrated import Came, verdict_on, write_study
+from tests.research.factories import make_verdict
+
+MakeDigest = Callable[..., Digest]
+
+
+def verdict(name: str = "h1", said: str = "inconclusive", **changes: Any) -> Verdict:
+    values = {"estimate": 0.158, "low": -0.0421, "high": 0.3581, "p": 0.0312, "mean_control": 0.4,
+              "mean_treatment": 0.558, "n_control": 2, "n_treatment": 2}  # fmt: skip
+    return make_verdict(hypothesis=name, verdict=said, **values | changes)
+
+
+def judged(*verdicts: Verdict) -> Digest:
+    arms = (ArmFacts("group_size=8", 2, 0.4), ArmFacts("group_size=16", 2, 0.558))
+    return Digest(
+        topic="group size 8 vs 16", seconds_left=1234.0, seconds_per_run=58.0, parallel=2,
+        verdicts=verdicts or (verdict(),), arms=arms,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The difference is +0.158 (0.16, or 0.2).", "It rose by 15.8 % [-4.2 %, 35.8 %].", "16 percentage points.",
+        "2 + 2 runs, 4 in all, of 2 arms.", "p = 0.03; from 0.40 to 0.56.", "group_size=16 instead of 8",
+        "About 1,234 seconds are left.", "95 % of such intervals hold it.", "Nothing was shown about h1.",
+    ],
+)  # fmt: skip
+def test_a_fact_in_any_rounding_is_founded(text: str) -> None:
+    assert voiced("llm m", text, judged()).unfounded == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "unfounded"),
+    [
+        ("p < 0.0001", ("0.0001",)), ("It rose by 0.61, by 61 %, and 0.61 again.", ("0.61", "61 %")),
+        ("The difference is -0.158.", ("-0.158",)), ("12 runs of 5,000 episodes show 1e-9.", ("12", "5,000", "1e-9")),
+        ("Success is 99.9 percent.", ("99.9 percent",)),
+    ],
+)  # fmt: skip
+def test_a_number_in_no_fact_is_named_as_it_is_written(text: str, unfounded: tuple[str, ...]) -> None:
+    assert voiced("llm m", text, judged()).unfounded == unfounded
+
+
+@given(fact=st.floats(min_value=-1, max_value=1), digits=st.integers(min_value=2, max_value=6))
+def test_whatever_the_fact_its_roundings_are_founded_and_what_is_far_from_all_facts_is_not(
+    fact: float, digits: int
+) -> None:
+    facts = judged(verdict(estimate=fact))
+    shown = f"{fact:.{digits}f}"
+    assert voiced("llm m", f"The difference is {shown}.", facts).unfounded == ()
+    assert voiced("llm m", f"The difference is {abs(fact) + 8.375:.3f}.", facts).unfounded != ()
+
+
+@given(st.text(max_size=200))
+def test_any_words_are_read_without_an_error(text: str) -> None:
+    said = voiced("llm m", text, judged())
+    assert said.text == text
+    assert all(number in text for number in said.unfounded or ())
+
+
+@pytest.mark.parametrize(
+    ("text", "contradicted"),
+    [
+        ("The claim is strongly SUPPORTED.", ("SUPPORTED",)), ("It is inconclusive, and not supported.", ()),
+        ("Neither supported nor refuted.", ()), ("h1 is Equivalent; h2 is refuted.", ("Equivalent", "refuted")),
+        ("h2 is supported.", ()),
+    ],
+)  # fmt: skip
+def test_a_verdict_that_was_not_reached_is_named(text: str, contradicted: tuple[str, ...]) -> None:
+    alone = "h2" not in text
+    digest = judged() if alone else judged(verdict("h1"), verdict("h2", "supported"))
+    assert voiced("llm m", text, digest).contradicted == contradicted
+
+
+def test_a_verdict_is_held_against_the_hypothesis_that_its_clause_names() -> None:
+    both = judged(verdict("h1"), verdict("h2", "supported"))
+    assert voiced("llm m", "h1 is supported, while h2 is inconclusive.", both).contradicted == (
+        "supported",
+        "inconclusive",
+    )
+
+
+def test_a_verdict_that_is_said_of_no_claim_by_its_id_is_every_claims_or_not_reached() -> None:
+    both = judged(verdict("h1"), verdict("h2", "supported"))
+    said = "The learning rate is supported too. Easy-first order is proven! h2 is confirmed."
+    assert voiced("llm m", said, both).contradicted == ("supported", "proven")
+    alike = judged(verdict("h1", "supported"), verdict("h2", "supported"))
+    assert voiced("llm m", "Both are supported.", alike).contradicted == ()
+
+
+def test_a_quotation_says_who_said_it_and_what_is_wrong_with_it() -> None:
+    said = PlannerWords(
+        by="llm m", text="It is\nSUPPORTED, p < 0.0001.", unfounded=("0.0001",), contradicted=("SUPPORTED",)
+    )
+    assert_golden(quotation(said))
+    assert quotation(PlannerWords(by="llm m", text="So it is.", unfounded=())) == 'llm m: "So it is."'
+    assert_golden(quotation(PlannerWords(by="llm m", text="So it is.")))
+
 
 LOCAL = {"OPENAI_BASE_URL": "http://127.0.0.1:8000/v1"}
 
@@ -54,3 +167,74 @@ def test_missing_settings_are_named(model: str | None, environ: dict[str, str], 
         make_planner("llm", model, environ)
     assert told in caught.value.message
     assert "sk-" not in caught.value.message
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EventLog]:
+    with closing(EventLog(f"sqlite:///{tmp_path}/ajet.db")) as log:
+        yield log
+
+
+def test_scores_are_those_worked_out_by_hand(log: EventLog) -> None:
+    write_study(log, "a", Came(0.7, "supported"), Came(0.7, "refuted", -0.1), Came(0.2, "inconclusive"))
+    write_study(log, "b", Came(0.5, "invalid", None))
+    (found,) = track(log).forecasters
+    assert (found.title, found.studies, found.scores.predictions, found.valid) == ("rules", 2, 4, 3)
+    assert found.brier == pytest.approx((0.3**2 + 0.7**2 + 0.2**2) / 3)
+    assert found.constant == pytest.approx(1 / 3 * 2 / 3)
+    assert found.scores.brier == pytest.approx((0.3**2 + 0.7**2) / 2)
+    assert found.scores.constant == pytest.approx(0.25)
+    assert found.scores.coverage.mean == pytest.approx(2 / 3), "0.1 twice inside 0 to 0.2, -0.1 outside"
+
+
+def test_bins_hold_each_valid_prediction_with_the_wilson_interval_of_its_share(log: EventLog) -> None:
+    write_study(log, "a", Came(0.7, "supported"), Came(0.6, "refuted"), Came(0.2, "equivalent"), Came(0.9, "invalid"))
+    (found,) = track(log).forecasters
+    assert [(held.low, held.high, held.n) for held in found.bins] == [(0.2, 0.4, 1), (0.6, 0.8, 2)]
+    assert found.bins[1].predicted == pytest.approx(0.65)
+    share = found.bins[1].supported
+    z = 1.959964  # Wilson 1927 for 1 of 2
+    half = z * (2 * 0.25 + z * z / 4) ** 0.5 / (2 + z * z)
+    assert (share.mean, share.low, share.high) == pytest.approx((0.5, 0.5 - half, 0.5 + half), abs=1e-5)
+
+
+def test_planners_and_models_are_kept_apart_the_one_with_most_claims_first(log: EventLog) -> None:
+    write_study(log, "a", Came(0.5, "supported"))
+    write_study(log, "b", Came(0.5, "supported"), Came(0.5, "refuted"), planner="llm", model="one")
+    write_study(log, "c", Came(0.5, "supported"), planner="llm", model="two")
+    assert [entry.title for entry in track(log).forecasters] == ["llm one", "llm two", "rules"]
+    assert [entry.title for entry in track(log, "rules").forecasters] == ["rules"]
+
+
+def test_what_is_not_scored_is_counted_with_its_reason(log: EventLog, tmp_path: Path) -> None:
+    write_study(log, "a", Came(0.5, "supported"), Came(0.5, None))
+    write_study(log, "b", Came(0.5, "supported", exploratory=True))
+    write_study(log, "c", Came(0.5, "supported"))
+    with closing(sqlite3.connect(tmp_path / "ajet.db")) as database, database:
+        database.execute("update events set payload = replace(payload, '0.5', '0.9') where study = 'c' and seq = 2")
+    found = track(log)
+    assert found.forecasters[0].scores.predictions == 1
+    assert found.left_out == {
+        "claims without a final verdict": 1,
+        "claims that an amendment made exploratory": 1,
+        "studies whose log is corrupt": 1,
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1), st.sampled_from(["supported", "refuted", "equivalent", "inconclusive", "invalid"])),
+        min_size=1, max_size=30,
+    )
+)  # fmt: skip
+def test_every_valid_prediction_is_in_exactly_one_bin(made: list[tuple[float, str]]) -> None:
+    scored = [
+        ScoredPrediction("s", "rules", None, Prediction(low=0, high=0.2, probability=p), verdict_on("h", Came(p, name)))  # type: ignore[arg-type]
+        for p, name in made
+    ]
+    found = forecaster(scored)
+    assert sum(held.n for held in found.bins) == found.valid == sum(name != "invalid" for _, name in made)
+    assert all(held.low <= held.predicted <= held.high for held in found.bins)
+    assert {held.low for held in found.bins} <= set(EDGES)
+    assert found.brier is None or 0 <= found.brier <= 1

@@ -1,16 +1,172 @@
-"""A reward function's source is checked as text: readable, small, and a function of that shape. It is never run."""
+"""Tests of reward code."""
 
 from __future__ import annotations
 
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
-from research.errors import DesignRefused
+from research.design.comparison import StatisticalRequirements
+from research.errors import BadMetric, DesignRefused
+from research.proposals.actions import ProposedRule
+from research.proposals.decisions import DEFAULT_TABLE, KILL, UNRULED, Condition, decide, rules_for
+from research.proposals.metric_choice import AskedMetric, MetricChoice, default_effect, scheduled
 from research.proposals.reward_code import MOST_BYTES, check_reward, reward_name
+from research.text import describe
+from studies.records.design import GAIN, SUCCESS, Schedule
+from studies.records.procedure import Rule
+from studies.records.verdict import Verdict
+from swarm.job import Job
+from tests.studies.synthetic import hypothesis, judged
+
+JOB = Job(steps=40, episodes_per_step=128, environment="guess")
+
+
+def judge(asked: str | None = None, training_s: float = 30.0) -> MetricChoice:
+    return MetricChoice(None if asked is None else AskedMetric.named(asked), lambda job: training_s)
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("success", AskedMetric("success")), ("area", AskedMetric("area")), ("area:0.6", AskedMetric("area", 0.6)),
+        ("episodes:0.7", AskedMetric("episodes", 0.7)), ("episodes:70%", AskedMetric("episodes", 0.7)),
+        ("fact:guesses", AskedMetric("fact", of="guesses")),
+    ],
+)  # fmt: skip
+def test_a_flag_names_a_kind_with_its_parameters(text: str, asked: AskedMetric) -> None:
+    assert AskedMetric.named(text) == asked
+    assert AskedMetric.named(asked.text) == asked
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("episode:0.7", "did you mean episodes"), ("speed", "they are success, gain"),
+        ("success:0.7", "expected success alone"), ("episodes:", "expected episodes:THRESHOLD"),
+        ("episodes:soon", "found the threshold 'soon'"),
+    ],
+)  # fmt: skip
+def test_what_no_metric_is_called_or_takes_is_refused_in_a_line(text: str, said: str) -> None:
+    with pytest.raises(BadMetric, match=said) as refused:
+        AskedMetric.named(text)
+    assert "\n" not in refused.value.message
+
+
+def test_a_study_keeps_what_was_asked_and_an_older_one_asked_for_nothing() -> None:
+    asked = AskedMetric("episodes", 0.7, words="faster")
+    kept = StatisticalRequirements(effect=256.0, metric=asked).settings()
+    assert StatisticalRequirements.of(kept) == StatisticalRequirements(effect=256.0, metric=asked)
+    older = {"effect": 0.1, "power": 0.8, "looks": 3, "episodes": 512}
+    assert StatisticalRequirements.of(older).metric is None
+
+
+def test_nobody_asked_for_a_metric_is_success_and_of_models_its_gain() -> None:
+    assert judge().metric([JOB], 512).key == SUCCESS
+    assert judge().metric([JOB], 512, models=True).key == GAIN
+    assert judge("success").metric([JOB], 512, models=True).key == SUCCESS
+
+
+def test_episodes_are_cut_at_the_longest_training() -> None:
+    metric = judge("episodes:0.7").metric([JOB, JOB.model_copy(update={"steps": 80})], 512)
+    assert (metric.worst, metric.best, metric.horizon) == (10_240.0, 0.0, 10_240.0)
+    assert not metric.higher_is_better
+    assert default_effect(metric) == 1024.0
+
+
+def test_seconds_are_cut_where_no_small_change_of_a_price_moves_them() -> None:
+    horizons = {judge("seconds:0.7", seconds).metric([JOB], 512).horizon for seconds in (27.0, 30.0, 34.0)}
+    assert horizons == {70.0}
+    measured = judge("seconds:0.7").metric([JOB], 512)
+    again = MetricChoice(AskedMetric("seconds", 0.7), lambda job: 90.0, measured_by=measured)
+    assert again.metric([JOB], 512) == measured
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("episodes", "expected a threshold"), ("episodes:1.5", "between 0 and 1"), ("area:0", "between 0 and 1"),
+        ("fact:guesses", "facts = "),
+    ],
+)  # fmt: skip
+def test_what_an_environment_does_not_give_is_refused_in_a_line(text: str, said: str) -> None:
+    with pytest.raises(DesignRefused, match=said) as refused:
+        judge(text).metric([JOB], 512)
+    assert "\n" not in refused.value.message
+
+
+def test_a_run_is_evaluated_by_the_schedule_and_another_as_it_was() -> None:
+    metric = judge("episodes:0.7").metric([JOB], 512)
+    assert metric.schedule == Schedule(every=512, episodes=64)
+    assert scheduled(JOB, metric).evaluate_after == tuple(range(4, 40, 4))
+    assert scheduled(JOB, judge().metric([JOB], 512)) == JOB
+
+
+ASKED = judged(hypothesis(), {"a": 0.1, "b": 0.2, "c": 0.15}, {"d": 0.5, "e": 0.6}, alpha=0.05)
+
+
+def verdict(name: str, **numbers: Any) -> Verdict:
+    return ASKED.model_copy(update={"verdict": name, "p": 0.2, **numbers})
+
+
+FUTILE = "verdict == 'inconclusive' and p > 0.5"
+AT_A_LOOK = [
+    # verdict, looks in all, p, which of the six hold
+    ("supported", 2, 0.01, (1, 0, 0, 1, 0, 0)), ("supported", 1, 0.01, (1, 0, 0, 1, 0, 0)),
+    ("refuted", 2, 0.01, (1, 0, 0, 0, 1, 0)), ("equivalent", 1, 0.9, (1, 0, 0, 0, 1, 0)),
+    ("inconclusive", 2, 0.5, (0, 1, 0, 0, 0, 0)), ("inconclusive", 2, 0.51, (0, 1, 0, 0, 0, 1)),
+    ("inconclusive", 1, 0.2, (0, 0, 1, 0, 0, 0)), ("inconclusive", 1, None, (0, 0, 1, 0, 0, 0)),
+    ("invalid", 3, None, (0, 1, 0, 0, 0, 0)), ("invalid", 1, 0.9, (0, 0, 1, 0, 0, 0)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "looks", "p", "expected"), AT_A_LOOK)
+def test_each_of_six_conditions_holds_of_the_verdicts_that_it_names(
+    name: str, looks: int, p: float | None, expected: tuple[int, ...]
+) -> None:
+    tables = [(Rule(name="only", when=when, then="replicate"),) for when in get_args(Condition)]
+    found = [decide(table, verdict(name, p=p), looks) for table in tables]
+    assert [rule is not UNRULED for rule in found] == [bool(holds) for holds in expected]
+
+
+@pytest.mark.parametrize("when", ["", "lo > 0", "verdict == 'inconclusive'", 'verdict == "supported"'])
+def test_another_condition_is_refused_in_one_line_with_the_six(when: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        ProposedRule.model_validate({"name": "own", "when": when, "then": "settle"})
+    line = describe(refused.value)
+    assert line.startswith("when: expected ")
+    assert line.endswith(f"found {when!r}")
+    assert all(repr(condition) in line for condition in get_args(Condition))
+    assert "\n" not in line
+
+
+def test_the_default_goes_on_while_nothing_is_decided_and_looks_are_left() -> None:
+    acts = [decide(DEFAULT_TABLE, verdict(name, p=p), looks).then for name, looks, p, _ in AT_A_LOOK]
+    assert acts == [("continue" if expected[1] else "settle") for *_, expected in AT_A_LOOK]
+
+
+def test_a_kill_condition_settles_before_the_table_is_asked() -> None:
+    claim = hypothesis().model_copy(update={"kill_if": FUTILE})
+    assert decide(rules_for(claim, ()), verdict("inconclusive", p=0.6), 2).name == KILL
+    assert decide(rules_for(claim, ()), verdict("inconclusive", p=0.4), 2).name == "look-again"
+    assert rules_for(hypothesis(), ()) == DEFAULT_TABLE
+
+
+def test_what_no_rule_covers_settles_and_is_said() -> None:
+    assert decide(DEFAULT_TABLE[:1], verdict("inconclusive"), 2) is UNRULED
+    assert UNRULED.then == "settle"
+
+
+def test_a_rule_that_this_version_does_not_know_does_not_hold_and_ends_nothing() -> None:
+    strange = Rule(name="strange", when="lo > 0", then="continue")
+    assert decide((strange,), verdict("inconclusive"), 2) is UNRULED
+    assert decide((strange, *DEFAULT_TABLE), verdict("inconclusive"), 2).name == "look-again"
+
 
 PLAIN = "def reward(task: dict, messages: list[dict], outcome: dict) -> float:\n    return outcome['reward']\n"
 

@@ -212,6 +212,3 @@ def own_addresses() -> list[str]:
     found = [each.address for addresses in psutil.net_if_addrs().values() for each in addresses
              if each.family in (socket.AF_INET, socket.AF_INET6) and "%" not in each.address]  # fmt: skip
     return ["172.17.0.1", "host.docker.internal", *found]
-
-
-__all__ = ["REPORT", "SECRET", "Attack", "Attackers", "Weak", "any_address", "door", "own_addresses", "served"]

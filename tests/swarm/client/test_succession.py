@@ -20,7 +20,7 @@ from swarm.errors import EngineUnavailable, Forbidden, InvalidKey, SwarmError, U
 from swarm.server.__main__ import _claimed
 from swarm.wire import ServerState, fingerprint
 from tests.swarm.server.support import job, serving
-from tests.swarm.server.test_main import running
+from tests.swarm.server.test___main__ import running
 
 URL = "http://127.0.0.1:9"
 HOLDER = """

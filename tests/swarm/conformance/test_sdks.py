@@ -1,6 +1,6 @@
 """The openai and anthropic SDKs as they are, by base URL and key alone, over all three protocols.
 
-What each field of a protocol means is held by `tests/swarm/server/dialects`; here, that the SDKs come through with it.
+What each field of a protocol means is held by `tests/swarm/dialects`; here, that the SDKs come through with it.
 """
 
 from __future__ import annotations

@@ -1,16 +1,219 @@
-"""A call with `train` false is served and remembered, and nothing it sampled is ever learned."""
+"""Tests of untrained."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import contextlib
+import errno
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from swarm.backends.fake import EOS_ID, FakeBackend, FakeLearner
+from swarm.backends.protocols import NoRoom, Sampling
+from swarm.calls.call import Call
+from swarm.calls.prompts import SamplingPlan
+from swarm.dialects.base import Reply
+from swarm.errors import StoreUnavailable, SwarmError
+from swarm.rollout.episodes import LeasedEpisode
+from swarm.rollout.keys import Claims
+from swarm.rollout.rollout import Rollout
+from swarm.rollout.state import StateMachine
+from swarm.store import Captured, Change, Closed, Consumed, FakeStore, InStep, SqlStore, Withdrawn
 from swarm.timelines.node import TrainRow
+from swarm.wire import BeginRequest, EndRequest, ServerState
 from tests.swarm.conformance.support import saying
-from tests.swarm.server.support import MODEL, Answer, Served, job, serving
+from tests.swarm.server.support import DEADLINE_S, MODEL, Answer, Served, eventually, job, serving
+from tests.swarm.store.test_writer import room_for
+
+LONG = "x" * 20_000
+FULL = OSError(errno.ENOSPC, "No space left on device")
+NO_DESCRIPTOR = OSError(errno.EMFILE, "Too many open files")
+
+
+def is_unavailable(answer: Answer) -> bool:
+    assert answer.status == 200 or (answer.status, answer.code) == (503, "store_unavailable"), answer
+    return answer.status == 503 and "disk is full" in answer.message and float(answer.headers["retry-after"]) > 0
+
+
+def saved(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.glob("checkpoints/*/*"))
+
+
+async def test_what_was_served_before_the_disk_was_full_is_trained_once(tmp_path: Path) -> None:
+    wanted = job(max_context=100_000, checkpoint_every=1)
+    with contextlib.ExitStack() as small:
+        small.enter_context(room_for(200))
+        async with serving(tmp_path, wanted) as served:
+            leases = await served.begin_batch()
+            while not is_unavailable(await served.chat(await served.begin("e", kind="eval"), LONG)):
+                pass
+            assert is_unavailable(await served.chat(leases[0], LONG))
+            ends = [await served.end(lease) for lease in leases[:2]]
+            small.close()
+            for lease in leases:
+                assert (await served.end(lease)).status == 200
+            assert {answer.status for answer in ends} <= {200, 503}
+            await served.until(step=1, state="ROLLING")
+            trained = served.backend.learner.trained
+    assert [sorted(name for name, _ in batch) for _, batch in trained] == [sorted(e["episode_id"] for e in leases)]
+    async with serving(tmp_path, wanted) as served:
+        assert served.backend.learner.trained == [(1, list(map(tuple, batch))) for _, batch in trained]
+
+
+@pytest.mark.parametrize("staleness", [0, 1])
+@pytest.mark.parametrize("what", [InStep, Consumed, "save", "publish", "open"])
+async def test_a_step_waits_for_room_wherever_it_lacks_and_is_learned_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: Any, staleness: int
+) -> None:
+    is_full, write, save, publish = [True], SqlStore.write, FakeLearner.save, FakeBackend.publish
+    lacking = {"save": FULL, "open": NO_DESCRIPTOR}
+
+    async def writing(store: SqlStore, *changes: Change) -> None:
+        if is_full and isinstance(what, type) and any(isinstance(change, what) for change in changes):
+            raise StoreUnavailable("disk full")
+        await write(store, *changes)
+
+    def saving(learner: FakeLearner, folder: Path) -> None:
+        if is_full and what in lacking:
+            (folder.parent / f"{folder.name}.part").mkdir()
+            raise lacking[what]
+        save(learner, folder)
+
+    def publishing(backend: FakeBackend) -> None:
+        if is_full and what == "publish":
+            raise NoRoom("no room in /tmp")
+        publish(backend)
+
+    monkeypatch.setattr(SqlStore, "write", writing)
+    monkeypatch.setattr(FakeLearner, "save", saving)
+    monkeypatch.setattr(FakeBackend, "publish", publishing)
+    monkeypatch.setattr("swarm.training.loop.RETRY_S", (0.01, 0.01))
+    waits = {name: f"for room: {error}" for name, error in lacking.items()} | {
+        "publish": "for room to publish: no room"
+    }
+    async with serving(tmp_path, job(steps=3, checkpoint_every=1, max_staleness=staleness)) as served:
+        await served.play_step()
+        status = await eventually(served.status, lambda status: status["waiting"])
+        assert status["waiting"].startswith(f"step 1 waits {waits.get(what, 'for the store: disk full')}")
+        assert (status["state"], status["reason"], status["updating"]) == (
+            "ROLLING" if staleness else "WEIGHT_SYNCING", None, True,
+        )  # fmt: skip
+        for task in "ccdd" if staleness else "":  # episodes go on meanwhile
+            await served.play(task)
+        is_full.clear()
+        done = 2 if staleness else 1
+        assert (await served.until(step=done, state="ROLLING", updating=False))["waiting"] is None
+        assert saved(tmp_path) == [f"step-{step:06d}" for step in range(1, done + 1)]
+        trained = [name for _, batch in served.backend.learner.trained for name, _ in batch]
+        assert len(trained) == len(set(trained)) == 4 * done
+
+
+ACTIONS = (
+    "come", "come announced", "come reading", "come reading announced", "leave", "hold", "release", "fail", "mend",
+    "pause", "go on", "end",
+)  # fmt: skip
+
+
+@dataclass
+class World:
+    """One call of one episode, and its clients."""
+
+    rollout: Rollout
+    backend: FakeBackend
+    store: FakeStore
+    episode: LeasedEpisode
+    call: Call
+    streamed: bool
+    clients: list[asyncio.Task[None]] = field(default_factory=list)
+    given: list[Sequence[Reply]] = field(default_factory=list)
+    ending: asyncio.Task[object] | None = None
+
+    async def be_client(self, *, comes_back: bool, reads: bool) -> None:
+        try:
+            with self.call.attached(comes_back=comes_back):
+                if reads:
+                    async for _ in self.call.said():
+                        await asyncio.sleep(0)
+                self.given.append(await self.call.replies())
+        except SwarmError:
+            pass  # told what happened: that is an answer, but no reply
+
+    def act(self, action: str) -> None:
+        if action.startswith("come") and self.call.alive:
+            client = self.be_client(comes_back="announced" in action, reads=self.streamed and "reading" in action)
+            self.clients.append(asyncio.create_task(client))
+        elif action == "leave" and self.clients:
+            self.clients.pop(0).cancel()
+        elif action == "end" and self.ending is None:
+            claims = Claims("lease", episode=self.episode.id, epoch=1)
+            self.ending = asyncio.create_task(self.rollout.end(claims, EndRequest(reward=1.0)))
+        elif action in ("hold", "release"):
+            getattr(self.store, action)()
+        elif action in ("pause", "go on"):
+            (self.rollout.gate.shut if action == "pause" else self.rollout.gate.open)()
+        elif action in ("fail", "mend"):
+            self.store.fail = "full" if action == "fail" else None
+
+
+async def new_world(n: int, grace_s: float, streamed: bool) -> World:
+    machine = StateMachine()
+    for state in (ServerState.BOOTING, ServerState.ROLLING):
+        machine.to(state)
+    store = FakeStore()
+    rollout, backend = Rollout(job(), machine, store), FakeBackend(job(), chunk_size=1)
+    rollout.ledger.renderer = backend.renderer
+    rollout.gate.open()
+    episode = await rollout.begin(BeginRequest(task_id="t"))
+    prompt = episode.tree.prompt([{"role": "user", "content": "hi"}])
+    plan = SamplingPlan(Sampling(8, stop_ids=(EOS_ID,)), streamed=streamed)
+    call = Call(rollout.ledger, backend, episode, prompt, plan, n=n, grace_s=grace_s)
+    return World(rollout, backend, store, episode, call, streamed)
+
+
+async def live(n: int, grace_s: float, streamed: bool, script: Sequence[tuple[int, str]]) -> World:
+    world = await new_world(n, grace_s, streamed)
+    for wait, action in script:
+        for _ in range(wait):
+            await asyncio.sleep(0)
+        world.act(action)
+    for action in ("go on", "release", "mend", "end"):
+        world.act(action)
+    assert world.ending is not None
+    async with asyncio.timeout(DEADLINE_S):
+        await asyncio.gather(world.ending, return_exceptions=True)
+        world.ending = None
+        world.act("end")  # again, for the first one may have met a full store
+        assert world.ending is not None
+        await world.ending
+        await asyncio.gather(*world.clients, return_exceptions=True)
+    return world
+
+
+@given(
+    script=st.lists(st.tuples(st.integers(0, 6), st.sampled_from(ACTIONS)), max_size=14), n=st.integers(1, 2),
+    grace_s=st.sampled_from((0.0, 30.0)), streamed=st.booleans(),
+)  # fmt: skip
+def test_a_call_is_trained_if_and_only_if_its_reply_was_given(
+    script: list[tuple[int, str]], n: int, grace_s: float, streamed: bool
+) -> None:
+    world = asyncio.run(live(n, grace_s, streamed, [(0, "come announced"), *script]))
+    nodes = world.episode.tree.nodes
+    assert len(nodes) == (n if world.given else 0)
+    assert all(replies == world.given[0] for replies in world.given)
+    captured = [change.node for change in world.store.changes if isinstance(change, Captured)]
+    withdrawn = [change.node for change in world.store.changes if isinstance(change, Withdrawn)]
+    assert [node for node in captured if node not in withdrawn] == nodes
+    order = [type(change) for change in world.store.changes]
+    assert not {Captured, Withdrawn} & set(order[order.index(Closed) :]), "what ended stays as it is"
+    assert (len(world.backend.engine.seen), world.backend.engine.active) <= (n, 0)
+    assert (world.rollout.gate.in_flight, world.episode.calls) == (0, set())
+
 
 SAYS = ("first", "second", "third", "fourth")
 ASKED = {

@@ -24,8 +24,8 @@ from swarm.rendering.grammars import json_answer
 from swarm.rendering.guides import Guide, Guides
 from swarm.rendering.json_formats import MistralFormat
 from swarm.rendering.messages import AnswerFormat, GrammarRefused, ToolCall, gathered
-from tests.swarm.answers.support import GLM, HERMES, LLAMA3, MISTRAL, TOOLS, tool
 from tests.swarm.backends.local.models import make_model, make_tokenizer
+from tests.swarm.rendering.support import GLM, HERMES, LLAMA3, MISTRAL, TOOLS, tool
 from tests.swarm.server.support import eventually
 
 

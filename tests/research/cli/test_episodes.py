@@ -1,0 +1,319 @@
+"""Tests of episodes."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from research.cli import episodes
+from research.cli.episodes import call_views, episode_page, episode_screen, episode_table, level_of, shown, sums
+from research.cli.listing import FILE, listed
+from research.installation import studies
+from research.installation.home import Home
+from studies import EventLog, EventType
+from studies.proof import DOES_NOT_FOLLOW
+from swarm.wire import CallRecord, EpisodeList, EpisodeRecord, TokenSpan
+from tests.research.cli.conftest import Ajet, own_server, small_job
+from tests.research.fakes import create_study
+from tests.studies.raw import append
+from tests.studies.synthetic import STUDY, Synthetic
+
+
+@pytest.fixture
+def place(home: Path) -> Home:
+    return Home.locate().prepare()
+
+
+class Reads:
+    """Lists studies, and counts the logs that were read for it."""
+
+    def __init__(self, home: Home, log: EventLog, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._home = home
+        self._log = log
+        self._read = log.read
+        self.count = 0
+        monkeypatch.setattr(log, "read", self._counted)
+
+    def _counted(self, *arguments: Any) -> Any:
+        self.count += 1
+        return self._read(*arguments)
+
+    def __call__(self) -> tuple[list[dict[str, Any]], int]:
+        """Return the summaries, and how many logs were read for them; they are the same without what was kept."""
+        self.count = 0
+        found, count = [dict(line.summary) for line in listed(self._home, self._log)], self.count
+        kept = (self._home.path / FILE).read_bytes()
+        (self._home.path / FILE).unlink()
+        again = [dict(line.summary) for line in listed(self._home, self._log)]
+        assert json.dumps(found) == json.dumps(again)
+        (self._home.path / FILE).write_bytes(kept)
+        return found, count
+
+
+@pytest.fixture
+def reads(place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch) -> Reads:
+    return Reads(place, finished.log, monkeypatch)
+
+
+@pytest.mark.slow
+def test_a_study_is_read_once_until_something_is_added_to_it(finished: Synthetic, reads: Reads) -> None:
+    create_study(finished.log, "another")
+    assert reads()[1] == 2
+    assert reads()[1] == 0
+    append(finished.log, "another", EventType.STUDY_STOPPED, {"reason": "enough"}, actor="user")
+    found, count = reads()
+    assert count == 1
+    assert {entry["study"]: entry["status"] for entry in found} == {STUDY: "concluded", "another": "stopped"}
+
+
+@pytest.mark.slow
+def test_a_verdict_whose_file_is_changed_is_doubted_though_the_log_is_as_it_was(
+    finished: Synthetic, reads: Reads
+) -> None:
+    assert reads()[0][0]["verdicts"][0]["verdict"] == "supported"
+    path = next(finished.folder.glob("runs/*/evaluation.json"))
+    before, times = path.read_bytes(), path.stat()
+    path.write_bytes(before.replace(b"true", b"1234", 1))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # of the same size and time, it was still written to
+    found, count = reads()
+    assert (found[0]["verdicts"][0]["verdict"], count) == (DOES_NOT_FOLLOW, 1)
+    path.unlink()
+    assert "cannot be read" in reads()[0][0]["verdicts"][0]["reason"]
+    path.write_bytes(before)
+    assert reads()[0][0]["verdicts"][0]["verdict"] == "supported"
+    (finished.folder / "design.lock").write_text("{}")
+    assert reads()[0][0]["verdicts"][0]["verdict"] == DOES_NOT_FOLLOW
+
+
+def test_a_folder_that_is_moved_away_and_back_is_seen(finished: Synthetic, reads: Reads) -> None:
+    away = finished.folder.with_name("away")
+    counts = [reads()[1]]
+    for source, target in ((finished.folder, away), (away, finished.folder)):
+        source.rename(target)
+        counts.append(reads()[1])
+    assert ([*counts, reads()[1]]) == [1, 1, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda kept: "no JSON",
+        lambda kept: json.dumps({**kept, "form": "of another version"}),
+        lambda kept: json.dumps({**kept, "home": "/elsewhere"}),
+        lambda kept: json.dumps({**kept, "studies": {STUDY: {"head": kept["studies"][STUDY]["head"]}}}),
+        lambda kept: json.dumps([]),
+    ],
+)
+def test_what_was_kept_otherwise_is_not_taken(place: Home, reads: Reads, spoil: Any) -> None:
+    assert reads()[1] == 1
+    kept = place.path / FILE
+    kept.write_text(spoil(json.loads(kept.read_text())))
+    assert reads()[1] == 1
+    assert reads()[1] == 0
+
+
+def test_a_log_that_cannot_be_read_is_named_each_time_and_what_is_gone_is_forgotten(
+    place: Home, finished: Synthetic, reads: Reads
+) -> None:
+    create_study(finished.log, "another")
+    reads()
+    with finished.log.transaction("write") as connection:
+        connection.exec_driver_sql("DELETE FROM events WHERE study = 'another'")
+        connection.exec_driver_sql(f"UPDATE events SET hash = 'x' WHERE study = '{STUDY}' AND seq > 5")
+    for _ in range(2):
+        found, count = reads()
+        assert ([entry["status"] for entry in found], count) == (["corrupt"], 1)
+    assert json.loads((place.path / FILE).read_text())["studies"] == {}
+
+
+def test_a_disk_that_takes_nothing_costs_time_and_nothing_else(
+    place: Home, finished: Synthetic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: object, **more: object) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(studies, "write_bytes", full)
+    assert [line.row[0] for line in listed(place, finished.log)] == [STUDY]
+
+
+def test_who_reads_long_is_told_how_far(place: Home, finished: Synthetic) -> None:
+    create_study(finished.log, "another")
+    told: list[tuple[int, int]] = []
+    listed(place, finished.log, lambda done, of: told.append((done, of)))
+    assert told == [(0, 2), (1, 2)]
+
+
+CHROMIUM = shutil.which("chromium")
+
+
+def span(*words: str, **sampled: Any) -> TokenSpan:
+    special = tuple(place for place, word in enumerate(words) if word.startswith("<|"))
+    return TokenSpan(ids=tuple(range(100, 100 + len(words))), texts=words, special=special, **sampled)
+
+
+def call(
+    index: int, parent: int | None, drift: str, *words: str, logprob: float = -0.05, cut: bool = False
+) -> CallRecord:
+    sampled = span(*words, logprobs=(logprob,) * len(words), versions=(3,) * len(words))
+    context = span("<|user|>", "Name ", "a ", "town", ".\n", "<|assistant|>")
+    return CallRecord(index=index, parent=parent, drift=drift, context=context, sampled=sampled, truncated=cut)
+
+
+def episode(*calls: CallRecord, **fields: Any) -> EpisodeRecord:
+    known = {"id": "e-1", "task_id": "t", "stream": "s", "kind": "train", "owner": "o", "state": "ended", "reward": 0.5}
+    tokens = sum(len(one.sampled.ids) for one in calls)
+    return EpisodeRecord(**{**known, **fields}, calls=len(calls), tokens=tokens, record=calls)
+
+
+BRANCHED = episode(
+    call(0, None, "start", "Lyon", ".", "<|end|>"),
+    call(1, 0, "clean", "Nice", ",", " of", " course", logprob=-1.0, cut=True),
+    call(2, 1, "clean", "Metz", logprob=-3.0),
+    call(3, 0, "clean", "Brest", "", "é", logprob=-6.0),
+    call(4, None, "fork", "Pau", "<|end|>"),
+)
+
+
+def drawn(record: EpisodeRecord, **how: Any) -> str:
+    console = Console(width=100, record=True, file=open(os.devnull, "w"), force_terminal=True)  # noqa: SIM115
+    console.print(episode_screen(record, **how))
+    return console.export_text()
+
+
+def test_a_conversation_stays_on_its_depth_and_what_branches_off_is_set_in() -> None:
+    assert [(view.index, view.depth) for view in call_views(BRANCHED)] == [(0, 0), (1, 1), (2, 1), (3, 0), (4, 0)]
+
+
+def test_a_call_counts_all_the_engine_saw() -> None:
+    views = {view.index: view for view in call_views(BRANCHED)}
+    assert views[2].prompt == 6 + 3 + 6 + 4 + 6
+    total = sums(call_views(BRANCHED))
+    assert (total.calls, total.new, total.sampled) == (5, 30, 13)
+    assert total.mean_logprob == pytest.approx((3 * -0.05 + 4 * -1.0 - 3.0 + 3 * -6.0 + 2 * -0.05) / 13)
+
+
+@pytest.mark.parametrize(("logprob", "level"), [(0.0, 0), (0.3, 0), (-0.2, 1), (-1.0, 2), (-4.0, 3), (-40.0, 4)])
+def test_levels_are_of_probabilities(logprob: float, level: int) -> None:
+    assert level_of(logprob) == level
+
+
+def test_nothing_in_a_token_moves_the_cursor_or_hides() -> None:
+    assert shown("a\x1b[31m\u202eb\x7f\t") == "a␛[31m<U+202E>b␡␉"
+    hostile = episode(call(0, None, "start", "\x1b]0;title\x07", "x"), task_id="[red]\x1b[2J", owner="\u202eme")
+    assert ("\x1b" in drawn(hostile), "[red]␛[2J" in drawn(hostile)) == (False, True)
+
+
+@pytest.mark.parametrize(("terminal", "most"), [(True, 80), (False, 400)])
+def test_an_episode_is_one_line_of_a_list_however_long_its_owner(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool, most: int
+) -> None:
+    out = Console(width=80, file=io.StringIO(), force_terminal=terminal)
+    monkeypatch.setattr(episodes, "console", lambda: out)
+    episodes._print_rows(episode_table(EpisodeList(episodes=(episode(owner="o" * 90),) * 2)))
+    lines = out.file.getvalue().splitlines()
+    assert len(lines) == 3
+    assert all(len(Text.from_ansi(line).plain.rstrip()) <= most for line in lines)
+    assert ("o" * 90 in lines[1]) is not terminal
+
+
+def test_the_screen_shows_branches_cuts_sums_and_a_legend() -> None:
+    seen = drawn(BRANCHED)
+    for words in (
+        "episode e-1", "call 3 after 0", "fork", "cut short", "Name a town.↵", "Brest·é", "and more", "-3.000",
+    ):  # fmt: skip
+        assert words in seen, words
+    told = call(0, None, "start", "Lyon").model_copy(update={"reward": 0.25, "agent": "solver\x1b"})
+    assert "solver␛   reward 0.25" in drawn(episode(told))
+    assert "reward 0.25" not in drawn(episode(call(0, None, "start", "Lyon")))
+
+
+def test_a_long_context_is_shortened_unless_all_is_asked_for() -> None:
+    words = tuple(f"w{number} " for number in range(1000))
+    long = CallRecord(index=0, parent=None, drift="start", context=span(*words), sampled=span())
+    short = drawn(episode(long))
+    assert ("760 tokens more" in short, "w500" in short, "w500" in drawn(episode(long), full=True)) == (
+        True,
+        False,
+        True,
+    )
+
+
+def test_without_texts_there_are_ids_and_the_reason() -> None:
+    sampled = TokenSpan(ids=(9,), texts=(), logprobs=(-0.1,), versions=(0,))
+    context = TokenSpan(ids=(7, 8), texts=())
+    bare = CallRecord(index=0, parent=None, drift="start", context=context, sampled=sampled)
+    assert ("ids only" in drawn(episode(bare)), "7 8" in drawn(episode(bare))) == (True, True)
+    assert "Ids only" in episode_page(episode(bare))
+
+
+def test_the_page_escapes_what_a_model_says() -> None:
+    page = episode_page(episode(call(0, None, "start", "<script>alert(1)</script>", '"><b>')))
+    assert ("<script>alert" in page, "&lt;script&gt;alert(1)" in page) == (False, True)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine (.ci/run installs it)")
+@pytest.mark.parametrize(("width", "scheme"), [(390, "dark"), (1200, "light")])
+def test_the_page_needs_nothing_but_itself_fits_and_tells_of_a_token(tmp_path: Path, width: int, scheme: Any) -> None:
+    from playwright.sync_api import sync_playwright
+
+    path = tmp_path / "episode.html"
+    path.write_text(episode_page(BRANCHED))
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_context(viewport={"width": width, "height": 800}, color_scheme=scheme).new_page()
+        noticed: list[str] = []
+        page.on("request", lambda request: noticed.append(request.url))
+        page.on("pageerror", lambda error: noticed.append(str(error)))
+        page.goto(path.as_uri())
+        assert noticed == [path.as_uri()]
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        page.locator("#call-2 .sampled i").first.hover()
+        assert page.locator("#told").inner_text() == '"Metz"   id 100   log-prob -3.0000   policy version 3'
+        browser.close()
+
+
+@pytest.fixture
+def lease(home: Path) -> Iterator[dict[str, Any]]:
+    """An open episode of one call, on a server of this installation."""
+    with own_server(home, job=small_job()) as running:
+        lease = running.run(running.served.begin("town"))
+        assert running.run(running.served.chat(lease, "between 1 and 9")).status == 200
+        yield lease
+
+
+def test_an_episode_is_listed_inspected_and_exported(ajet: Ajet, lease: dict[str, Any], tmp_path: Path) -> None:
+    name = lease["episode_id"]
+    assert name in ajet("swarm", "episodes").out
+    assert json.loads(ajet("swarm", "episodes", "--json").out)["episodes"][0]["id"] == name
+    assert "between 1 and 9" in ajet("swarm", "inspect", name).out
+    record = EpisodeRecord.model_validate_json(ajet("swarm", "inspect", name, "--json").out)
+    assert (record.id, record.calls) == (name, 1)
+    page = tmp_path / "episode.html"
+    assert str(page) in ajet("swarm", "inspect", name, "--html", str(page)).out
+    assert name in page.read_text()
+    trace = tmp_path / "trace.jsonl"
+    told = json.loads(ajet("swarm", "export", "--all", "--to", str(trace), "--json").out)
+    assert (told["bytes"] > 0, told["episodes"], told["pruned"]) == (True, 1, 0)
+    (turn,) = json.loads(trace.read_text())["turns"]
+    assert tuple(turn["completion_token_ids"]) == record.record[0].sampled.ids
+
+
+@pytest.mark.usefixtures("lease")
+def test_what_cannot_be_inspected_or_exported_is_one_line(ajet: Ajet, tmp_path: Path) -> None:
+    ajet("swarm", "inspect", "nobody").refused("GET /episodes")
+    out = str(tmp_path / "x")
+    for arguments in ([], ["--all", "--episode", "e"]):
+        ajet("swarm", "export", "--to", out, *arguments).refused("--episode", "--all")
+    ajet("swarm", "export", "--all", "--to", str(tmp_path / "no" / "folder")).refused(str(tmp_path / "no"))
+    ajet("swarm", "export", "--episode", "nobody", "--to", out).refused()
+    assert not Path(out).exists()

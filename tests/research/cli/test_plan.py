@@ -1,0 +1,522 @@
+"""Tests of plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.design.noise_bank import NoiseBank
+from research.installation.home import Home
+from studies import EventLog, EventType
+from studies.log.event_log import LOCK_FILE
+from studies.proof import Proof, verify
+from studies.proof.export import EVENTS
+from studies.proof.verify import Rows
+from tests.golden import assert_golden
+from tests.research.banks import bank
+from tests.research.calibrated import Came, write_study
+from tests.research.cli.conftest import Ajet
+from tests.research.model_folders import model_at
+from tests.research.planners.scripted_endpoint import says, scripted_endpoint
+from tests.studies.proof.forging import payload_of, rehashed, with_payload
+from tests.studies.synthetic import STUDY, Synthetic
+
+TOPIC = "group size 4 vs 16 on guess"
+VARY = ("--vary", "learning_rate=0.001,0.003")
+
+
+@pytest.fixture
+def known_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the shipped bank say that the noise of `guess` is 0.03 and that of `arith` unknown."""
+    shipped = bank(0.03, evaluation_sd=0.025, environments=("guess",))
+    monkeypatch.setattr("research.design.noise_bank.shipped_bank", lambda: shipped)
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with two models, which the command is called in."""
+    monkeypatch.chdir(tmp_path)
+    model_at(tmp_path / "mine")
+    model_at(tmp_path / "theirs", b"v")
+    return tmp_path
+
+
+def planned(ajet: Ajet, *arguments: str, code: int = 0) -> dict[str, Any]:
+    ended = ajet("study", "plan", *arguments, "--json")
+    found: dict[str, Any] = json.loads(ended.out)
+    assert (ended.code, found["accepted"]) == (code, code == 0), ended.err
+    return found
+
+
+@pytest.mark.usefixtures("known_noise")
+def test_a_person_sees_hypotheses_arms_seeds_looks_test_noise_power_and_price(ajet: Ajet) -> None:
+    ended = ajet("study", "plan", TOPIC)
+    assert ended.code == 0
+    for part in (
+        "hypothesis h1  group_size = 16 raises", "group_size: fewer different tasks are in a step",
+        "arms  group_size=4 vs group_size=16", "seeds  5 of each arm; looked at after 3 seeds", "test  Welch's t",
+        "noise  sd 0.030 between seeds, of which evaluation 0.025; 19 degrees of freedom", "the design",
+        "confirm    10", "run-hours", "the budget is 12 min", "with a difference of 0.1, as looks may end it",
+    ):  # fmt: skip
+        assert part in ended.out, part
+
+
+def keys(value: Any, at: str = "") -> set[str]:
+    """Return where values stand in JSON; of a list's items those of all together."""
+    if isinstance(value, dict):
+        return set().union(*(keys(part, f"{at}.{name}") for name, part in value.items()), {at})
+    return set().union(*(keys(part, f"{at}[]") for part in value), {at}) if isinstance(value, list) else {at}
+
+
+@pytest.mark.usefixtures("known_noise")
+def test_a_script_finds_what_it_found_before(ajet: Ajet) -> None:
+    assert_golden("\n".join(sorted(keys(planned(ajet, TOPIC)))))
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("known_noise")
+def test_nothing_is_run(ajet: Ajet, home: Path) -> None:
+    found = planned(ajet, TOPIC)
+    assert found["design"]["looks"][-1]["seeds"] == 5
+    assert (ajet("study", "list", "--json").data, (home / "studies").exists()) == ([], False)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("known_noise")
+def test_power_grows_with_seeds_and_the_design_keeps_its_promise(ajet: Ajet) -> None:
+    for topic in ("How many seeds do I need to compare lr 1e-3 and 3e-3?", "how many runs for larger groups"):
+        assert planned(ajet, topic)["power_curve"]
+    found = planned(ajet, TOPIC, "--effect", "0.05", "--power", "0.9", "--budget", "30m")
+    powers = [row["power"] for row in found["power_curve"]]
+    assert powers == sorted(powers)
+    (chosen,) = (row for row in found["power_curve"] if row["seeds"] == found["seeds"])
+    assert chosen["power"] >= 0.9
+    assert chosen["seconds"] == pytest.approx(found["total_s"])
+    assert found["expected"][1]["runs"] < found["expected"][0]["runs"] <= chosen["runs"]
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("known_noise")
+def test_a_refused_design_is_shown_with_what_it_could_see_and_ends_in_one_line(ajet: Ajet) -> None:
+    asked = (TOPIC, "--effect", "0.03", "--budget", "5m")
+    ended = ajet("study", "plan", *asked)
+    assert ("not affordable" in ended.out, "would be needed:" in ended.out) == (True, True)
+    found = planned(ajet, *asked, code=2)
+    assert ended.refused("an effect of 0.03", "power 0.8", found["refused"])
+    assert (found["design"], bool(found["power_curve"])) == (None, True)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("environment", ["guess", "arith", None])
+def test_a_refusal_quotes_the_noise_of_the_environment_asked_for(ajet: Ajet, environment: str | None) -> None:
+    topic = "group size 4 vs 8" + (f" on {environment}" if environment else "")
+    for command in (("research", "--no-prefect"), ("study", "plan")):
+        ended = ajet(*command, topic, "--effect", "0.01")
+        assert (ended.code, f"between seeds in {environment or 'guess'} is" in ended.err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_study_that_no_environment_affords_is_refused_by_the_prices_of_its_own(
+    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of arith costs less than one of guess; what a refusal offers is accepted."""
+    monkeypatch.setattr("research.design.noise_bank.shipped_bank", lambda: bank(0.03, environments=("arith", "guess")))
+    topic = "group size 4 vs 16 on arith"
+    found = planned(ajet, topic, "--budget", "30s", code=2)
+    assert "seeds in arith" in found["refused"]
+    assert found["power_curve"]
+    assert found["stages"][0]["seconds_per_run"] == planned(ajet, topic)["stages"][0]["seconds_per_run"]
+    (offered,) = re.findall(r"use --budget (\w+)", found["refused"])
+    assert planned(ajet, topic, "--budget", offered)["design"]["environment"] == "arith"
+
+
+@pytest.mark.usefixtures("known_noise")
+def test_without_a_word_on_the_noise_the_runs_that_would_come_first_are_priced(
+    ajet: Ajet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = planned(ajet, "group size 4 vs 16", "--env", "arith")
+    assert (found["noise_runs_first"], found["noise"], found["power_curve"]) == (6, None, [])
+    assert [stage["name"] for stage in found["stages"]] == ["A/A", "confirm"]
+    assert "runs of arith" in found["no_noise_because"]
+    assert "first  6 A/A runs" in ajet("study", "plan", "group size 4 vs 16", "--env", "arith").out
+    monkeypatch.setattr("research.design.noise_bank.shipped_bank", NoiseBank)  # what the home knows takes its place
+    assert planned(ajet, TOPIC)["noise"] is None
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("known_noise")
+def test_a_search_is_planned_with_its_screen(ajet: Ajet) -> None:
+    asked = ("What is the best learning rate and group size in guess?", "--budget", "30m")
+    found = planned(ajet, *asked)
+    assert found["design"]["screen"]["candidates"] == 11
+    assert [stage["name"] for stage in found["stages"]] == ["screen, 20 steps", "confirm"]
+    assert "11 candidates over learning_rate, group_size" in ajet("study", "plan", *asked).out
+    chosen = next(row for row in found["power_curve"] if row["seeds"] == found["seeds"])
+    assert chosen["runs"] == sum(stage["runs"] for stage in found["stages"])
+    assert chosen["seconds"] == pytest.approx(found["total_s"])
+    assert all(entry["seconds"] <= found["total_s"] + 1e-6 for entry in found["expected"])
+
+
+@pytest.mark.slow
+def test_a_plan_begins_with_what_is_asked_and_what_is_tested(ajet: Ajet) -> None:
+    flags = ("--vary", "group_size=4,16", "--set", "steps=80", "--env", "guess", "--budget", "30m")
+    found = planned(ajet, *flags)
+    assert found["asked"] == "--vary group_size=4,16 --set steps=80 --env guess"
+    (tested,) = found["tested"]
+    assert tested.startswith("Whether group_size = 16 changes")
+    assert found["not_tested"] == found["unequal"] == []
+    assert found["design"]["base_job"]["steps"] == 80
+    first, second, *_ = ajet("study", "plan", *flags).out.splitlines()
+    assert (first[:36], second[:31]) == ("asked  --vary group_size=4,16 --set ", "tested  Whether group_size = 16")
+
+
+@pytest.mark.slow
+def test_a_plan_says_what_of_a_topic_is_not_tested_and_what_the_arms_do_not_share(ajet: Ajet) -> None:
+    asked = ("is a batch of 256 faster than 64 on guess?", "--metric", "success", "--budget", "1h")
+    found = planned(ajet, *asked)
+    assert "'faster'" in found["not_tested"][0]
+    (clause,) = found["unequal"]
+    assert clause.startswith("training episodes: 2,560 with episodes_per_step=64, 10,240 with")
+    assert "unequal  the arms" in ajet("study", "plan", *asked).out
+    assert planned(ajet, "batch 64 vs 256 on guess with equal episodes", "--budget", "1h")["unequal"] == []
+
+
+@pytest.mark.slow
+def test_a_plan_says_by_what_its_runs_are_judged_and_what_comes_first(ajet: Ajet) -> None:
+    asked = (*VARY, "--env", "guess", "--metric", "episodes:0.8")
+    said = " ".join(ajet("study", "plan", *asked).out.split())
+    for part in (
+        f"asked {' '.join(asked)}", "metric episodes to 0.8 hidden success", "lower is better",
+        "range 5,120 to 0 episodes effect 512 episodes",
+        "schedule 64 hidden episodes about every 512 training episodes",
+        "needs more or fewer episodes to 0.8 hidden success than learning_rate = 0.001, by 512 episodes or more",
+        "first 6 A/A runs",
+    ):  # fmt: skip
+        assert part in said, part
+    of_a_run = [planned(ajet, *flags)["stages"][-1]["seconds_per_run"] for flags in (asked[:-2], asked)]
+    assert of_a_run[1] == pytest.approx(of_a_run[0] + 9 * 64 * 3.1 * 0.0014), "evaluations while it trains are priced"
+
+
+@pytest.mark.slow
+def test_a_topic_that_says_faster_asks_for_speed_and_the_plan_says_so(ajet: Ajet) -> None:
+    asked = ("Does a larger group size make GRPO learn the guessing game faster?", "--budget", "40m")
+    found = planned(ajet, *asked)
+    (claim,) = found["hypotheses"]
+    assert (found["metric"]["key"], found["metric_chosen_for"]) == ("hidden/episodes_to_0.6", "faster")
+    assert (claim["direction"], claim["prediction"]["low"] < 0, found["not_tested"]) == ("decrease", True, [])
+    assert "for 'faster', as --metric episodes:0.6; another by --metric" in ajet("study", "plan", *asked).out
+    other = planned(ajet, *asked, "--metric", "success")
+    assert (other["metric"]["key"], "'faster'" in other["not_tested"][0]) == ("hidden/success", True)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("place")
+def test_the_job_lies_under_all_arms_and_a_topic_compares_with_what_it_has(ajet: Ajet) -> None:
+    def with_job(*asked: str, **fields: Any) -> dict[str, Any]:
+        Path("job.json").write_text(json.dumps(fields))
+        return planned(ajet, *asked, "--job", "job.json", "--budget", "4h")
+
+    found = with_job(*VARY, steps=7, environment="arith", max_context=128, group_size=4)
+    assert found["job"] == {"steps": 7, "environment": "arith", "max_context": 128, "group_size": 4}
+    base = found["design"]["base_job"]
+    assert (base["environment"], base["steps"], base["max_context"]) == ("arith", 7, 128)
+    found = with_job("does a group size of 16 help on arith?", group_size=2)
+    assert found["arms"] == ["group_size=2", "group_size=16"]
+    for rate, arms in {0.002: ["learning_rate=0.002", "learning_rate=0.003"],
+                       0.003: ["learning_rate=0.0003", "learning_rate=0.003"]}.items():  # fmt: skip
+        assert with_job("does a larger learning rate help on arith?", learning_rate=rate)["arms"] == arms
+
+
+@pytest.mark.usefixtures("place")
+def test_a_plan_says_which_model_is_trained_and_that_its_price_is_a_guess(ajet: Ajet) -> None:
+    out = ajet("study", "plan", *VARY, "--model-path", "mine", "--env", "arith", "--budget", "4h").out
+    assert "job  model = mine" in out
+    assert "unusual learning_rate 0.001 is far from 2e-05" in " ".join(out.split())
+    assert "here: estimated from 6 parameters" in " ".join(out.split())
+    asked = ("--vary", "group_size=4,16", "--model-path", "mine", "--env", "arith", "--budget", "4h")
+    assert "assumed learning_rate = 2e-05" in " ".join(ajet("study", "plan", *asked).out.split())
+
+
+@pytest.mark.usefixtures("place")
+@pytest.mark.parametrize(
+    "asked",
+    [
+        ("--vary", "model=mine,theirs", "--env", "arith"),
+        ("Which of my two models learns more on arith, ./mine or ./theirs?",),
+        ("which of these models learns more on arith: ./mine or ./theirs",),
+    ],
+)
+def test_models_are_compared_by_flags_and_by_a_topic_that_names_their_folders(
+    ajet: Ajet, asked: tuple[str, ...]
+) -> None:
+    found = planned(ajet, *asked, "--budget", "4h")
+    assert (found["arms"], found["not_tested"]) == (["model=mine", "model=theirs"], [])
+    assert ("changes the gain" in found["tested"][0], found["noise_runs_first"] > 0) == (True, True)
+
+
+def store(rows: list[dict[str, object]]) -> None:
+    with closing(sqlite3.connect(Home.locate().path / "ajet.db")) as database, database:
+        database.execute("DELETE FROM events")
+        names = ", ".join(rows[0])
+        places = ", ".join("?" for _ in rows[0])
+        database.executemany(f"INSERT INTO events ({names}) VALUES ({places})", [tuple(row.values()) for row in rows])
+
+
+def flip_the_verdict(finished: Synthetic) -> None:
+    rows = finished.log.stored(STUDY)
+    for number, row in enumerate(rows):
+        if row["type"] == EventType.VERDICT_COMPUTED:
+            rows[number] = with_payload(row, payload_of(row) | {"verdict": "refuted"})
+    store(rehashed(rows))
+
+
+def forge_outcomes(finished: Synthetic) -> None:
+    path = next((finished.folder / "runs").rglob("evaluation.json"))
+    path.write_text(path.read_text().replace('"success":false', '"success":true', 9))
+
+
+def edit_the_lock(finished: Synthetic) -> None:
+    path = finished.folder / LOCK_FILE
+    path.write_text(path.read_text().replace('"alpha":0.05', '"alpha":0.5'))
+
+
+FORGERIES = [flip_the_verdict, forge_outcomes, edit_the_lock]
+
+
+def test_a_study_verifies_and_ends_with_its_head(ajet: Ajet, finished: Synthetic) -> None:
+    shown = ajet("study", "show").out
+    head = finished.state().head_hash
+    assert (f"head  {head}  " in shown, f"study verify {STUDY} --head {head[:16]})" in shown) == (True, True)
+    assert json.loads(ajet("study", "show", "--json").out)["head"] == head
+    ended = ajet("study", "verify", STUDY, "--head", head[:16])
+    assert (ended.code, ended.err) == (0, "")
+    for part in (
+        f"study {STUDY} verifies\nhead  {head}\n",
+        "20 files",
+        "20 measurements",
+        "1 verdict",
+        "2 pages",
+        "3 figures",
+        "5 rebuilt",
+    ):
+        assert part in ended.out, part
+
+
+@pytest.mark.parametrize("forge", FORGERIES)
+def test_what_was_forged_is_named_with_exit_code_1_and_no_verdict_is_shown(
+    ajet: Ajet, finished: Synthetic, forge: object
+) -> None:
+    (verdict,) = finished.state().verdicts
+    assert verdict.reason in ajet("study", "watch").out
+    forge(finished)  # type: ignore[operator]
+    ended = ajet("study", "verify")
+    assert (ended.code, "drift  " in ended.out, f"{STUDY} does not verify" in ended.out) == (1, True, True)
+    told = json.loads(ajet("study", "verify", "--json").out)  # which ends with 1
+    assert (told["holds"], bool(told["drifts"])) == (False, True)
+    watched = ajet("study", "watch").out
+    assert ("h1 the verdict does" in watched, verdict.reason in watched) == (True, False)
+    for command in (["list"], ["show"], ["resume", "--no-prefect"]):
+        said = ajet("study", *command)
+        assert (said.code, "does not follow" in said.out, verdict.reason in said.out) == (0, True, False), said.err
+        found = ajet("study", *command, "--json").data
+        (shown,) = (found[0] if command == ["list"] else found)["verdicts"]
+        assert (shown["verdict"], "estimate" in shown) == ("does not follow", False)
+        assert shown["reason"].endswith(f"; ajet study verify {STUDY}")
+
+
+def test_a_lock_that_was_edited_after_the_verdict_is_said_first(ajet: Ajet, finished: Synthetic) -> None:
+    edit_the_lock(finished)
+    assert ajet("study", "show").out.startswith("the lock design.lock was changed")
+    assert ajet("study", "report", "--build").code == 0
+    page = (finished.folder / "report.md").read_text()
+    said = "can be relied on until"
+    assert page.index(said) < page.index("**Asked")
+    assert said in (finished.folder / "report.html").read_text()
+
+
+def test_a_report_that_was_edited_is_named_and_kept_when_it_is_built_again(ajet: Ajet, finished: Synthetic) -> None:
+    page = finished.folder / "report.md"
+    true = page.read_text()
+    page.write_text(true.replace("supported", "refuted"))
+    named = ajet("study", "verify")
+    assert (named.code, "drift  report.md: " in named.out) == (1, True)
+    assert "kept as report.kept-1.md" in ajet("study", "report", "--build").err
+    assert page.read_text() == true
+    assert "refuted" in (finished.folder / "report.kept-1.md").read_text()
+    assert ajet("study", "verify").code == 0
+    assert ajet("study", "report", "--build").err == ""
+
+
+def test_a_report_that_is_built_again_is_what_the_log_says(ajet: Ajet, finished: Synthetic) -> None:
+    count = finished.state().event_count
+    assert ajet("study", "report", "--build").code == 0
+    assert finished.state().event_count == count, "it came out as the log says it is"
+    assert ajet("study", "amend", "--note", "read again").code == 0
+    assert ajet("study", "report", "--build").code == 0
+    assert finished.state().event_count == count + 2
+    assert ajet("study", "verify").code == 0
+
+
+@pytest.mark.slow
+def test_an_export_verifies_anywhere_and_a_change_of_it_is_named(
+    ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out" / "kept"
+    head = finished.state().head_hash
+    exported = ajet("study", "export", STUDY, str(folder))
+    assert (exported.code, exported.err, f"--head {head[:16]}" in exported.out) == (0, "", True)
+    monkeypatch.setenv("AJET_HOME", str(tmp_path / "elsewhere"))
+    shutil.rmtree(Home.locate().path, ignore_errors=True)
+    assert ajet("study", "verify", str(folder), "--head", head).code == 0
+    assert not Home.locate().path.exists(), "nothing is written"
+    assert {path.name for path in folder.rglob("*")} >= {"README.md", EVENTS, LOCK_FILE, "report.md", "report.html"}
+    for name in (EVENTS, "report.md"):
+        path = folder / name
+        before = path.read_bytes()
+        digit = next(place for place in range(len(before) - 1, 0, -1) if before[place : place + 1].isdigit())
+        path.write_bytes(before[:digit] + (b"1" if before[digit : digit + 1] != b"1" else b"2") + before[digit + 1 :])
+        ended = ajet("study", "verify", str(folder))
+        assert (ended.code, (name if name != EVENTS else "event ") in ended.out) == (1, True)
+        path.write_bytes(before)
+
+
+def test_an_export_is_whole_or_not_there(ajet: Ajet, finished: Synthetic, tmp_path: Path) -> None:
+    there = tmp_path / "there"
+    there.mkdir()
+    ajet("study", "export", STUDY, str(there)).refused("not there yet")
+    forge_outcomes(finished)
+    refused = ajet("study", "export", STUDY, str(tmp_path / "new"))
+    assert (refused.code, "nothing was exported" in refused.err) == (1, True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "there"]
+
+
+def test_bad_input_is_one_line(
+    ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for arguments, said in {
+        ("--head", "xyz"): "hexadecimal", ("--head", "abc"): "hexadecimal", (".",): "events.jsonl",
+        ("nothing-of-that-name",): "one study named",
+    }.items():  # fmt: skip
+        ajet("study", "verify", *arguments).refused(said)
+
+
+def test_a_line_of_an_exported_log_that_is_no_event_is_named(ajet: Ajet, finished: Synthetic, tmp_path: Path) -> None:
+    assert ajet("study", "export", STUDY, str(tmp_path / "kept")).code == 0
+    log = tmp_path / "kept" / EVENTS
+    lines = log.read_text().split("\n")
+    named = [lines[0].replace(f'"study":"{STUDY}"', f'"study":{odd}') for odd in ("[" * 200_000, '"\\ud800"')]
+    for number, line in ((5, lines[4][:-9]), *((1, line) for line in named)):  # no JSON, and what no reader can hold
+        log.write_text("\n".join([*lines[: number - 1], line, *lines[number:]]))
+        ended = ajet("study", "verify", str(tmp_path / "kept"))
+        assert (ended.code, f"events.jsonl, line {number}: " in ended.out) == (1, True)
+
+
+def test_an_export_with_a_link_or_a_pipe_is_refused_in_one_line(
+    ajet: Ajet, finished: Synthetic, tmp_path: Path
+) -> None:
+    assert ajet("study", "export", STUDY, str(tmp_path / "kept")).code == 0
+    for name in ("README.md", LOCK_FILE, "report.md", "runs/pipe"):
+        path = tmp_path / "kept" / name
+        before = path.read_bytes() if path.exists() else None
+        for put in (lambda place: place.symlink_to("/dev/zero"), os.mkfifo):
+            path.unlink(missing_ok=True)
+            put(path)
+            ajet("study", "verify", str(tmp_path / "kept")).refused("plain files", str(path))
+        path.unlink()
+        if before is not None:
+            path.write_bytes(before)
+    assert ajet("study", "verify", str(tmp_path / "kept")).code == 0, "it was all that was wrong"
+
+
+def test_what_is_changed_between_verifying_and_exporting_is_not_exported(
+    ajet: Ajet, finished: Synthetic, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def verified_then_written(name: str, rows: Rows, folder: Path) -> Proof:
+        proof = verify(name, rows, folder)
+        (folder / "report.md").write_text("another report")
+        return proof
+
+    monkeypatch.setattr("research.cli.reports.verify_study", verified_then_written)
+    ajet("study", "export", STUDY, str(tmp_path / "kept")).refused("changed meanwhile")
+    assert not (tmp_path / "kept").exists()
+
+
+def fill(*claims: Came, study: str = "a", planner: str = "rules") -> None:
+    with closing(EventLog(Home.locate().prepare().database)) as log:
+        write_study(log, study, *claims, planner=planner)
+
+
+def test_an_empty_home_or_a_study_without_a_verdict_is_told_in_one_line(ajet: Ajet) -> None:
+    ended = ajet("planner", "calibration")
+    assert (ended.code, ended.out.count("\n"), "final verdict: 1" in ended.out) == (0, 1, False)
+    fill(Came(0.5, None))
+    ended = ajet("planner", "calibration")
+    assert (ended.code, ended.out.count("\n"), "final verdict: 1" in ended.out) == (0, 1, True)
+
+
+def test_the_screen_shows_scores_beside_the_constant_and_bins_with_counts(ajet: Ajet) -> None:
+    fill(Came(0.7, "supported"), Came(0.7, "refuted", -0.1), Came(0.2, "inconclusive"))
+    out = ajet("planner", "calibration").out
+    for part in (
+        "3 claims in 1 study: 1 supported, 1 refuted, 1 inconclusive", "Brier 0.207", "0.222: all 3 valid",
+        "Brier 0.290", "0.250: the 2 decided", "held 67% [21%, 94%]", "80%: 3 intervals", "60% to 80%",
+    ):  # fmt: skip
+        assert part in out, part
+
+
+def test_where_no_verdict_is_valid_nothing_is_scored(ajet: Ajet) -> None:
+    fill(Came(0.5, "invalid", None))
+    out = ajet("planner", "calibration").out
+    assert ("1 claim in 1 study: 1 invalid" in out, "nothing to score" in out) == (True, True)
+
+
+def test_json_holds_the_same_figures(ajet: Ajet) -> None:
+    fill(Came(0.7, "supported"))
+    fill(Came(0.4, "refuted"), study="b", planner="llm")
+    found = json.loads(ajet("planner", "calibration", "--planner", "llm", "--json").out)
+    (entry,) = found["planners"]
+    assert (entry["planner"], entry["valid"], round(entry["brier"], 2)) == ("llm", 1, 0.16)
+    assert entry["scores"]["verdicts"] == {"refuted": 1}
+
+
+TOPIC_PLANNER = "Does curriculum learning raise success?"
+LLM = ("--planner", "llm", "--planner-model", "m")
+REASON = "There is no curriculum here."
+
+
+@pytest.fixture
+def declining(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A model that declines whatever it is asked."""
+    with scripted_endpoint([says({"action": "decline", "reason": REASON})]) as endpoint:
+        monkeypatch.setenv("OPENAI_BASE_URL", endpoint.url)
+        monkeypatch.setenv("OPENAI_API_KEY", "secret-key")
+        yield
+
+
+@pytest.mark.usefixtures("declining")
+def test_a_declined_study_ends_well_with_its_reason_and_a_report_and_does_not_go_on(ajet: Ajet) -> None:
+    ended = ajet("research", TOPIC_PLANNER, *LLM, "--no-prefect")
+    declined = f'declined  llm m: "{REASON}"'
+    assert (ended.code, declined in ended.out, "report.html" in ended.out) == (0, True, True)
+    again = ajet("study", "resume")
+    assert (again.code, declined in again.out) == (0, True)
+    (study,) = json.loads(ajet("study", "list", "--json").out)
+    assert (study["status"], study["declined"], study["said"]["text"]) == ("concluded", True, REASON)
+    assert study["reason"].startswith("the planner declined")
+
+
+@pytest.mark.usefixtures("declining")
+def test_a_plan_of_a_declined_topic_is_the_reason(ajet: Ajet) -> None:
+    assert f'declined  llm m: "{REASON}"' in ajet("study", "plan", TOPIC_PLANNER, *LLM).out
+    told = ajet("study", "plan", TOPIC_PLANNER, *LLM, "--json").data
+    assert told == {"accepted": False, "declined": {"by": "llm m", "reason": REASON}}

@@ -1,0 +1,245 @@
+"""Tests of progress."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from research.cli.progress import LineLog, LiveScreen, screen, stage
+from research.cli.studies import ending, opening
+from research.scheduler.steps import BUDGET_RULE, NO_MORE_CANDIDATES, SHRINK_RULE
+from studies import EventType, StudyState
+from studies.log.event_log import LOCK_FILE, write_lock
+from studies.report import build_report
+from studies.report.summary import headline
+from tests.golden import assert_golden
+from tests.studies.synthetic import STUDY, Synthetic, design
+
+FINAL: dict[str, float | str] = {"stage": "final", "step": 20, "steps": 40, "train_success": 0.437}
+
+
+@pytest.fixture
+def created(tmp_path: Path) -> Synthetic:
+    made = Synthetic(tmp_path)
+    made.create()
+    return made
+
+
+@pytest.fixture
+def synthetic(created: Synthetic) -> Synthetic:
+    created.lock()
+    return created
+
+
+@pytest.fixture
+def half_done(synthetic: Synthetic) -> StudyState:
+    """The first run is collected, the second goes on."""
+    first, second, *_ = synthetic.plan()
+    synthetic.run(first)
+    synthetic.launch(second)
+    return synthetic.state()
+
+
+def seen(state: StudyState, progress: dict[str, float | str], width: int = 140) -> str:
+    console = Console(width=width, record=True, file=open("/dev/null", "w"))  # noqa: SIM115 - lives as long as the test
+    console.print(screen(state, 300.0, lambda run: progress))
+    return console.export_text()
+
+
+def test_the_stages_follow_the_study(created: Synthetic) -> None:
+    stages = [stage(created.state())]
+    created.lock()
+    specs = created.plan()
+    stages.append(stage(created.state()))
+    for spec in specs:
+        created.run(spec)
+    stages.append(stage(created.state()))
+    created.judge()
+    stages.append(stage(created.state()))
+    assert stages == ["plan", "train", "judge", "report"]
+
+
+def test_a_running_run_shows_its_stage_its_success_and_the_time_left(half_done: StudyState) -> None:
+    shown = seen(half_done, FINAL)
+    assert [part for part in ("final", "0.44", "the budget left", "→") if part not in shown] == []
+    assert shown.count("planned") == 8
+
+
+def test_a_terminal_of_eighty_columns_shows_every_number_whole(half_done: StudyState) -> None:
+    wide, narrow = (seen(half_done, FINAL | {"hidden_success": 0.31}, width) for width in (140, 80))
+    for number in re.findall(r"\d\.\d\d → \d\.\d\d|0\.44|0\.31|\b\d{7,}\b|[0-9a-f]{8}", wide):
+        assert number in narrow
+    assert "10 min spent, 5 min of the" in narrow
+    assert max(map(len, narrow.splitlines())) <= 80
+
+
+def test_a_live_screen_cuts_no_line_at_the_width_of_the_terminal(synthetic: Synthetic) -> None:
+    written = io.StringIO()
+    # As `ajet` prints elsewhere: soft_wrap leaves long lines to the terminal.
+    terminal = Console(width=80, soft_wrap=True, force_terminal=True, file=written)
+    with LiveScreen(terminal, lambda state: 300.0, lambda run: {}) as live:
+        live.observe(synthetic.state())
+        live.note(f"waiting for a sandbox: {'expected room on the disk, ' * 4}and found none")
+    assert "and found none" in " ".join(written.getvalue().split())
+
+
+def test_a_pause_and_its_end_are_told_where_the_study_runs(synthetic: Synthetic) -> None:
+    told: list[str] = []
+    log = LineLog(told.append, lambda state: 300.0)
+    for _ in range(2):
+        synthetic.append(EventType.STUDY_PAUSED, reason="paused by the user")
+        log.observe(synthetic.state())
+        log.observe(synthetic.state())
+        assert "paused: paused by" in " ".join(seen(synthetic.state(), {}).split())
+        synthetic.append(EventType.STUDY_RESUMED, command=["ajet", "study", "resume"])
+        log.observe(synthetic.state())
+        assert "paused: paused" not in " ".join(seen(synthetic.state(), {}).split())
+    assert sum("paused: paused by" in line and "ajet study resume" in line for line in told) == 2
+    assert sum("paused no more" in line for line in told) == 2
+
+
+def test_lines_tell_each_thing_once(synthetic: Synthetic) -> None:
+    told: list[str] = []
+    log = LineLog(told.append, lambda state: 300.0)
+    spec = synthetic.plan()[0]
+    log.observe(synthetic.state())
+    synthetic.launch(spec)
+    synthetic.end(spec, status="failed", code="server_died", reason="killed from outside")
+    for _ in range(3):
+        log.observe(synthetic.state())
+    synthetic.run(spec, attempt=2)
+    synthetic.append(EventType.STUDY_STOPPED, reason="stopped by the user")
+    log.observe(synthetic.state())
+    log.note("making the tiny model: 50 %")
+    log.note("making the tiny model: 50 %")
+    assert len(told) == len(set(told))
+    text = "\n".join(told)
+    for words in ("design locked", "try 1 failed: killed from outside", "try 2 started", "hidden success", "50 %"):
+        assert words in text
+
+
+def test_what_is_given_up_for_want_of_time_stands_under_the_runs_and_in_the_lines_once(synthetic: Synthetic) -> None:
+    written: list[str] = []
+    log = LineLog(written.append, lambda state: 300.0)
+    said = {"rule": SHRINK_RULE, "action": "shorten the screen", "reason": "a run takes about 60 s"}
+    synthetic.append(EventType.DECISION_TAKEN, **said)
+    for _ in range(2):
+        log.observe(synthetic.state())
+    assert "run takes about 60 s" in seen(synthetic.state(), {})
+    assert sum("run takes about 60 s" in line for line in written) == 1
+
+
+def test_what_was_foreseen_with_another_budget_is_shown_no_more_but_a_cut_screen_is(synthetic: Synthetic) -> None:
+    for action in ("shorten the screen", NO_MORE_CANDIDATES):
+        said = {"rule": SHRINK_RULE, "action": action, "reason": "a run takes about 60 s"}
+        synthetic.append(EventType.DECISION_TAKEN, **said)
+    amendment = {"kind": "budget", "value": 9000.0, "reason": "slower than priced"}
+    synthetic.append(EventType.DESIGN_AMENDED, amendment=amendment)
+    shown = seen(synthetic.state(), {})
+    assert "shorten the screen" not in shown
+    assert NO_MORE_CANDIDATES in shown
+
+
+USED_UP = "900 s of work are used up"
+RESUME = f"ajet study resume {STUDY}"
+
+
+@pytest.fixture
+def study(tmp_path: Path) -> Synthetic:
+    synthetic = Synthetic(tmp_path)
+    synthetic.create(settings={"budget_s": 900.0, "max_runs": 40, "parallel": 2, "approve": "none"})
+    return synthetic
+
+
+def stopped(study: Synthetic, reason: str) -> str:
+    if reason == USED_UP:
+        study.append(EventType.DECISION_TAKEN, rule=BUDGET_RULE, action="stop", reason=USED_UP)
+        reason = f"budget: {USED_UP}"
+    study.append(EventType.STUDY_STOPPED, reason=reason)
+    return shown(study, [ending(study.state(), study.folder)])
+
+
+def shown(study: Synthetic, lines: Iterable[RenderableType]) -> str:
+    console = Console(width=500)
+    with console.capture() as taken:
+        for line in lines:
+            console.print(line)
+    return taken.get()
+
+
+def judged(study: Synthetic) -> None:
+    for spec in study.plan():
+        study.run(spec)
+    study.judge()
+
+
+def test_a_study_that_a_person_stopped_is_resumed(study: Synthetic) -> None:
+    study.lock()
+    assert f"go on with: {RESUME}\n" in stopped(study, "Ctrl-C")
+
+
+@pytest.mark.parametrize(("locked", "without"), [(True, "without, it concludes"), (False, "resumed without, it")])
+def test_a_study_whose_budget_is_used_up_needs_an_amendment_before_it_makes_more_runs(
+    study: Synthetic, locked: bool, without: str
+) -> None:
+    """Also one that was still at its A/A runs."""
+    if locked:
+        study.lock()
+    said = stopped(study, USED_UP)
+    assert f'ajet study amend {STUDY} --budget 30m --reason "..." and then {RESUME}' in said
+    assert without in said
+
+
+@pytest.mark.parametrize(("seeds", "then"), [(None, judged), (20, Synthetic.plan)])
+def test_more_time_is_not_offered_where_no_run_may_be_made(study: Synthetic, seeds: int | None, then: Any) -> None:
+    """Each hypothesis had its last look, or the largest number of runs is planned."""
+    study.lock(design(seeds=seeds) if seeds else None)
+    then(study)
+    said = stopped(study, USED_UP)
+    assert f"conclude with: {RESUME}" in said
+    assert "--budget" not in said
+
+
+def test_a_study_that_could_not_be_planned_is_planned_again_with_more_time_if_it_lacked(study: Synthetic) -> None:
+    said = stopped(study, "3 runs need about 20 min; the budget is 15 min")
+    assert f"plan again with: {RESUME}; where time" in said
+    assert f"ajet study amend {STUDY} --budget 30m" in said
+
+
+def test_a_terminal_begins_with_what_was_asked_and_what_is_tested(study: Synthetic) -> None:
+    study.append(
+        EventType.PLANNER_ACTED, action="propose", tries=1, tokens={}, rejected=[], note="",
+        not_tested=["whether it holds on a large model"],
+    )  # fmt: skip
+    study.lock()
+    assert_golden(shown(study, opening(study.state())))
+
+
+def test_a_terminal_ends_with_the_reports_own_verdict(tmp_path: Path) -> None:
+    study = Synthetic(tmp_path)
+    state = study.whole()
+    said = shown(study, [ending(state, tmp_path)])
+    head = headline(state)
+    assert f"Supported: {head.answers[0].sentence}" in said
+    assert head.answers[0].sentence in build_report(state, tmp_path).html.read_text().replace("\N{NO-BREAK SPACE}", " ")
+    assert f"in practice: {head.answers[0].practice}" in said
+    assert head.next.command in said
+
+
+def test_a_terminal_says_when_the_lock_was_edited_after_the_verdict(tmp_path: Path) -> None:
+    study = Synthetic(tmp_path)
+    study.create()
+    write_lock(tmp_path, study.design)
+    study.append(
+        EventType.DESIGN_LOCKED, design=study.design.model_dump(mode="json"), hash=study.design.hash(),
+        file=LOCK_FILE,
+    )  # fmt: skip
+    assert "was changed" not in shown(study, [ending(study.state(), tmp_path)])
+    (tmp_path / LOCK_FILE).write_text("{}")
+    assert shown(study, [ending(study.state(), tmp_path)]).startswith("The lock design.lock was changed:")

@@ -1,0 +1,195 @@
+"""Tests of research."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+import typer
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.cli.research import conduct
+from research.cli.swarm_admin import BadShares, require_same, shares_of
+from research.controller.session import Session, controlling
+from research.installation.base_job import LOCAL_PACKAGES, backend_of
+from research.terminal import warn
+from studies import EventLog, EventType, fold
+from swarm.client import NamedTask, SwarmClient
+from swarm.wire import StreamStatus
+from tests.research.bench import STUDY, Bench
+from tests.research.cli.conftest import Ajet, client_of, every_command, own_server, small_job
+from tests.research.designs import design
+from tests.research.fakes import ScriptedPlanner
+
+
+def stream(name: str, share: float | None = 0.5, **fields: Any) -> StreamStatus:
+    return StreamStatus(name=name, share=share, cursor=3, groups_open=1, groups_trained=2, **fields)
+
+
+@pytest.fixture
+def shared(home: Path) -> Iterator[SwarmClient]:
+    """A client of a server of this installation whose job has two streams."""
+    job = small_job(steps=3, episodes_per_step=8, streams={"math": 2, "web": 2})
+    with own_server(home, job=job), client_of(home) as client:
+        yield client
+
+
+def test_shares_are_shown_with_what_was_trained_and_changed_while_training(ajet: Ajet, shared: SwarmClient) -> None:
+    for name in ("math", "web"):
+        for _ in range(4):
+            episode = shared.begin(NamedTask(name), stream=name, wait_s=60)
+            episode.chat([{"role": "user", "content": "hi"}])
+            episode.end(1.0 if name == "math" else 0.0)
+    deadline = time.monotonic() + 60
+    while shared.status().step == 0:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    shown = ajet("swarm", "shares")
+    assert [line.split()[:7] for line in shown.out.splitlines()[1:]] == [
+        ["math", "50.0%", "2", "2", "0", "2", "2"],
+        ["web", "50.0%", "2", "2", "0", "2", "2"],
+    ]
+    changed = json.loads(ajet("swarm", "shares", "math=3", "web=1", "--json").out)
+    assert changed["changed"]
+    rows = [(row["name"], row["share"], row["groups_per_batch"], row["reward"]) for row in changed["streams"]]
+    assert rows == [("math", 0.75, 3, 1.0), ("web", 0.25, 1, 0.0)]
+    ajet("swarm", "shares", "mth=1", "web=1").refused("'mth'")
+    ajet("swarm", "shares", "math=1").refused("found none for web")
+    replaced = json.loads(ajet("swarm", "shares", "math=1", "chess=1", "--replace", "--json").out)
+    assert {row["name"]: row["share"] for row in replaced["streams"]} == {"math": 0.5, "chess": 0.5, "web": None}
+
+
+@pytest.mark.usefixtures("shared")
+def test_a_client_of_a_stream_without_a_share_is_told_which_there_are(ajet: Ajet) -> None:
+    for words in ((), ("--stream", "mth")):
+        ajet("client", "run", "--environment", "arith", *words).refused("--stream", "math, web")
+
+
+@pytest.mark.usefixtures("server")
+def test_a_server_with_its_engine_off_has_no_shares(ajet: Ajet) -> None:
+    ended = ajet("swarm", "shares", "a=1")
+    assert (ended.code != 0, "engine is off" in ended.line) == (True, True)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["math"], "NAME=SHARE; found 'math'"),
+        (["=1"], "NAME=SHARE"),
+        (["a=1", "a=2"], "found two for 'a'"),
+        (["a="], "above 0 as the share of 'a'; found ''"),
+        *[([f"a={bad}"], "above 0") for bad in ("0", "-1", "nan", "inf", "1e999", "x", "1,5")],
+    ],
+)
+def test_shares_that_mean_nothing_are_refused_in_one_line(words: list[str], said: str) -> None:
+    with pytest.raises(BadShares, match=said):
+        shares_of(words)
+
+
+@given(st.dictionaries(st.text(min_size=1), st.floats(1e-9, 1e9)))
+def test_shares_are_read_as_they_are_written_whatever_the_names(shares: dict[str, float]) -> None:
+    assert shares_of([f"{name}={share}" for name, share in shares.items()]) == shares
+
+
+def test_streams_without_shares_are_those_that_played() -> None:
+    require_same({"a": 1.0}, ())
+    with pytest.raises(BadShares, match="none for b"):
+        require_same({"a": 1.0}, (stream("a", None), stream("b", None)))
+
+
+@pytest.mark.parametrize(
+    ("how", "code"),
+    [("concluded", 0), ("budget", 3), ("budget after a look", 0), ("person", 130), ("person after the budget", 130)],
+)
+def test_how_a_study_ended_is_the_exit_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, code: int
+) -> None:
+    ends = ("ok",) if how == "concluded" or how == "person" else ("ok", "never") if "look" in how else ("never",)
+    script = lambda order: ends[min(order.spec.seed - 101, 2 * len(ends) - 1) // 2]  # noqa: E731 - two seeds of each end
+    bench = Bench(tmp_path, script, design=design(16), budget_s=60.0)
+    loop = bench.loop()
+    if how == "person":
+        loop.tick()
+        loop.stop("interrupted by the user")
+    if how == "person after the budget":
+        bench.drive(loop)
+        bench.append(EventType.STUDY_RESUMED, command=[])
+        loop.stop("interrupted by the user")
+    state = bench.drive(loop).state
+    assert state.status == ("concluded" if how == "concluded" else "stopped")
+    monkeypatch.setattr(Session, "plan", lambda session: state)
+    monkeypatch.setattr(Session, "run", lambda session, observer: state)
+    with closing(EventLog(bench.home.database)) as log:
+        try:
+            with controlling(bench.home, log, STUDY, warn) as lease:
+                conduct(bench.home, log, STUDY, ScriptedPlanner(), lease=lease, prefect=False, json=True)
+            found = 0
+        except typer.Exit as ended:
+            found = ended.exit_code
+    assert found == code
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_study_that_is_over_says_how_the_server_that_shows_it_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own: bool
+) -> None:
+    """Unless it is one that somebody named."""
+    bench = Bench(tmp_path, design=design(16))
+    state = bench.drive(bench.loop()).state
+    view = MagicMock(url="http://127.0.0.1:4200", own=own)
+    monkeypatch.setattr("research.orchestration.PrefectView", lambda *given: view)
+    monkeypatch.setattr(Session, "plan", lambda session: state)
+    monkeypatch.setattr(Session, "run", lambda session, observer: state)
+    with closing(EventLog(bench.home.database)) as log, controlling(bench.home, log, STUDY, warn) as lease:
+        conduct(bench.home, log, STUDY, ScriptedPlanner(), lease=lease, prefect=True, json=False)
+    assert ("ajet up --stop" in capsys.readouterr().out) is own
+
+
+def test_the_exit_codes_stand_in_the_help(ajet: Ajet) -> None:
+    for command in (("research",), ("study", "resume")):
+        said = " ".join(ajet(*command, "--help").out.split())
+        assert [code for code in ("0 concluded", "2 bad input", "3 stopped", "130 stopped") if code not in said] == []
+
+
+@pytest.mark.parametrize("missing", LOCAL_PACKAGES)
+def test_a_study_whose_backend_is_not_installed_is_refused_before_anything_is_made(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    monkeypatch.setattr("research.installation.base_job.find_spec", lambda name: None if name == missing else name)
+    ajet("research", "group size 4 vs 8 on guess", "--no-prefect").refused(missing, "pip install 'ajet[local]'")
+    assert not home.exists()
+
+
+def test_a_resumed_study_whose_backend_is_not_installed_is_left_as_it_is(
+    ajet: Ajet, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = design(16, base_job={**design(16).base_job, "backend": "local"})
+    bench = Bench(home, design=local)
+    bench.loop().plan()
+    before = bench.events()
+    assert backend_of(fold(before)) == "local"
+    monkeypatch.setattr("research.installation.base_job.find_spec", lambda name: None)
+    ajet("study", "resume", "--no-prefect").refused("ajet[local]")
+    assert bench.events() == before
+
+
+def _options(command: str) -> dict[str, Any]:
+    return {each.name: each for each in every_command()[command].params if each.name not in ("help", "json")}
+
+
+def test_the_flags_that_plan_shares_with_research_are_the_same_and_its_help_names_the_others(ajet: Ajet) -> None:
+    planned, researched = _options("ajet study plan"), _options("ajet research")
+    for name in planned.keys() & researched.keys():
+        ours, theirs = planned[name], researched[name]
+        assert (ours.default, ours.opts) == (theirs.default, theirs.opts)
+        assert getattr(ours, "help", None) == getattr(theirs, "help", None)
+    said = " ".join(ajet("study", "plan", "--help").out.split("Examples")[0].split()).replace("`", "")
+    for name in planned.keys() - researched.keys():
+        assert f"--{name} is of this" in said

@@ -1,0 +1,333 @@
+"""Tests of top."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.cells import cell_len
+
+from research.cli import swarm
+from research.cli.top import (
+    BARS,
+    LEAST_WIDTH,
+    PLAIN,
+    REWARD,
+    OlderServer,
+    TopFrame,
+    Watcher,
+    screen,
+    sparkline,
+    status_lines,
+)
+from research.installation.servers import SwarmProcess
+from swarm.client import NamedTask, SwarmClient
+from swarm.errors import NotFound, Unreachable
+from swarm.snapshot import DropSnapshot, OwnerSnapshot, Snapshot, StepRecord, StepWait, StreamSnapshot
+from swarm.wire import EvaluationSummary, ServerState, Status
+from tests.research.cli.conftest import Ajet, client_of, own_server, server_of, small_job
+
+RISING = tuple(
+    StepRecord(
+        step=step,
+        metrics={
+            "critic/rewards/mean": step / 100, "critic/success/mean": step / 200, "actor/pg_loss": -step / 1000,
+            "actor/ppo_kl": 0.0, **({"eval/success/mean": 0.5} if step % 10 == 0 else {}),
+        },
+    )
+    for step in range(1, 41)
+)  # fmt: skip
+
+
+def frame(**fields: Any) -> TopFrame:
+    """Return a frame of the 40th step of 100, unless `fields` of its snapshot say otherwise."""
+    status = Status(
+        state=ServerState.ROLLING, job_digest="ab" * 32, step=40, steps=100, open_episodes=7, collected_episodes=20,
+        needed_episodes=64, evaluation=EvaluationSummary(step=40, episodes=64, reward=0.4, success=0.5),
+        best=EvaluationSummary(step=30, episodes=64, reward=0.6, success=0.625),
+    )  # fmt: skip
+    told: dict[str, Any] = {
+        "at": 1_700_000_000.0, "status": status, "environment": "guess", "model": "tiny (2 layers of 64)",
+        "algorithm": "grpo", "seconds_left": 125.0, "line": 3, "line_age_s": 12.0, "sampled_per_s": 1234.0,
+        "trained_per_s": 987.0, "drops": {"lease_expired": 4, "constant_group": 9},
+        "waits": (
+            StepWait(what="episodes", text="44 episodes of stream hard (nobody plays)", stream="hard", count=44),
+            StepWait(what="episodes", text="8 episodes of stream easy (7 in play)", stream="easy", count=8),
+        ),
+        "streams": (
+            StreamSnapshot(name="easy", share=0.4, cursor=9, groups_trained=12, groups_open=3, groups_whole=1,
+                           episodes_open=7, lacking=0),
+            StreamSnapshot(name="hard", share=0.6, cursor=2, groups_trained=5, groups_open=0, groups_whole=0,
+                           episodes_open=0, lacking=2),
+        ),
+        "owners": (OwnerSnapshot(owner="host:123:abc", open=7, heard_s=0.2, oldest_s=44.0),),
+        "recent_drops": (
+            DropSnapshot(at=1_700_000_000.0, episode="e1", stream="easy", owner="host:123:abc", reason="lease_expired"),
+        ),
+    }  # fmt: skip
+    return TopFrame("http://127.0.0.1:8700", Snapshot(**{**told, **fields}), RISING[0], RISING)
+
+
+def drawn(width: int = 80, unicode: bool = True, **fields: object) -> str:
+    return "\n".join(line.plain for line in screen(frame(**fields), width, unicode=unicode))
+
+
+def test_a_frame_says_state_wait_streams_clients_curves_and_drops() -> None:
+    said = drawn()
+    for words in (
+        "state      ROLLING", "waits for  44 episodes of stream hard (nobody plays)", "40 of 100, about 2 min 5 s left",
+        "8 episodes of stream easy (7 in play)", "3 in line, the first for 12 s", "guess, tiny (2 layers of 64), grpo",
+        "1,234 sampled, 987 trained per second", "success 0.5 at step 40 (64 episodes), best 0.625 at step 30",
+        "13: 9 constant_group, 4 lease_expired", "steps 1 to 40", "host:123:abc     7    0 s    44 s",
+        "easy      40%       3      1       12        7        0", "lease_expired  easy  host:123:abc  e1",
+    ):  # fmt: skip
+        assert words in said, said
+
+
+def test_a_curve_goes_up_where_its_metric_does_and_one_that_is_0_throughout_is_left_out() -> None:
+    lines = {line.split()[0]: line for line in drawn().splitlines() if line.split()}
+    bars = [BARS.index(character) for character in lines["reward"] if character in BARS]
+    assert (len(bars), bars == sorted(bars), bars[0] < bars[-1]) == (40, True, True)
+    assert lines["reward"].split()[-2:] == ["0.4", "0.01"]
+    assert lines["loss"].split()[-2:] == ["-0.04", "-0.001"]
+    assert "KL" not in lines
+
+
+@given(st.integers(1, 200), st.booleans(), st.text(max_size=200), st.text(max_size=200))
+def test_no_line_is_wider_than_the_terminal_and_nothing_steers_it(
+    width: int, unicode: bool, owner: str, text: str
+) -> None:
+    """An owner's name is a client's own words."""
+    said = frame(
+        owners=(OwnerSnapshot(owner=owner, open=1, heard_s=0.0, oldest_s=0.0),),
+        waits=(StepWait(what="episodes", text=text),),
+    )
+    for line in screen(said, width, unicode=unicode):
+        assert cell_len(line.plain) <= max(width, LEAST_WIDTH)
+        assert not any(ord(character) < 32 or 127 <= ord(character) < 160 for character in line.plain)
+        assert unicode or line.plain.isascii()
+
+
+def test_a_server_that_does_not_answer_or_failed_is_told_first() -> None:
+    silent = replace(frame(), silent_s=12.0)
+    assert "no answer for 12 s" in screen(silent, 80)[1].plain
+    status = Status(state=ServerState.FAILED, reason="no room left")
+    said = drawn(status=status, waits=(), streams=(), owners=())
+    assert "FAILED: no room" in said
+
+
+def test_a_server_without_a_job_has_a_screen_too() -> None:
+    bare = Snapshot(at=0.0, status=Status(state=ServerState.OFFLINE))
+    lines = screen(replace(frame(), snapshot=bare, first=None, steps=()), 80)
+    assert any("OFFLINE" in line.plain for line in lines)
+
+
+def test_what_does_not_fit_in_a_table_is_counted() -> None:
+    owners = tuple(OwnerSnapshot(owner=f"o{n:02d}", open=1, heard_s=0.0, oldest_s=0.0) for n in range(20))
+    assert "and 44 more" in drawn(owners=owners, owners_left_out=30)
+
+
+def test_a_training_is_twelve_lines() -> None:
+    lines = dict(status_lines(frame(), "http://127.0.0.1:8700 (pid 7)"))
+    told = {
+        "server": "http://127.0.0.1:8700 (pid 7)", "state": "ROLLING", "job": "guess, tiny (2 layers of 64), grpo",
+        "step": "40 of 100, about 2 min 5 s left", "reward": "0.4 at step 40, 0.01 at step 1",
+        "success": "0.2 at step 40, 0.005 at step 1", "drops": "13: 9 constant_group, 4 lease_expired",
+        "evaluation": "success 0.5 at step 40 (64 episodes), best 0.625 at step 30",
+        "episodes": "7 open, 20 of 64 collected, 3 in line, the first for 12 s",
+    }  # fmt: skip
+    assert (len(lines), {name: lines[name] for name in told}) == (12, told)
+    assert lines["waits for"].startswith("44 episodes")
+    assert "hard (nobody plays); 8 episodes" in lines["waits for"]
+    assert "ajet swarm top" in lines["more"]
+
+
+def test_so_are_a_server_without_a_job_and_one_of_an_earlier_release() -> None:
+    """Of the latter nothing is known but its status."""
+    off = replace(frame(), snapshot=Snapshot(at=0.0, status=Status(state=ServerState.OFFLINE)), first=None, steps=())
+    assert len(status_lines(off, "http://127.0.0.1:8700 (pid 7)")) == 12
+    assert dict(status_lines(off, "http://127.0.0.1:8700 (pid 7)"))["step"] == "-"
+
+
+def test_the_first_step_is_not_told_twice_and_a_new_training_beside_others_is_one_line_more() -> None:
+    first = replace(frame(), steps=RISING[:1])
+    assert dict(status_lines(first, ""))["reward"] == "0.01 at step 1"
+    status = Status(state=ServerState.ROLLING, fresh_start="begins at step 0 beside others")
+    assert len(status_lines(frame(status=status), "")) == 13
+
+
+VALUES = st.lists(st.none() | st.floats(-1e9, 1e9), max_size=400)
+
+
+@given(VALUES, st.integers(1, 120), st.sampled_from([BARS, PLAIN]))
+def test_it_is_never_wider_than_asked_and_has_no_other_characters(
+    values: list[float | None], width: int, bars: str
+) -> None:
+    line = sparkline(values, width, bars)
+    assert len(line) == min(len(values), width)
+    assert set(line) <= {*bars, " "}
+
+
+@given(st.lists(st.integers(-1000, 1000), min_size=2, max_size=50, unique=True))
+def test_a_higher_value_is_never_a_lower_bar_and_the_ends_of_the_scale_are_reached(values: list[int]) -> None:
+    heights = [BARS.index(bar) for bar in sparkline([float(value) for value in values], 50)]
+    ordered = [height for _, height in sorted(zip(values, heights, strict=True))]
+    assert ordered == sorted(ordered)
+    assert (ordered[0], ordered[-1]) == (0, len(BARS) - 1)
+
+
+def test_what_does_not_fit_is_averaged_and_what_is_not_known_is_a_gap() -> None:
+    assert sparkline([0.0, 0.0, 10.0, 10.0], 2) == "▁█"
+    assert sparkline([0.0, None, 10.0], 9) == "▁ █"
+    assert sparkline([0.0, None, 10.0, 10.0], 2) == "▁█", "a part is the mean of what is known of it"
+    assert sparkline([3.0, 3.0, 3.0], 9) == "▅▅▅"
+    assert sparkline([], 9) == ""
+
+
+def test_few_steps_take_the_width_that_there_is() -> None:
+    steps = tuple(StepRecord(step=step, metrics={REWARD: float(step)}) for step in range(1, 11))
+    (curve,) = [line.plain for line in screen(replace(frame(), steps=steps), 160) if "▁" in line.plain]
+    assert curve.count("▁") == 2 * 8
+
+
+DEADLINE_S = 180.0
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An installation whose server has done two of four steps, and has an episode open: nobody here goes on with it."""
+    folder = tmp_path_factory.mktemp("watched")
+    with own_server(folder, job=small_job(steps=4, episodes_per_step=2)) as running, client_of(folder) as client:
+        for step in (1, 2):
+            for reward in (0.0, float(step)):
+                running.run(running.served.play("t", reward))
+            running.run(running.served.until(step=step, state="ROLLING"))
+        client.begin(NamedTask("t"), wait_s=60)
+        yield folder
+
+
+@pytest.fixture
+def home(home: Path, installation: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("AJET_HOME", str(installation))
+    return installation
+
+
+@pytest.fixture
+def server(home: Path) -> SwarmProcess:
+    return server_of(home)
+
+
+@pytest.mark.usefixtures("server")
+def test_one_frame_is_printed_where_no_terminal_is_and_its_data_for_a_script(ajet: Ajet) -> None:
+    for asked in (["--once"], []):
+        ended = ajet("swarm", "top", *asked)
+        assert (ended.code, ended.err, "\x1b" in ended.out) == (0, "", False)
+        assert ("2 of 4" in ended.out, "waits for  2 episodes (1 in play)" in ended.out) == (True, True)
+        assert all(len(line) <= 80 for line in ended.out.splitlines())
+    found = json.loads(ajet("swarm", "top", "--json").out)
+    assert found["snapshot"]["status"]["step"] == 2
+    assert [record["metrics"]["critic/rewards/mean"] for record in found["steps"]] == [0.5, 1.0]
+    assert [owner["open"] for owner in found["snapshot"]["owners"]] == [1]
+
+
+def test_status_is_twelve_lines_for_people_and_all_it_had_for_scripts(ajet: Ajet, server: SwarmProcess) -> None:
+    shown = ajet("swarm", "status").out
+    assert len(shown.splitlines()) == 12
+    assert "1 at step 2, 0.5 at step 1" in shown
+    found = json.loads(ajet("swarm", "status", "--json").out)
+    assert (found["url"], found["pid"], found["step"]) == (server.url, server.pid, 2)
+    assert found["metrics"]["critic/rewards/mean"] == 1.0
+
+
+@pytest.mark.slow
+def test_the_live_screen_is_drawn_again_and_q_ends_it(server: SwarmProcess) -> None:
+    master, slave = pty.openpty()
+    own = {"AJET_SERVER": server.url, "AJET_TOKEN": server.admin_token}
+    environment = {**os.environ, **own, "TERM": "xterm", "COLUMNS": "80", "LINES": "30"}
+    command = [sys.executable, "-m", "research", "swarm", "top"]
+    live = subprocess.Popen(
+        command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True, close_fds=True
+    )
+    os.close(slave)
+    try:
+        shown = read_until(master, lambda shown: shown.count(b"ajet swarm top") >= 2)
+        os.write(master, b"xq")
+        read_until(master, lambda _: live.poll() is not None)
+        assert live.wait(DEADLINE_S) == 0
+    finally:
+        live.kill()
+        live.wait()
+        os.close(master)
+    assert (b"2 of 4" in shown, b"Traceback" in shown) == (True, False)
+
+
+def read_until(terminal: int, enough: Callable[[bytes], bool]) -> bytes:
+    """Read what a process writes, as a terminal does."""
+    shown, deadline = b"", time.monotonic() + DEADLINE_S
+    while not enough(shown):
+        assert time.monotonic() < deadline, shown[-2000:]
+        if select.select([terminal], [], [], 0.1)[0]:
+            with suppress(OSError):  # how a terminal's end is told
+                shown += os.read(terminal, 65536)
+    return shown
+
+
+def test_a_watcher_shows_what_was_while_a_server_does_not_answer(
+    server: SwarmProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SwarmClient(server.url, server.admin_token) as client:
+        now = [0.0]
+        watcher = Watcher(server.url, client, lambda: now[0])
+        first = watcher.look()
+
+        def silent_server(**_: object) -> None:
+            raise Unreachable("it does not answer")
+
+        monkeypatch.setattr(client, "snapshot", silent_server)
+        now[0] = 12.0
+        silent = watcher.look()
+        assert silent.silent_s == 12.0
+        assert (silent.snapshot, silent.steps) == (first.snapshot, first.steps)
+
+
+def test_a_server_that_tells_no_snapshot_is_said_to_be_of_an_earlier_release(
+    ajet: Ajet, server: SwarmProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SwarmClient(server.url, server.admin_token) as client, pytest.raises(NotFound):
+        client._loop.run(client._client._transport.call("GET", "/a-path-it-does-not-know", server.admin_token))
+
+    def snapshot(self: SwarmClient, *, within_s: float | None = None) -> None:
+        raise NotFound("there is no GET /snapshot here")
+
+    monkeypatch.setattr(SwarmClient, "snapshot", snapshot)
+    with SwarmClient(server.url, server.admin_token) as client, pytest.raises(OlderServer, match="earlier release"):
+        Watcher(server.url, client).look()
+    ajet("swarm", "top").refused("ajet swarm status")
+    assert "2 of 4" in ajet("swarm", "status").out
+
+
+def test_who_captures_a_start_is_told_that_it_boots_and_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "server.log").write_text("level=INFO event=warm_start step=40/400\n")
+    monkeypatch.setattr(swarm, "TOLD_EVERY_S", 0.001)
+    at: Any = SimpleNamespace(process=SimpleNamespace(folder=tmp_path))
+    with swarm._told(at):
+        said = capsys.readouterr().err
+        assert "booting" in said
+        while "warm_start step=40/400" not in said:
+            said += capsys.readouterr().err

@@ -1,0 +1,216 @@
+"""A study on an environment that was brought: what becomes of it when the environment's folder changes or is gone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from research.controller import session as study_session
+from research.controller.session import Session
+from research.environments.install import environment_of
+from research.errors import BadEnvironment
+from research.files import read_json
+from research.runs import launcher
+from research.runs.files import AttemptFolder
+from research.scheduler.required_runs import attempts_running, is_over
+from studies import EventLog, EventType, StudyState, fold
+from swarm.environments import registry
+from swarm.errors import InvalidRequest
+from tests.research.bench import STUDY, Bench, Cut
+from tests.research.commands import ended
+from tests.research.controller.test_session import Silent
+from tests.research.environments.written import sums
+from tests.research.fakes import ANSWERED, ScriptedPlanner
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(autouse=True)
+def own_catalogue(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
+
+
+class Brought:
+    """A bench whose study is on an environment of its own; each of its controllers is a process of its own."""
+
+    def __init__(self, path: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> None:
+        self._monkeypatch = monkeypatch
+        first = Bench(path / "first")
+        name = environment_of(str(sums(path / "sums")), None, first.home, lambda _: None).name
+        self.bench = Bench(path / "home", wanted={"environment": name, "brought": [name]}, **settings)
+        self.bench.planner = ScriptedPlanner(environment=name)
+        self.folder = self.bench.home.environments / name
+        self.whole = first.home.environments / name
+        self.bring()
+
+    def bring(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(self.whole, self.folder)
+
+    def process(self) -> None:
+        catalogue = registry._Catalogue()
+        catalogue.look_in(self.bench.home.environments)
+        self._monkeypatch.setattr(registry, "_CATALOGUE", catalogue)
+
+    def session(self) -> StudyState:
+        self.process()
+        self._monkeypatch.setattr(study_session, "StudyController", lambda **_: self.bench.loop())
+        with closing(EventLog(self.bench.home.database)) as log:
+            session = Session(self.bench.home, log, STUDY, self.bench.planner)
+            session.plan()
+            return session.run(Silent())
+
+    def until(self, reached: Callable[[StudyState], Any]) -> StudyState:
+        self.process()
+        return self.bench.until(reached)
+
+    def state(self) -> StudyState:
+        return fold(self.bench.events())
+
+
+@pytest.fixture
+def brought(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Brought:
+    return Brought(tmp_path, monkeypatch)
+
+
+def remove(folder: Path) -> None:
+    shutil.rmtree(folder)
+
+
+def change_code(folder: Path) -> None:
+    (folder / "code" / "environment.py").write_text("")
+
+
+def change_tasks(folder: Path) -> None:
+    (folder / "tasks" / "hidden.json").write_text("[]")
+
+
+def change_manifest(folder: Path) -> None:
+    (folder / "manifest.json").write_text("{")
+
+
+@pytest.mark.parametrize("damage", [remove, change_code, change_tasks, change_manifest])
+def test_before_its_first_run_an_environment_that_is_not_what_it_was_stops_the_study_which_can_be_resumed(
+    brought: Brought, damage: Callable[[Path], None]
+) -> None:
+    brought.process()
+    brought.bench.loop().plan()
+    damage(brought.folder)
+    assert_stopped_and_resumed(brought)
+
+
+@pytest.mark.parametrize("damage", [remove, change_tasks, change_manifest])
+def test_with_runs_that_cannot_be_checked_without_it_too(brought: Brought, damage: Callable[[Path], None]) -> None:
+    brought.until(lambda state: any(attempts_running(state)))
+    brought.bench.end_attempts()
+    damage(brought.folder)
+    assert_stopped_and_resumed(brought)
+    assert {run.attempts[-1].number for run in brought.state().runs.values()} == {1, 2}
+
+
+def assert_stopped_and_resumed(brought: Brought) -> None:
+    with pytest.raises(InvalidRequest, match=r"expected .*bring it again") as refused:
+        brought.session()
+    assert "\n" not in refused.value.message
+    state = brought.state()
+    assert (state.status, state.stopped_reason) == ("stopped", refused.value.message)
+    assert [run.run_id for run in state.runs.values() if run.active is not None or run.invalid is not None] == []
+    brought.bring()
+    brought.bench.append(EventType.STUDY_RESUMED, command=[])
+    assert brought.session().status == "concluded"
+
+
+def test_an_environment_that_is_gone_while_a_study_is_planned_stops_it(brought: Brought) -> None:
+    shutil.rmtree(brought.folder)
+    with pytest.raises(InvalidRequest, match="found none; bring"):
+        brought.session()
+    assert brought.state().status == "stopped"
+    brought.bring()
+    brought.bench.append(EventType.STUDY_RESUMED, command=[])
+    assert brought.session().status == "concluded"
+
+
+def test_packages_that_cannot_be_had_stop_the_study_and_nothing_is_launched(
+    brought: Brought, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> tuple[Path, ...]:
+        raise BadEnvironment("expected pip to bring what requirements.txt names; it could not: no such thing")
+
+    with monkeypatch.context() as without:
+        without.setattr(launcher, "packages_of", refuse)
+        with pytest.raises(BadEnvironment, match="no such thing"):
+            brought.session()
+    state = brought.state()
+    assert (state.status, "no such thing" in str(state.stopped_reason)) == ("stopped", True)
+    assert not any(run.attempts for run in state.runs.values())
+    brought.bench.append(EventType.STUDY_RESUMED, command=[])
+    assert brought.session().status == "concluded"
+
+
+def test_packages_are_seen_to_once_for_each_attempt_before_it_is_launched(
+    brought: Brought, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def found(name: str, *_: object) -> tuple[Path, ...]:
+        asked.append(name)
+        return (Path("/packages"),)
+
+    monkeypatch.setattr(launcher, "packages_of", found)
+    state = brought.session()
+    attempts = [
+        AttemptFolder(brought.bench.home.attempt(STUDY, run.run_id, attempt.number))
+        for run in state.runs.values()
+        for attempt in run.attempts
+    ]
+    assert len(asked) == len(attempts) > 0
+    assert {tuple(read_json(folder.spec)["packages"]) for folder in attempts} == {("/packages",)}
+
+
+def judged_without_it(brought: Brought) -> None:
+    """Have a controller killed when all runs are done, before a verdict; then the environment goes."""
+
+    def kill() -> None:
+        over = [is_over(run) for run in brought.state().runs.values()]
+        if len(over) == 6 and all(over):
+            raise Cut
+
+    brought.process()
+    brought.bench.check = kill
+    with pytest.raises(Cut):
+        brought.bench.drive(brought.bench.loop())
+    brought.bench.check = lambda: None
+    assert not brought.state().verdicts
+    shutil.rmtree(brought.folder)
+
+
+def test_a_study_all_of_whose_runs_are_done_is_concluded_without_its_environment(brought: Brought) -> None:
+    judged_without_it(brought)
+    state = brought.session()
+    assert state.status == "concluded"
+    assert state.concluded_reason.endswith(": h1 supported")
+    assert state.said.text == ANSWERED
+
+
+def test_it_is_reported_and_proved_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    brought = Brought(tmp_path, monkeypatch, planner="rules")
+    judged_without_it(brought)
+    brought.process()
+    monkeypatch.setenv("AJET_HOME", str(brought.bench.home.path))
+    monkeypatch.setenv("AJET_SANDBOX", "process")
+    resumed, verified, reported = (
+        ended("study", *words)
+        for words in (("resume", "--no-prefect", "--json"), ("verify",), ("report", "--build", "--json"))
+    )
+    assert resumed[0] == 0, resumed
+    assert json.loads(resumed[1])["status"] == "concluded"
+    assert verified[0] == 0, verified
+    assert reported[0] == 0, reported
+    assert "supported" in Path(json.loads(reported[1])["markdown"]).read_text()
+    assert brought.folder.name in Path(json.loads(reported[1])["markdown"]).read_text()

@@ -1,0 +1,265 @@
+"""Tests of session."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+
+from research.controller.session import Session, StudyRequest, controlling, create_study, require_files, require_here
+from research.errors import BadModel, StudyBusy, StudyElsewhere
+from research.installation.base_job import base_job_of, model_folder
+from research.installation.home import Home
+from research.planners.context import Digest
+from research.planners.protocol import Check, PlannerTurn
+from research.planners.rules import RulesPlanner
+from research.scheduler.next_step import next_step
+from research.scheduler.steps import AskApproval
+from studies import ControllerLeaseLost, EventLog, fold
+from studies.log.locks import ControllerLeases
+from swarm.job import Job
+from tests.research.bench import STUDY, Bench
+from tests.research.fakes import ScriptedPlanner
+from tests.research.model_folders import model_at
+
+CONTROLLER = """
+import sys
+from pathlib import Path
+from research.controller.session import controlling
+from research.installation.home import Home
+from studies import EventLog
+home = Home(Path(sys.argv[1]), sys.argv[2]).prepare()
+with controlling(home, EventLog(home.database), sys.argv[3], print):
+    print("drives", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def controller(home: Home, study: str = STUDY) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", CONTROLLER, str(home.path), home.database, study], stdin=-1, stdout=-1
+    )
+    try:
+        assert process.stdout.readline() == b"drives\n"
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def unexpected(line: str) -> None:
+    raise AssertionError(f"expected nothing to be said; found {line}")
+
+
+@pytest.fixture
+def first(tmp_path: Path) -> Home:
+    return Home(tmp_path / "first", f"sqlite:///{tmp_path / 'shared.db'}").prepare()
+
+
+@pytest.fixture
+def second(tmp_path: Path, first: Home) -> Home:
+    return Home(tmp_path / "second", first.database).prepare()
+
+
+@pytest.mark.slow
+def test_a_second_installation_drives_no_study_whose_controller_lives(first: Home, second: Home) -> None:
+    with closing(EventLog(first.database)) as log, controller(first) as holder:
+        with (
+            pytest.raises(StudyBusy, match=rf"study {STUDY}; process {holder.pid} on \S+ drives it, in {first.path}"),
+            controlling(second, log, STUDY, unexpected),
+        ):
+            raise AssertionError("two controllers")
+        with controlling(second, log, "another-study", unexpected) as lease:
+            lease.check()
+        holder.kill()
+        holder.wait()
+        with controlling(second, log, STUDY, unexpected) as lease:
+            assert lease.epoch == 2
+
+
+@pytest.mark.slow
+def test_studies_of_one_installation_are_driven_side_by_side_each_by_one(first: Home) -> None:
+    with closing(EventLog(first.database)) as log, controller(first, "another-study") as other:
+        with controlling(first, log, STUDY, unexpected) as lease:
+            lease.check()
+        with (
+            pytest.raises(StudyBusy, match=rf"process {other.pid} on \S+ drives it"),
+            controlling(first, log, "another-study", unexpected),
+        ):
+            raise AssertionError("two controllers")
+
+
+def test_it_is_free_again_after_an_error(first: Home) -> None:
+    with closing(EventLog(first.database)) as log:
+        for epoch in (1, 2):
+            with pytest.raises(ZeroDivisionError), controlling(first, log, STUDY, unexpected) as lease:
+                assert 1 / (lease.epoch - epoch), "expected another epoch"
+
+
+def test_a_study_is_gone_on_with_where_its_evidence_lies(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "first")
+    other = Home(tmp_path / "second", bench.home.database).prepare()
+    with closing(EventLog(other.database)) as log:
+        require_here(other, log, fold(log.read(STUDY)))  # nothing was begun
+        with controlling(bench.home, log, STUDY, unexpected):
+            bench.loop().tick()
+        state = fold(log.read(STUDY))
+        require_here(bench.home, log, state)
+        with pytest.raises(StudyElsewhere, match=rf"in {other.path}; it is in {bench.home.path} on \S+\. "):
+            require_here(other, log, state)
+        with pytest.raises(StudyElsewhere, match=rf"they are in {bench.home.path} on"):
+            require_files(other, log, STUDY)
+        shutil.rmtree(bench.home.study(STUDY))
+        require_files(bench.home, log, STUDY)  # its own files are gone, which a proof is to say
+
+
+def lost() -> None:
+    raise ControllerLeaseLost("another one has it")
+
+
+def test_a_controller_that_lost_its_lease_writes_nothing_and_ends_no_attempt(tmp_path: Path) -> None:
+    bench = Bench(tmp_path)
+    bench.loop().tick()
+    before = bench.events()
+    bench.check = lost
+    loop = bench.loop()
+    for act in (loop.tick, lambda: loop.stop("interrupted by the user"), lambda: loop.halt("refused")):
+        with pytest.raises(ControllerLeaseLost):
+            act()
+    assert bench.events() == before
+    assert all(handle.stops == 0 for handle in bench.sandbox.handles.values())
+
+
+def check_failing(after: int) -> Callable[[], None]:
+    left = [after]
+
+    def check() -> None:
+        left[0] -= 1
+        if left[0] < 0:
+            lost()
+
+    return check
+
+
+def test_a_lease_that_is_lost_within_a_tick_lets_no_further_attempt_begin(tmp_path: Path) -> None:
+    for after in (0, 1, 2, 5, 9):
+        bench = Bench(tmp_path / str(after))
+        bench.check = check_failing(after)
+        with pytest.raises(ControllerLeaseLost):
+            bench.drive(bench.loop())
+        steps = len(bench.events())
+        bench.check = lost
+        with pytest.raises(ControllerLeaseLost):
+            bench.loop().tick()
+        assert len(bench.events()) == steps
+
+
+def test_a_lease_is_kept_in_the_log_it_is_for(first: Home) -> None:
+    with closing(EventLog(first.database)) as log:
+        with controlling(first, log, STUDY, unexpected):
+            row = ControllerLeases(log).read(STUDY)
+            assert (row.holder.pid, row.holder.home, row.given_back) == (os.getpid(), str(first.path), False)
+        row = ControllerLeases(log).read(STUDY)
+        assert row.given_back
+
+
+class Signalled(ScriptedPlanner):
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__()
+        self._number = number
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        os.kill(os.getpid(), self._number)
+        return super().act(digest, check)
+
+
+class Silent:
+    def observe(self, state: object) -> None:
+        pass
+
+    def note(self, line: str) -> None:
+        pass
+
+
+@pytest.fixture
+def log(bench: Bench) -> Iterator[EventLog]:
+    with closing(EventLog(bench.home.database)) as log:
+        yield log
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path)
+
+
+def test_an_interrupt_while_planning_leaves_a_study_that_is_another_controllers_next(
+    bench: Bench, log: EventLog
+) -> None:
+    session = Session(bench.home, log, STUDY, Signalled(signal.SIGTERM), interruption=lambda: None)
+    with pytest.raises(KeyboardInterrupt):
+        session.plan()
+    assert fold(log.read(STUDY)).stopped_reason is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_while_planning_stops_the_study_cleanly(
+    bench: Bench, log: EventLog, number: signal.Signals
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    session = Session(bench.home, log, STUDY, Signalled(number))
+    state = session.plan()
+    assert (state.status, state.stopped_reason) == ("stopped", "interrupted by the user")
+    assert session.run(Silent()).status == "stopped", "there is nothing to end"
+    assert (state.design, dict(state.runs)) == (None, {})
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_a_model_of_the_installation_leaves_no_place_of_this_machine_in_the_log(tmp_path: Path) -> None:
+    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    base = Job(backend="fake", steps=3, model=model_folder(str(model_at(home.models / "mine")), home.models))
+    with closing(EventLog(home.database)) as log:
+        create_study(log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), base=base))
+        planned = Session(home, log, STUDY, RulesPlanner()).plan()
+        assert Job.recorded(planned.noise_plan.job).model == base.model
+        assert str(tmp_path) not in str([event.payload for event in log.read(STUDY)])
+
+
+def test_what_a_person_is_to_be_asked_is_a_setting_of_the_study(tmp_path: Path) -> None:
+    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    with closing(EventLog(home.database)) as log:
+        create_study(
+            log, STUDY, StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), approve="plan")
+        )
+        planned = Session(home, log, STUDY, RulesPlanner()).plan()
+    step = next_step(planned, 3600.0, 2)
+    assert isinstance(step, AskApproval)
+    assert step.question.stage == ("design" if planned.noise_plan is None else "noise")
+    assert step.question.runs > 0
+
+
+def test_a_base_job_outlives_its_controller_and_a_model_that_changed_stops_the_study(tmp_path: Path) -> None:
+    folder = model_at(tmp_path / "model")
+    base = Job(backend="fake", steps=3, model=model_folder(str(folder)))
+    home = Home.locate({"AJET_HOME": str(tmp_path / "home")}).prepare()
+    with closing(EventLog(home.database)) as log:
+        request = StudyRequest("group size 4 vs 8 on arith", "rules", None, 3600.0, None, (), base=base)
+        create_study(log, STUDY, request)
+        planned = Session(home, log, STUDY, RulesPlanner()).plan()
+        assert base_job_of(planned.settings) == base
+        job = Job.recorded(planned.noise_plan.job)
+        assert (job.backend, job.steps, job.model) == ("fake", 3, base.model)
+        model_at(folder, b"others")
+        with pytest.raises(BadModel, match="found it changed"):
+            Session(home, log, STUDY, RulesPlanner()).run(Silent())
+        state = fold(log.read(STUDY))
+        assert state.status == "stopped"
+        assert "found it changed" in str(state.stopped_reason)
+        assert not state.runs or not any(run.attempts for run in state.runs.values())

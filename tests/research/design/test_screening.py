@@ -1,0 +1,285 @@
+""""""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import fmean
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.design.comparison import BOUND
+from research.design.samplers import MOST_LISTED
+from research.design.screening import Trial, due, next_candidate, select, steps_in_all
+from studies.records.base import JsonValue
+from studies.records.design import Arm
+from studies.records.procedure import Knob, Rung, Screen, Selection
+
+Truth = Callable[[Mapping[str, JsonValue], int], float | None]  # the score of a candidate's job fields at a rung
+LADDERS = (
+    Knob(field="a", values=(1, 2, 4, 8)),
+    Knob(field="b", values=(0.1, 0.2, 0.4)),
+    Knob(field="c", values=(False, True)),
+)
+CONTROL: dict[str, JsonValue] = {"a": 1, "b": 0.1, "c": False}
+
+
+def a_screen(sampler: str = "surface", candidates: int = 12, keeps: tuple[int, ...] = (2,), seed: int = 1) -> Screen:
+    """Return a screen by a sampler; `bound` is the surface's upper bound, `surface` its expected improvement."""
+    rungs = tuple(Rung(steps=10 * (at + 1), keep=keep) for at, keep in enumerate(keeps))
+    named, bound = ("surface", BOUND) if sampler == "bound" else (sampler, None)
+    return Screen.model_validate(
+        {"knobs": LADDERS, "sampler": named, "bound": bound, "candidates": candidates, "initial": 4, "rungs": rungs,
+         "seed": seed}
+    )  # fmt: skip
+
+
+@dataclass
+class Driven:
+    asked: list[Arm] = field(default_factory=list)
+    scores: dict[tuple[str, int], float | None] = field(default_factory=dict)
+    selection: Selection | None = None
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        assert self.selection is not None
+        return self.selection.kept
+
+    def at(self, rung: int) -> set[str]:
+        return {name for name, own in self.scores if own == rung}
+
+
+def drive(screen: Screen, truth: Truth, *, at_once: int = 1, higher_is_better: bool = True) -> Driven:
+    """Run a screen with `at_once` runs side by side, whose scores all come in before the next are asked."""
+    driven, better = Driven(), higher_is_better
+    while True:
+        fresh: list[Arm] = []
+        while len(fresh) < at_once and (
+            arm := next_candidate(screen, CONTROL, driven.asked, driven.scores, higher_is_better=better)
+        ):
+            driven.asked.append(arm)
+            fresh.append(arm)
+        trials = due(screen, CONTROL, driven.asked, driven.scores, higher_is_better=better)
+        if not fresh and not trials:
+            break
+        places = {arm.name: arm.overrides for arm in driven.asked}
+        driven.scores.update((trial, truth(places[trial.candidate], trial.rung)) for trial in trials)
+    driven.selection = select(screen, driven.asked, driven.scores, higher_is_better=better)
+    return driven
+
+
+SAMPLERS = ("grid", "random", "tpe", "surface", "bound")
+ALL_BUT_THE_CONTROL = 4 * 3 * 2 - 1
+
+
+def bowl(values: Mapping[str, JsonValue], rung: int = 0) -> float:
+    """Highest at a = 4, b = 0.2, c = True."""
+    return 0.1 * values["c"] - 0.1 * (math.log2(values["a"]) - 2) ** 2 - 0.1 * (math.log2(values["b"] / 0.2)) ** 2
+
+
+def told(sampler: str, count: int) -> tuple[Screen, list[Arm], dict[tuple[str, int], float | None]]:
+    screen = a_screen(sampler)
+    driven = drive(screen, bowl)
+    asked = driven.asked[:count]
+    return screen, asked, {(arm.name, 0): driven.scores[arm.name, 0] for arm in asked}
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+@pytest.mark.parametrize("count", [0, 3, 7])
+def test_whoever_is_killed_before_writing_an_ask_down_asks_the_same_again(sampler: str, count: int) -> None:
+    screen, asked, scores = told(sampler, count)
+    once = next_candidate(screen, CONTROL, asked, scores)
+    again = next_candidate(screen, CONTROL, list(asked), dict(reversed(scores.items())))
+    assert once == again
+    assert once is not None
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_no_combination_is_asked_twice_and_the_control_never(sampler: str) -> None:
+    driven = drive(a_screen(sampler, candidates=100, keeps=(2,)), bowl)
+    places = [tuple(arm.overrides.values()) for arm in driven.asked]
+    assert len(set(places)) == len(places) == ALL_BUT_THE_CONTROL
+    assert tuple(CONTROL.values()) not in places
+    assert len({arm.name for arm in driven.asked}) == len(places)
+    assert len(drive(a_screen(sampler, candidates=7), bowl).asked) == 7, "no more than the lock says"
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe", "surface", "bound"])
+def test_the_seed_of_the_screen_decides_where_it_begins(sampler: str) -> None:
+    first = [next_candidate(a_screen(sampler, seed=seed), CONTROL, [], {}) for seed in range(6)]
+    assert len({arm.name for arm in first if arm}) > 1
+
+
+def test_a_combination_that_is_no_job_is_not_asked() -> None:
+    screen, asked = a_screen("surface", candidates=50), list[Arm]()
+    while arm := next_candidate(screen, CONTROL, asked, {}, allowed=lambda values: values["a"] != 8):
+        asked.append(arm)
+    assert len(asked) == 3 * 3 * 2 - 1
+
+
+def test_the_first_candidates_have_every_value_of_every_ladder_about_equally_often() -> None:
+    screen = a_screen("surface", candidates=12).model_copy(update={"initial": 12})
+    asked: list[Arm] = []
+    while arm := next_candidate(screen, CONTROL, asked, {}):
+        asked.append(arm)
+    for knob in screen.knobs:
+        counts = [sum(arm.overrides[knob.field] == value for arm in asked) for value in knob.values]
+        assert max(counts) - min(counts) <= 2
+
+
+def test_two_candidates_asked_at_once_differ_though_neither_has_a_score() -> None:
+    screen, asked, scores = told("surface", 8)
+    first = next_candidate(screen, CONTROL, asked, scores)
+    assert first is not None
+    second = next_candidate(screen, CONTROL, [*asked, first], scores)
+    assert second is not None
+    assert second.overrides != first.overrides
+
+
+def test_a_space_too_large_to_list_is_still_searched() -> None:
+    knobs = tuple(Knob(field=name, values=tuple(range(8))) for name in "abcdef")
+    control = dict.fromkeys("abcdef", 0)
+    screen = Screen(knobs=knobs, sampler="surface", candidates=12, initial=6, rungs=(Rung(steps=1, keep=1),), seed=0)
+    assert math.prod(len(knob.values) for knob in knobs) > MOST_LISTED
+    asked: list[Arm] = []
+    scores: dict[tuple[str, int], float | None] = {}
+    while arm := next_candidate(screen, control, asked, scores):
+        asked.append(arm)
+        scores[arm.name, 0] = float(sum(arm.overrides.values()))
+    assert len(asked) == 12
+    assert scores[asked[-1].name, 0] > 30  # type: ignore[operator]
+
+
+@pytest.mark.slow
+def test_tpe_and_the_surface_by_either_rule_ask_where_scores_are_high_more_than_chance_does() -> None:
+    def noisy(values: Mapping[str, JsonValue], rung: int) -> float:
+        return bowl(values) + random.Random(repr(values)).gauss(0, 0.02)
+
+    def asked(sampler: str, seed: int) -> float:
+        driven = drive(a_screen(sampler, candidates=14, keeps=(1,), seed=seed), noisy)
+        return fmean(bowl(arm.overrides) for arm in driven.asked[4:])
+
+    chance, *informed = (
+        fmean(asked(sampler, seed) for seed in range(6)) for sampler in ("random", "tpe", "surface", "bound")
+    )
+    assert min(informed) > chance
+
+
+def test_a_screen_locked_before_bounds_were_asks_by_expected_improvement_and_keeps_its_lock() -> None:
+    old, new = a_screen("surface"), a_screen("bound")
+    assert "bound" not in old.model_dump(mode="json")
+    assert Screen.model_validate(old.model_dump(mode="json")) == old
+    asked = [[arm.name for arm in drive(screen, bowl).asked] for screen in (old, new)]
+    assert asked[0][: old.initial] == asked[1][: new.initial]
+    assert asked[0] != asked[1]
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(4, 16), st.integers(1, 3))
+@pytest.mark.slow
+def test_what_the_upper_bound_asks_are_jobs_on_the_ladders_none_twice_and_the_same_each_time(
+    seed: int, candidates: int, at_once: int
+) -> None:
+    screen = a_screen("bound", candidates=candidates, keeps=(2,), seed=seed)
+    once, again = (drive(screen, bowl, at_once=at_once) for _ in range(2))
+    assert (once.asked, once.kept) == (again.asked, again.kept)
+    assert len({arm.name for arm in once.asked}) == len(once.asked) == candidates
+    for arm in once.asked:
+        assert arm.overrides != CONTROL
+        assert all(arm.overrides[knob.field] in knob.values for knob in screen.knobs)
+
+
+def test_lower_is_better_where_the_metric_says_so() -> None:
+    driven = drive(
+        a_screen("surface", candidates=14, keeps=(1,)), lambda values, _: -bowl(values), higher_is_better=False
+    )
+    assert driven.kept == ("a=4+b=0.2+c=true",)
+
+
+def test_a_name_that_would_be_too_long_is_a_number() -> None:
+    knobs = tuple(Knob(field=f"a_rather_long_field_{name}", values=(1, 2)) for name in "abcd")
+    screen = Screen(knobs=knobs, sampler="grid", candidates=3, initial=1, rungs=(Rung(steps=1, keep=1),), seed=0)
+    arm = next_candidate(screen, {}, [], {})
+    assert arm is not None
+    assert arm.name == "candidate-1"
+
+
+def rising(values: Mapping[str, JsonValue], rung: int = 0) -> float:
+    return float(values["a"]) + float(values["b"]) + 0.5 * values["c"]
+
+
+@st.composite
+def halvings(draw: st.DrawFn) -> tuple[int, tuple[int, ...]]:
+    candidates = draw(st.integers(1, 20))
+    keeps = sorted(draw(st.lists(st.integers(1, candidates), min_size=1, max_size=3)), reverse=True)
+    return candidates, tuple(keeps)
+
+
+@given(halvings(), st.sampled_from(["grid", "random", "surface", "bound"]), st.integers(1, 3))
+def test_every_rung_runs_whom_the_rung_before_kept_and_no_more(
+    shape: tuple[int, tuple[int, ...]], sampler: str, at_once: int
+) -> None:
+    candidates, keeps = shape
+    screen = a_screen(sampler, candidates, keeps)
+    driven = drive(screen, rising, at_once=at_once)
+    entering = [candidates, *keeps]
+    assert [len(driven.at(rung)) for rung in range(len(keeps))] == entering[:-1]
+    assert len(driven.kept) == keeps[-1]
+    steps = sum(screen.rungs[rung].steps for _, rung in driven.scores)
+    assert steps == steps_in_all(screen)
+
+
+@given(
+    st.dictionaries(st.integers(0, 22), st.floats(-1, 1), min_size=23, max_size=23), st.sampled_from(["grid", "random"])
+)
+def test_without_noise_the_best_of_a_whole_grid_is_kept_whatever_the_scores(
+    heights: dict[int, float], sampler: str
+) -> None:
+    places: dict[str, int] = {}
+
+    def truth(values: Mapping[str, JsonValue], rung: int) -> float:
+        return heights[places.setdefault(repr(values), len(places))]
+
+    driven = drive(a_screen(sampler, 23, (6, 2)), truth)
+    best = max(driven.at(0), key=lambda name: driven.scores[name, 0] or 0.0)
+    assert driven.scores[driven.kept[0], 1] == pytest.approx(driven.scores[best, 0])
+
+
+def test_a_rung_waits_for_the_last_run_of_the_rung_before() -> None:
+    asked = [Arm(name=f"x{a}", overrides={"a": a, "b": 0.2, "c": True}) for a in (1, 2, 4)]
+    screen = a_screen("random", 3, (2, 1))
+    scores: dict[tuple[str, int], float | None] = {("x1", 0): 0.1, ("x2", 0): 0.3}
+    assert due(screen, CONTROL, asked, scores) == (Trial("x4", 0),)
+    assert due(screen, CONTROL, asked, {**scores, ("x4", 0): 0.2}) == (Trial("x2", 1), Trial("x4", 1))
+    assert due(screen, CONTROL, asked[:1], {("x1", 0): 0.5}) == (), "before all candidates were asked"
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_a_failed_run_counts_as_the_worst_and_never_goes_on(sampler: str) -> None:
+    driven = drive(a_screen(sampler, 8, (4, 2)), lambda values, _: None if values["c"] else rising(values))
+    kept = [arm for arm in driven.asked if arm.name in driven.kept]
+    assert not any(arm.overrides["c"] for arm in kept)
+    assert driven.selection is not None
+    assert min(driven.selection.scores.values()) >= min(score for score in driven.scores.values() if score is not None)
+
+
+def test_a_screen_of_failures_alone_selects_nobody() -> None:
+    asked = [Arm(name="x", overrides={"a": 2, "b": 0.2, "c": True})]
+    with pytest.raises(ValueError, match="last rung"):
+        select(a_screen("surface", 1, (1,)), asked, {("x", 0): None})
+
+
+def test_a_lucky_run_beside_poor_ones_is_ranked_below_a_good_one_beside_good_ones() -> None:
+    lucky = "a=1+b=0.2+c=false"
+
+    def truth(values: Mapping[str, JsonValue], rung: int) -> float:
+        name = "+".join(f"{field}={str(value).lower()}" for field, value in values.items())
+        return 0.9 if name == lucky else 0.1 * float(values["a"])
+
+    raw, smooth = (drive(a_screen(sampler, 23, (1,)), truth) for sampler in ("grid", "surface"))
+    assert raw.kept == (lucky,)
+    assert "a=8" in smooth.kept[0]
+    assert drive(a_screen("surface", 23, (6, 2)), rising).kept[0] == "a=8+b=0.4+c=true", "without noise it is the best"

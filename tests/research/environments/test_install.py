@@ -1,0 +1,149 @@
+"""Tests of install."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.environments.check import Player, faults, remarks
+from research.environments.install import how_to_install_apart, python_path
+from research.environments.model_check import TRAINED, job_of
+from research.errors import BadEnvironment, HomeError
+from research.installation.home import Home
+from swarm.environments.custom import CodeSource
+from swarm.job import Job
+from tests.research.environments.written import wheel_in
+from tests.research.factories import make_home
+
+
+def players(**rewards: float) -> Mapping[str, Player]:
+    named = {name.replace("_", " "): reward for name, reward in rewards.items()}
+    return {
+        name: Player(player=name, plays=8, reward=reward, success=reward, calls=1, characters=1, seconds=0)
+        for name, reward in named.items()
+    }
+
+
+def test_an_environment_whose_oracle_is_best_and_whose_empty_answers_earn_nothing_is_sound() -> None:
+    assert list(faults(players(oracle=1, demonstrations=0.4, empty_answers=0, random_answers=0.1), (0, 1))) == []
+
+
+def test_a_reward_that_an_empty_answer_earns_is_a_fault() -> None:
+    (fault,) = faults(players(oracle=1, empty_answers=0.8, random_answers=0.1), (0, 1))
+    assert fault.startswith("an empty answer earns 0.8")
+
+
+def test_a_success_that_an_empty_answer_has_for_half_the_reward_is_a_fault() -> None:
+    found = {name: one.model_copy(update={"reward": 0.5}) for name, one in players(empty_answers=1.0).items()}
+    (fault,) = faults(found, (0, 1))
+    assert fault.startswith("an empty answer solves 100%")
+    assert list(faults(players(empty_answers=0.5, random_answers=0.7), (0, 1))) == []
+
+
+def test_half_of_a_range_that_goes_below_zero_is_no_reward_for_nothing() -> None:
+    assert list(faults(players(oracle=1, empty_answers=0, random_answers=0), (-1, 1))) == []
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_an_oracle_is_at_fault_just_where_somebody_earns_more(oracle: float, demonstrations: float) -> None:
+    found = list(faults(players(oracle=oracle, demonstrations=demonstrations), (0, 1)))
+    assert bool(found) == (demonstrations > oracle)
+
+
+def test_what_is_missing_is_remarked() -> None:
+    said = " ".join(remarks({}, oracle=False, demonstrations=False))
+    assert "no oracle" in said
+    assert "no demonstrations" in said
+    assert list(remarks(players(oracle=1, demonstrations=0.4), oracle=True, demonstrations=True)) == []
+    assert "solves 50%" in " ".join(remarks(players(oracle=0.5), oracle=True, demonstrations=True))
+    assert "little left" in " ".join(remarks(players(demonstrations=0.95), oracle=True, demonstrations=True))
+
+
+def test_demonstrations_that_never_succeed_are_remarked_with_their_share() -> None:
+    (said,) = remarks(players(demonstrations=0.0), oracle=True, demonstrations=True)
+    assert said.startswith("demonstrations solve 0%")
+    assert list(remarks(players(demonstrations=0.1), oracle=True, demonstrations=True)) == []
+
+
+def test_the_job_of_a_check_is_small_and_else_as_the_studys() -> None:
+    base = Job(episodes_per_step=256, minibatches=64, steps=100, lr_warmup_steps=50, temperature=0.7)
+    job = job_of(base, {"max_tokens": 9})
+    assert (job.episodes_per_step, job.minibatches, job.lr_warmup_steps) == (TRAINED, TRAINED, 0)
+    assert (job.temperature, job.max_tokens) == (0.7, 9)
+    assert job_of(Job(minibatches=2), {}).minibatches == 2
+
+
+FOLDER = CodeSource(kind="folder", place="environment.py")
+NAME = "small_need_of_a_test"
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return make_home(tmp_path / "home")
+
+
+@pytest.fixture
+def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with one wheel, which is all that pip looks at."""
+    folder = wheel_in(tmp_path / "wheels", NAME)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+@pytest.mark.slow
+def test_what_a_text_names_is_installed_once_and_apart(home: Home, wheels: Path) -> None:
+    notes: list[str] = []
+    (folder,) = python_path(home, FOLDER, f"{NAME}\n", notes.append)
+    assert (folder / f"{NAME}.py").read_text() == "VALUE = 7\n"
+    assert NAME not in subprocess.run([sys.executable, "-m", "pip", "list"], capture_output=True, text=True).stdout
+    (wheels / f"{NAME}-1.0-py3-none-any.whl").unlink()
+    assert python_path(home, FOLDER, f"{NAME}\n", notes.append) == (folder,)
+    assert len(notes) == 1, "the second time nothing is installed"
+    assert [path.name for path in home.packages.iterdir()] == [folder.name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("text", ["surely-not-there==3\n", "not a requirement\n", "-r ../no-such-file.txt\n"])
+def test_what_pip_cannot_bring_is_told_in_a_line_and_leaves_nothing(text: str, home: Home, wheels: Path) -> None:
+    with pytest.raises(BadEnvironment, match=r"requirements\.txt names; .*: \S") as refused:
+        python_path(home, FOLDER, text, lambda _: None)
+    assert "\n" not in str(refused.value)
+    assert list(home.packages.iterdir()) == []
+
+
+def test_a_python_without_pip_is_told_as_that(home: Home, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho '/usr/bin/python: No module named pip' >&2\nexit 1\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    with pytest.raises(BadEnvironment, match=r"/usr/bin/python: No module .*pip$"):
+        python_path(home, FOLDER, "x\n", lambda _: None)
+
+
+def test_a_folder_that_cannot_be_made_is_the_installations_fault(home: Home) -> None:
+    home.packages.touch()
+    with pytest.raises(HomeError, match="can be written"):
+        python_path(home, FOLDER, "x\n", lambda _: None)
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_nothing_is_installed_where_nothing_is_named(text: str, home: Home) -> None:
+    assert python_path(home, FOLDER, text, lambda _: None) == ()
+    assert python_path(home, CodeSource(kind="module", place="x"), "numpy\n", lambda _: None) == ()
+    assert not home.packages.exists()
+
+
+def test_the_package_of_an_adapter_is_found_where_its_line_puts_it(home: Home) -> None:
+    address = "textarena:Wordle-v0"
+    source = CodeSource(kind="adapter", place=address)
+    assert python_path(home, source, "", lambda _: None) == ()
+    (home.packages / "textarena").mkdir(parents=True)
+    assert python_path(home, source, "", lambda _: None) == (home.packages / "textarena",)
+    assert f"pip install --target {home.packages / 'textarena'} 'textarena==" in how_to_install_apart(home, address)

@@ -1,0 +1,86 @@
+"""Inquiries of several rounds by a scripted model behind a real HTTP endpoint, flown on simulated training."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from simlab.flights.flight import Flight, FlightResult, fly
+from simlab.suites.traps import ASK, world
+
+from research.planners.llm import LlmPlanner, OpenAiEndpoint
+from tests.research.planners.scripted_endpoint import Endpoint, Reply, says, scripted_endpoint
+
+KEY = "sk-secret-of-the-flight"
+MODEL = "scripted"
+CONCLUSION = {"action": "conclude", "reason": "That is all."}
+DESIGN = {"action": "design", "environment": "guess", "steps": None, "constants": []}
+
+
+def claim(variable: str, control: Any, treatment: Any, **changes: Any) -> dict[str, Any]:
+    return {
+        "statement": f"{variable} matters.", "mechanism": "It is said so.", "variable": variable, "control": control,
+        "treatment": treatment, "direction": "increase", "predicted_low": 0.0, "predicted_high": 0.3,
+        "probability": 0.5, "smallest_effect": 0.1, "falsifier": "None is seen.", "kill_if": "", "confounds": [],
+        **changes,
+    }  # fmt: skip
+
+
+def proposal(variable: str, control: Any, treatment: Any, why: str = "") -> dict[str, Any]:
+    return {"action": "propose", "hypotheses": [claim(variable, control, treatment)], "why": why}
+
+
+GROUPS = proposal("group_size", 8, 16)
+RATES = proposal("learning_rate", 1e-3, 3e-3, "Groups were told apart; the learning rate was not tried.")
+
+
+def facts_of(request: Mapping[str, Any]) -> dict[str, Any]:
+    text = next(entry["content"] for entry in request["messages"] if entry["role"] == "user")
+    value, _ = json.JSONDecoder().raw_decode(text, text.index("Facts:\n") + len("Facts:\n"))
+    assert isinstance(value, dict)
+    return value
+
+
+def place_of(request: Mapping[str, Any]) -> tuple[int, str]:
+    facts = facts_of(request)
+    stage = "conclude" if "verdicts" in facts else "design" if "job_defaults" in facts else "propose"
+    return facts.get("inquiry", {}).get("round_to_plan", 1), stage
+
+
+class Script:
+    """What a model says, in order, by round and stage, or a function of the request that says it.
+
+    Where nothing is left it concludes, or designs as usual.
+    """
+
+    def __init__(self, answers: Mapping[tuple[int, str], list[Any]]) -> None:
+        self._left = {place: list(entries) for place, entries in answers.items()}
+        self.asked: list[tuple[int, str]] = []
+
+    def __call__(self, request: dict[str, Any]) -> Reply:
+        place = place_of(request)
+        self.asked.append(place)
+        left = self._left.get(place)
+        if left:
+            answer = left.pop(0)
+            if callable(answer):
+                answer = answer(request)
+            return answer if isinstance(answer, Reply) else says(answer)
+        return says(DESIGN if place[1] == "design" else GROUPS if place == (1, "propose") else CONCLUSION)
+
+
+def flown(
+    script: Callable[[dict[str, Any]], Reply], rounds: int = 2, effect: float = 0.2, **changes: Any
+) -> tuple[FlightResult, Endpoint]:
+    with scripted_endpoint(script) as endpoint:
+        planner = lambda clock: LlmPlanner(  # noqa: E731 - it closes over the endpoint
+            MODEL, OpenAiEndpoint(KEY, endpoint.url), patience_s=0.0, sleep=clock.advance
+        )
+        name = re.sub(r"\W+", "-", str(changes.pop("name", "inquiry")))
+        flight = Flight(
+            name, ASK.topic, world(1, effect=effect), planner=planner, budget_s=40 * 3600.0,
+            asks={"rounds": rounds, **changes.pop("asks", {})}, **changes,
+        )  # fmt: skip
+        return fly(flight), endpoint

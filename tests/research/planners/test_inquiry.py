@@ -1,0 +1,272 @@
+"""A whole inquiry by a scripted model over HTTP: every look and every action, mischief, and the same again from a file.
+
+One flight is recorded and shared by the tests: three rounds in which the model notes, asks, looks at everything,
+revises, wishes too much and what there is not, replicates and concludes. A play on a hidden task holds a planted
+instruction.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from simlab.flights.clock import SimClock
+from simlab.flights.flight import Desk, Flight, FlightResult, fly_in, scratch
+from simlab.suites.traps import ASK, world
+
+from research.planners.llm import Endpoint as PlannerEndpoint
+from research.planners.llm import LlmPlanner, OpenAiEndpoint
+from research.planners.recording import Recorder, Replay
+from research.planners.tools import DATA
+from studies import EventType, StudyState
+from studies.records.procedure import Amendment
+from tests.research.planners.flown import ALTER, PLANTED
+from tests.research.planners.inquiring import KEY, MODEL, Script, facts_of, place_of, proposal
+from tests.research.planners.inquiring import flown as fly_inquiry
+from tests.research.planners.scripted_endpoint import Endpoint, Reply, says, scripted_endpoint
+from tests.research.planners.test_context import calls
+
+pytestmark = pytest.mark.slow
+
+IDEA = "Larger groups may only help while rewards are rare."
+NARROWER = "Larger groups may only help in guess."
+QUESTION = "Does arith matter to you as much as guess?"
+ANSWER = "It does."
+SAID = PLANTED.split("\x1b", maxsplit=1)[0]
+"""What is left of the planted instruction once it is quoted."""
+REPLICATION = {"action": "replicate", "claim": "h1", "environment": "arith", "why": "It was found in one place only."}
+
+
+def look(name: str, **arguments: Any) -> Any:
+    """A reply that looks at something; `RUN` stands for the first run that the table of runs showed."""
+
+    def reply(request: dict[str, Any]) -> Reply:
+        return calls((name, json.dumps(arguments).replace("RUN", _first_run(request))))
+
+    return reply
+
+
+def _first_run(request: Mapping[str, Any]) -> str:
+    tables = [entry["content"] for entry in request["messages"] if entry["role"] == "tool"]
+    found = [json.loads(text) for text in tables if '"columns"' in text]
+    return str(found[0]["rows"][-1][0]) if found else "none"
+
+
+SCRIPT = {
+    (1, "propose"): [
+        {"action": "note", "text": IDEA},
+        {"action": "ask", "text": QUESTION},
+        look("price", variable="group_size", control=8, treatments=[16], environment="guess"),
+        proposal("group_size", 8, 16),
+    ],
+    (2, "propose"): [
+        look("runs"),
+        look("curve", run="RUN", metric="critic/success/mean", at=[1, 4]),
+        look("episodes", run="RUN", which="random", count=2),
+        look("log", run="RUN", contains="finished"),
+        look("price", variable="group_size", control=8, treatments=[16], environment="guess", smallest_effect=0.001),
+        look("findings", words="group size"),
+        look("shell", command="cat /etc/passwd"),
+        look("runs", round=9),
+        {"action": "revise", "about": "IDEA", "text": NARROWER, "reason": "It was seen in guess alone."},
+        {"action": "revise", "about": "idea-999", "text": "", "reason": "Gone."},
+        {**REPLICATION, "claim": "h9"},
+        REPLICATION,
+    ],
+    (3, "propose"): [{"action": "conclude", "reason": "It holds in both, h1 and r2h1 are supported."}],
+}  # fmt: skip
+
+
+class Noting(Script):
+    def __call__(self, request: dict[str, Any]) -> Reply:
+        reply = super().__call__(request)
+        notes = facts_of(request).get("your_notebook", ())
+        body = json.dumps(reply.body).replace('\\"IDEA\\"', f'\\"{notes[0]["id"]}\\"' if notes else '\\"IDEA\\"')
+        return Reply(reply.status, json.loads(body))
+
+
+def answering(desk: Desk) -> None:
+    state = desk.state
+    if any(note.kind == "ask" for note in state.notebook) and state.design is not None and not state.amendments:
+        amendment = Amendment.model_validate({"kind": "note", "target": "", "value": None, "reason": ANSWER})
+        desk.write(EventType.DESIGN_AMENDED, {"amendment": amendment.model_dump(mode="json")})
+
+
+@dataclass(frozen=True)
+class Flown:
+    state: StudyState
+    endpoint: Endpoint
+    turns: Mapping[str, Any]
+    """The files of turns, by their path in the planning folder."""
+    log: str
+    """The event log as text."""
+    replayed: FlightResult
+
+
+def _fly(source: PlannerEndpoint, folder: Path, **changes: Any) -> FlightResult:
+    def planner(clock: SimClock) -> LlmPlanner:
+        return LlmPlanner(MODEL, source, patience_s=0.0, sleep=clock.advance)
+
+    flight = Flight(
+        "the-inquiry", ASK.topic, world(1, effect=0.2), planner=planner, budget_s=40 * 3600.0, asks={"rounds": 4},
+        hand=answering, **{"alter": ALTER, **changes},
+    )  # fmt: skip
+    return fly_in(flight, folder)
+
+
+@pytest.fixture(scope="module")
+def flown() -> Iterator[Flown]:
+    with scripted_endpoint(Noting(SCRIPT)) as endpoint, scratch() as first, scratch() as second:
+        file = first / "said.jsonl"
+        landed = _fly(Recorder(OpenAiEndpoint(KEY, endpoint.url), file), first)
+        assert landed.refused is None
+        planning = first / "studies" / "the-inquiry" / "planning"
+        turns = {str(path.relative_to(planning)): json.loads(path.read_text()) for path in planning.rglob("*.json")}
+        text = (first / "ajet.db").read_bytes().decode("utf-8", errors="ignore")
+        yield Flown(landed.state, endpoint, turns, text, _fly(Replay(file), second))
+
+
+def asked(flown: Flown, round: int, stage: str = "propose") -> list[dict[str, Any]]:
+    return [request for request in flown.endpoint.requests if place_of(request) == (round, stage)]
+
+
+def act_of(state: StudyState, turn: str) -> Any:
+    return next(act for act in state.planner_acts if act.turn == turn)
+
+
+def test_the_inquiry_goes_its_way(flown: Flown) -> None:
+    state = flown.state
+    assert (state.status, state.round) == ("concluded", 2)
+    assert [h.id for entry in state.rounds for h in entry.hypotheses] == ["h1", "r2h1"]
+    ended = next(decision for decision in state.decisions if decision.action == "end")
+    assert 'in both, h1 and r2h1 are supported."' in ended.reason
+
+
+def test_every_look_is_counted_in_the_log_and_kept_in_its_turns_file(flown: Flown) -> None:
+    act, turn = act_of(flown.state, "2/propose/1"), flown.turns["round-2/propose.json"]
+    names = ["runs", "curve", "episodes", "log", "price", "findings", "shell", "runs"]
+    assert [entry["name"] for entry in act.looks] == [entry["name"] for entry in turn["looks"]] == names
+    for told, kept in zip(act.looks, turn["looks"], strict=True):
+        assert told["arguments"] == kept["arguments"]
+        assert told["sha256"] == hashlib.sha256(kept["answer"].encode()).hexdigest()
+        assert told["characters"] == len(kept["answer"])
+    answers = {entry["name"]: json.loads(entry["answer"]) for entry in turn["looks"][:7]}
+    assert answers["curve"]["points"][0][0] == 1
+    assert answers["log"]["lines"] == 1
+    first = json.loads(flown.turns["propose.json"]["looks"][0]["answer"])
+    levels = flown.state.rounds[0].ledgers.differences
+    assert first["level_of_differences"] == pytest.approx(levels.level, abs=1e-5)
+    assert answers["findings"]["quoted"] == []
+    assert "expected a look" in answers["shell"]["refused"]
+    assert "none of round 9" in turn["looks"][-1]["answer"]
+    assert [look["name"] for look in act_of(flown.state, "1/propose/1").looks] == ["price"]
+
+
+def test_a_planted_instruction_stays_quoted_and_changes_nothing(flown: Flown) -> None:
+    shown = [entry for request in asked(flown, 2) for entry in request["messages"] if SAID in str(entry["content"])]
+    assert shown, "the model did look at the play"
+    for entry in shown:
+        assert entry["role"] == "tool"
+        answer = json.loads(entry["content"])
+        assert answer["notice"] == DATA
+        assert SAID in json.dumps(answer["quoted"])
+        assert SAID not in json.dumps({name: value for name, value in answer.items() if name != "quoted"})
+    assert SAID not in flown.log, "no event holds it"
+    assert "\x1b" not in json.dumps(flown.endpoint.requests)
+    others = [request for request in flown.endpoint.requests if place_of(request) != (2, "propose")]
+    assert SAID not in json.dumps(others), "no later turn is told of it"
+    with scripted_endpoint(Noting(SCRIPT)) as endpoint, scratch() as folder:
+        plain = _fly(OpenAiEndpoint(KEY, endpoint.url), folder, alter=lambda order, played, left: left).state
+    for one, other in zip(flown.state.rounds, plain.rounds, strict=True):
+        assert one.design_hash is not None
+        assert [v.estimate for v in one.verdicts] == [v.estimate for v in other.verdicts]
+        assert [d.action for d in one.decisions] == [d.action for d in other.decisions]
+
+
+def test_a_wish_beyond_reach_is_priced_before_it_is_proposed(flown: Flown) -> None:
+    [had] = [json.loads(entry["answer"]) for entry in flown.turns["propose.json"]["looks"]]
+    assert had["can_be_had"] is True
+    assert had["smallest_effect"] == 0.1
+    wish = next(entry for entry in flown.turns["round-2/propose.json"]["looks"] if entry["name"] == "price")
+    told = json.loads(wish["answer"])
+    assert told["can_be_had"] is False
+    assert "0.001" in told["because"]
+
+
+def test_what_is_not_in_the_record_is_refused_with_what_is(flown: Flown) -> None:
+    act = act_of(flown.state, "2/propose/1")
+    assert (act.action, act.tries) == ("replicate", 3)
+    assert "of your notebook (idea-" in act.rejected[0]
+    assert "found 'idea-999'" in act.rejected[0]
+    assert "an earlier round (h1); found 'h9'" in act.rejected[1]
+
+
+def test_a_claim_is_replicated_by_code_elsewhere_on_fresh_seeds(flown: Flown) -> None:
+    first, again = flown.state.rounds
+    assert (first.design.environment, again.design.environment) == ("guess", "arith")
+    [before], [claim] = first.design.hypotheses, again.design.hypotheses
+    kept = ("variable", "control", "treatment", "direction", "prediction", "smallest_effect")
+    assert [getattr(claim, name) for name in kept] == [getattr(before, name) for name in kept]
+    differ = {"environment"}
+    assert {n: v for n, v in again.design.base_job.items() if n not in differ} == {
+        n: v for n, v in first.design.base_job.items() if n not in differ
+    }
+    assert not {run.spec.seed for run in first.runs.values()} & {run.spec.seed for run in again.runs.values()}
+    assert again.why_asked == REPLICATION["why"]
+    assert not asked(flown, 2, "design"), "its design is the record's"
+
+
+def test_what_is_noted_revised_and_asked_stands_in_the_log_and_in_later_turns(flown: Flown) -> None:
+    notes = flown.state.notebook
+    assert [(note.kind, note.text, note.round) for note in notes] == [
+        ("note", IDEA, 1), ("ask", QUESTION, 1), ("revise", NARROWER, 1),
+    ]  # fmt: skip
+    idea = notes[0].id
+    assert notes[2].about == idea
+    [first, *_], [later, *_] = asked(flown, 1), asked(flown, 3)
+    assert "your_notebook" not in facts_of(first)
+    shown = facts_of(later)
+    assert shown["your_notebook"] == [
+        {"id": idea, "round": 1, "text": IDEA, "now": NARROWER, "because": "It was seen in guess alone."}
+    ]
+    assert [entry["text"] for entry in shown["you_asked_the_user"]] == [QUESTION]
+    assert [entry["text"] for entry in shown["user_notes_quoted"]] == [ANSWER]
+
+
+def test_the_board_has_all_rounds_ledgers_and_surprises(flown: Flown) -> None:
+    [later] = asked(flown, 3)
+    told = facts_of(later)["inquiry"]
+    claims = [claim for entry in told["rounds_so_far"] for claim in entry["claims"]]
+    assert [claim["id"] for claim in claims] == ["h1", "r2h1"]
+    verdicts = [verdict for entry in flown.state.rounds for verdict in entry.verdicts]
+    assert [claim["estimate"] for claim in claims] == [round(verdict.estimate or 0.0, 5) for verdict in verdicts]
+    assert all(claim["low"] < claim["estimate"] < claim["high"] for claim in claims)
+    levels = [entry["level"] for entry in told["ledger_of_differences"]]
+    assert levels[-1] == told["level_of_differences"]
+    assert [entry.get("handed_on") for entry in told["ledger_of_differences"]] == [True, True, None]
+    assert len(told["ledger_of_equivalences"]) == 3
+    missed = [verdict.hypothesis for verdict in verdicts if verdict.within_prediction is False]
+    assert {entry["claim"] for entry in told.get("surprises", ())} >= set(missed)
+
+
+def test_the_same_inquiry_is_replayed_from_the_recording_to_the_byte(flown: Flown) -> None:
+    assert flown.replayed.refused is None
+    assert flown.replayed.state.head_hash == flown.state.head_hash
+
+
+def test_no_key_is_in_the_study(flown: Flown) -> None:
+    assert KEY not in flown.log
+    assert KEY not in json.dumps(flown.turns)
+
+
+def test_a_model_that_fails_while_it_looks_leaves_the_round_to_the_rules() -> None:
+    endless = [says({"look": "runs", "arguments": {"round": 1, "arm": str(number)}}) for number in range(40)]
+    landed, _ = fly_inquiry(Script({(2, "propose"): endless}), rounds=2)
+    assert (landed.state.status, landed.state.round) == ("concluded", 2)
+    assert "look is left" in landed.state.why_asked
+    assert "the rules ask" in landed.state.why_asked

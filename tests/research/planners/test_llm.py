@@ -1,0 +1,490 @@
+"""The language-model planner against a real HTTP server and the real openai client."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from research.design.compiler import accept_hypotheses
+from research.design.pricing import make_pricing
+from research.errors import BadTopic, PlannerFailed
+from research.planners.context import Digest
+from research.planners.llm import (
+    ChatCompletion,
+    EndpointError,
+    Kind,
+    LlmPlanner,
+    OpenAiEndpoint,
+    Unusable,
+    Usage,
+    json_object,
+)
+from research.planners.protocol import Check, PlannerTurn
+from research.proposals.actions import Conclude, Decline, Propose, ProposeDesign
+from studies.records.base import canonical
+from studies.records.design import Budget
+from tests.research.compiling import refusal
+from tests.research.factories import make_verdict
+from tests.research.planners.scripted_endpoint import (
+    COMPLETION_TOKENS,
+    PROMPT_TOKENS,
+    Endpoint,
+    Reply,
+    fails,
+    says,
+    scripted_endpoint,
+)
+
+KEY = "sk-secret-of-the-test"
+HYPOTHESIS = {
+    "statement": "Larger groups learn more.", "mechanism": "Less noisy baselines.", "variable": "group_size",
+    "control": 4, "treatment": 16, "direction": "increase", "predicted_low": 0, "predicted_high": 0.2,
+    "probability": 0.4, "smallest_effect": 0.1, "falsifier": "They learn less on fresh seeds.", "kill_if": "",
+    "confounds": [],
+}  # fmt: skip
+PROPOSAL = {"action": "propose", "hypotheses": [HYPOTHESIS]}
+DRAFT = json.dumps({"action": "propose", "hypotheses": [{**HYPOTHESIS, "treatment": 2}]})
+DESIGN = {"action": "design", "environment": "guess", "steps": None, "constants": []}
+TOPIC = "Do larger groups learn faster?"
+SOURCE = "def reward(task, messages, outcome):\n    return float(outcome['success'])\n"
+MakeDigest = Callable[..., Digest]
+Replies = list[Reply] | Callable[[dict[str, Any]], Reply]
+RECORDS = accept_hypotheses(Propose.model_validate(PROPOSAL))
+
+
+def compiled(budget_s: float = 600.0, code_allowed: bool = False) -> Check:
+    budget = Budget(wall_clock_s=budget_s)
+    return lambda action: refusal(action, RECORDS, price=make_pricing(2), budget=budget, code_allowed=code_allowed)
+
+
+def planner(endpoint: Endpoint, **settings: Any) -> LlmPlanner:
+    return LlmPlanner("scripted", OpenAiEndpoint(KEY, endpoint.url), **{"patience_s": 0.0, **settings})
+
+
+def ask(replies: Replies, digest: Digest, budget_s: float = 600.0) -> tuple[PlannerTurn, Endpoint]:
+    with scripted_endpoint(replies) as endpoint:
+        return planner(endpoint).act(digest, compiled(budget_s, digest.code_allowed)), endpoint
+
+
+def failure(replies: list[Reply], digest: Digest, budget_s: float = 600.0, **settings: Any) -> tuple[str, Endpoint]:
+    with scripted_endpoint(replies) as endpoint, pytest.raises(PlannerFailed) as caught:
+        planner(endpoint, **settings).act(digest, compiled(budget_s))
+    assert "\n" not in caught.value.message
+    assert KEY not in caught.value.message
+    return caught.value.message, endpoint
+
+
+def test_a_good_answer_is_taken_at_once_and_no_key_comes_into_the_study(digest: MakeDigest) -> None:
+    kill_if = "verdict == 'inconclusive' and p > 0.5"
+    turn, endpoint = ask([says(changed(kill_if=kill_if, statement=f"It is {KEY}."))], digest(TOPIC))
+    assert turn.action == Propose.model_validate(changed(kill_if=kill_if, statement="It is ***."))
+    assert turn.payload() == {
+        "action": "propose", "tries": 1, "tokens": {"prompt": PROMPT_TOKENS, "completion": COMPLETION_TOKENS},
+        "rejected": [], "note": "", "not_tested": [],
+    }  # fmt: skip
+    assert endpoint.paths == ["/v1/chat/completions"]
+    assert endpoint.keys == [f"Bearer {KEY}"]
+
+
+def test_the_request_holds_the_facts_and_a_strict_schema(digest: MakeDigest) -> None:
+    _, endpoint = ask([says(PROPOSAL)], digest(TOPIC))
+    (request,) = endpoint.requests
+    assert TOPIC in request["messages"][1]["content"]
+    assert "learning_rate" in request["messages"][1]["content"]
+    named = request["response_format"]["json_schema"]
+    assert (named["name"], named["strict"]) == ("propose", True)
+    assert named["schema"]["required"] == ["action", "hypotheses", "metric", "search", "not_tested", "reason"]
+    assert named["schema"]["additionalProperties"] is False
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        f"<think>Is it {{this}}?</think>\n{json.dumps(PROPOSAL)}", f"```json\n{json.dumps(PROPOSAL)}\n```",
+        f"Here you are: {json.dumps(PROPOSAL)} Good luck {{}}!", f"{{}} {json.dumps(PROPOSAL)}",
+        *(f"{mark}A draft: {DRAFT}{end}\n{json.dumps(PROPOSAL)}" for mark, end in (
+            ("", "</think>"), ("<think>", "</think>"), ("<THINK>", "</Think>"), ("[THINK]", "[/THINK]"),
+            ("<thinking>", "</thinking>"), ("<seed:think>", "</seed:think>"), ("◁think▷", "◁/think▷"),
+            ("<|START_THINKING|>", "<|END_THINKING|>"), ("<|channel|>analysis", "<|channel|>final<|message|>"),
+            ("<think>one</think> and <think>", "</think>"),
+        )),
+    ],
+)  # fmt: skip
+def test_thinking_fences_and_chatter_around_the_object_are_tolerated(answer: str, digest: MakeDigest) -> None:
+    turn, _ = ask([says(answer)], digest(TOPIC))
+    assert turn.tries == 1
+    assert turn.action.hypotheses[0].treatment == HYPOTHESIS["treatment"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (f"<think>A draft: {DRAFT}", "does not end"), (f"[THINK] {DRAFT}", "does not end"),
+        (f"{DRAFT} no, rather {json.dumps(PROPOSAL)}", "found 2"),
+        (json.dumps(PROPOSAL)[:-3], "cut short"), (json.dumps(PROPOSAL)[:-60], "cut short"),
+        (f"```json\n{json.dumps(PROPOSAL)[:-3]}\n```", "cut short"), ("{this} is no {answer}", "expected one JSON"),
+    ],
+)  # fmt: skip
+def test_a_draft_and_half_an_object_are_no_answer(answer: str, why: str) -> None:
+    with pytest.raises(Unusable, match=why):
+        json_object(answer)
+
+
+def test_parts_of_a_content_are_joined_without_thinking_and_an_endpoint_need_not_count() -> None:
+    parts = [{"type": "thinking", "thinking": DRAFT}, {"type": "text", "text": "{"}, {"type": "text", "text": "}"}]
+    usage = {"prompt_tokens": None, "completion_tokens": None, "total_tokens": None}
+    found = ChatCompletion.of(json.dumps({"choices": [{"message": {"content": parts}}], "usage": usage}))
+    assert (found.choices[0].message.content, found.usage) == ("{}", Usage())
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    claim = {name: value for name, value in {**HYPOTHESIS, **changes}.items() if value is not LEFT_OUT}
+    return {"action": "propose", "hypotheses": [claim]}
+
+
+LEFT_OUT = object()
+TOOL_CALL = {"id": "1", "type": "function", "function": {"name": "propose", "arguments": "{}"}}
+
+
+@pytest.mark.parametrize(
+    ("reply", "told"),
+    [
+        (says('{"action": "propose", '), "expected one JSON"),
+        (says(changed(variable="dropout")), "'dropout'"),
+        (says(changed(treatment=4)), "must differ"),
+        (says(changed(treatment="sixteen")), "a number; found 'sixteen'"),
+        (says(changed(treatment=None)), "treatment"),
+        (says(changed(treatment=1)), "greater than or equal to 2"),
+        (says(changed(variable="algorithm", control="grpo", treatment="ppo")), "expected one of grpo, rloo"),
+        (says(changed(predicted_low=0.3)), "must not exceed"),
+        (says(changed(predicted_low=-0.3, predicted_high=-0.1)), "contradicts it"),
+        (says(changed(probability=1.5)), "probability"),
+        (says(changed(seed=7)), "seed"),
+        (says(changed(smallest_effect=LEFT_OUT)), "smallest_effect: missing"),
+        (says(changed(falsifier=LEFT_OUT)), "falsifier: missing"),
+        (says(changed(kill_if="verdict == 'maybe'")), "kill_if: expected '', "),
+        (says({"action": "propose", "hypotheses": []}), "found neither"),
+        (says({**PROPOSAL, "search": True}), "found both"),
+        (says({"action": "conclude", "reason": "done"}), "action"),
+        (says({"action": "decline", "reason": ""}), "reason"),
+        (says(changed(variable="reward", control="built-in", treatment="plain", code=SOURCE)), "runs in containers"),
+        (says(None, tool_calls=[TOOL_CALL]), "content; found a tool call"),
+        (says("", finish_reason="tool_calls"), "content; found a tool call"),
+    ],
+)
+def test_an_answer_that_cannot_be_taken_is_returned_with_the_error(reply: Reply, told: str, digest: MakeDigest) -> None:
+    turn, endpoint = ask([reply, says(PROPOSAL)], digest(TOPIC))
+    assert (turn.tries, turn.action) == (2, Propose.model_validate(PROPOSAL))
+    assert told in turn.rejected[0]
+    assert (turn.prompt_tokens, turn.completion_tokens) == (2 * PROMPT_TOKENS, 2 * COMPLETION_TOKENS)
+    assert told in endpoint.requests[1]["messages"][-1]["content"]
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
+    assert {"smallest_effect", "falsifier"} <= set(schema["required"])
+
+
+def test_a_design_over_budget_is_returned_with_the_price(digest: MakeDigest) -> None:
+    due = digest(TOPIC, hypotheses=RECORDS)
+    turn, endpoint = ask([says({**DESIGN, "steps": 5000}), says({**DESIGN, "steps": 20})], due)
+    assert isinstance(turn.action, ProposeDesign)
+    assert turn.action.steps == 20
+    assert "the budget is 10 min" in turn.rejected[0]
+    told = endpoint.requests[1]["messages"][-1]["content"]
+    assert "train 2500 steps instead of 5000" in told or "decline, and say" in told
+    assert "--" not in told
+    assert "seeds_per_arm" not in json.dumps(endpoint.requests[0]), "no model is offered seeds"
+
+
+def test_a_design_over_budget_three_times_fails_with_the_price(digest: MakeDigest) -> None:
+    tries = [says({**DESIGN, "steps": steps}) for steps in (40, 39, 38)]
+    message, endpoint = failure(tries, digest(TOPIC, hypotheses=RECORDS), budget_s=30)
+    assert "the budget is 30 s" in message
+    assert "--budget" in message, "the person at the terminal is told of the flags"
+    assert len(endpoint.requests) == 3
+
+
+def test_verdicts_are_concluded(digest: MakeDigest) -> None:
+    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),))
+    turn, endpoint = ask([says({"action": "conclude", "reason": "Nothing was shown."})], due)
+    assert turn.action == Conclude(reason="Nothing was shown.")
+    assert "inconclusive" in endpoint.requests[0]["messages"][1]["content"]
+
+
+@pytest.mark.parametrize(("nonsense", "tries"), [([f"I like {n} turtles." for n in range(4)], 3), (["turtles"], 2)])
+def test_nonsense_for_ever_fails_after_three_tries_and_the_same_again_after_two(
+    nonsense: list[str], tries: int, digest: MakeDigest
+) -> None:
+    message, endpoint = failure([says(words) for words in nonsense], digest(TOPIC))
+    assert len(endpoint.requests) == tries
+    assert "turtles" in message
+    assert f"{tries} refused" in message
+    assert "--planner rules" in message
+    assert ("answer as before" in message) == (tries == 2)
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Reply(body=b"<html>it works</html>"), Reply(body={"choices": []}), Reply(body={"choices": "none"}),
+        Reply(body=[1, 2]), Reply(body=b'{"choices": [{"message"'), says(None), says(None, refusal="I must not."),
+        says(PROPOSAL, finish_reason="length"), says("[" * 5000 + "{" * 5000), says('{"a":' * 9000),
+        says('{"action": "propose", "hypotheses": NaN}'),
+    ],
+)  # fmt: skip
+def test_any_strange_reply_fails_clearly(reply: Reply, digest: MakeDigest) -> None:
+    message, endpoint = failure([reply], digest(TOPIC))
+    assert len(endpoint.requests) in (2, 3), "three tries, two where it says the same again"
+    assert message.startswith("expected a usable")
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_an_endpoint_that_refuses_response_format_is_asked_without_it(status: int, digest: MakeDigest) -> None:
+    turn, endpoint = ask([fails(status, "response_format is not supported"), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 1
+    assert "response_format" in turn.note
+    assert ["response_format" in request for request in endpoint.requests] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("status", "told"),
+    [
+        (401, "OPENAI_API_KEY"), (403, "OPENAI_API_KEY"), (404, "--planner-model"), (429, "429"), (500, "500"),
+        (400, "400"),
+    ],
+)  # fmt: skip
+def test_a_refusing_endpoint_fails_in_one_line_without_the_key(status: int, told: str, digest: MakeDigest) -> None:
+    pauses: list[float] = []
+    patience_s = 0.0 if status in (429, 500) else 100.0  # those that pass are waited for
+    settings: dict[str, Any] = {"patience_s": patience_s, "sleep": pauses.append}
+    message, endpoint = failure([fails(status, f"no good: {KEY}")], digest(TOPIC), **settings)
+    assert told in message
+    assert (pauses, len(endpoint.requests)) == ([], 2 if status == 400 else 1)
+
+
+@pytest.mark.parametrize(
+    "reply", [Reply(hang=True), Reply(body=" " * 100_000, trickle=True)], ids=["hangs", "trickles"]
+)
+def test_an_endpoint_without_an_answer_fails_by_the_timeout(reply: Reply, digest: MakeDigest) -> None:
+    message, _ = failure([reply], digest(TOPIC), timeout_s=0.5)
+    assert "0.5 s" in message
+
+
+def test_an_empty_topic_asks_nobody(digest: MakeDigest) -> None:
+    with scripted_endpoint([says(PROPOSAL)]) as endpoint, pytest.raises(BadTopic):
+        planner(endpoint).act(digest("  "), compiled())
+    assert endpoint.requests == []
+
+
+def test_an_endpoint_that_says_the_key_back_does_not_bring_it_into_the_event_log(digest: MakeDigest) -> None:
+    turn, _ = ask([Reply(body={"choices": f"Authorization: Bearer {KEY}"}), says(PROPOSAL)], digest(TOPIC))
+    assert turn.tries == 2
+    assert KEY not in json.dumps(turn.payload())
+
+
+def test_text_that_cannot_be_stored_is_refused_like_any_other_nonsense(digest: MakeDigest) -> None:
+    broken = json.dumps(changed(statement="x", variable="y"))
+    replies = [says(broken.replace('"x"', r'"\ud800"')), says(broken.replace('"y"', r'"\ud800"')), says(PROPOSAL)]
+    turn, _ = ask(replies, digest(TOPIC))
+    assert turn.tries == 3
+    canonical(turn.payload()).encode()
+
+
+REWARD_TOPIC = "Does a dense reward function help in the guessing game?"
+CODED = {**HYPOTHESIS, "variable": "reward", "control": "built-in", "treatment": "plain", "code": SOURCE}
+
+
+def hypothesis_fields(request: dict[str, Any]) -> set[str]:
+    schema = request["response_format"]["json_schema"]["schema"]
+    return set(schema["$defs"]["StatedHypothesis"]["properties"])
+
+
+def test_a_reward_function_is_proposed_where_runs_are_in_containers(digest: MakeDigest) -> None:
+    replies = [says({"action": "propose", "hypotheses": [CODED, {**HYPOTHESIS, "code": None}]})]
+    turn, endpoint = ask(replies, digest(REWARD_TOPIC, code_allowed=True))
+    assert isinstance(turn.action, Propose)
+    assert [entry.code for entry in turn.action.hypotheses] == [SOURCE, None]
+    assert (turn.tries, turn.note) == (1, "")
+    wrong = {**CODED, "code": "def reward(task):\n    return 1\n"}
+    again, _ = ask(
+        [says({"action": "propose", "hypotheses": [wrong]}), *replies], digest(REWARD_TOPIC, code_allowed=True)
+    )
+    assert "found parameters (task)" in again.rejected[0]
+    (request,) = endpoint.requests
+    assert "code" in hypothesis_fields(request)
+    said = request["messages"][1]["content"]
+    assert "def reward(task: dict, messages:" in said
+    assert "cannot touch" in said
+    assert "reward_examples" in said
+
+
+def test_no_reward_function_is_offered_where_runs_are_in_no_containers(digest: MakeDigest) -> None:
+    turn, endpoint = ask([says(PROPOSAL)], digest(REWARD_TOPIC))
+    (request,) = endpoint.requests
+    assert "code" not in hypothesis_fields(request)
+    said = request["messages"][1]["content"]
+    assert "def reward" not in said
+    assert "may not be" in said
+    assert "none could be" in turn.note
+    plain, _ = ask([says(PROPOSAL)], digest(TOPIC))
+    assert plain.note == ""
+
+
+def test_accepted_code_is_not_shown_to_the_model_again(digest: MakeDigest) -> None:
+    accepted = accept_hypotheses(Propose.model_validate({"action": "propose", "hypotheses": [CODED]}))
+    _, endpoint = ask([says(DESIGN)], digest(REWARD_TOPIC, code_allowed=True, hypotheses=accepted))
+    assert "def reward" not in endpoint.requests[0]["messages"][1]["content"]
+
+
+SCREEN = {
+    "knobs": [{"field": "learning_rate", "values": [3e-4, 1e-3, 3e-3]}], "confirm": 1, "predicted_low": 0.0,
+    "predicted_high": 0.2, "probability": 0.4, "smallest_effect": 0.1,
+}  # fmt: skip
+
+
+def test_a_larger_effect_than_the_studys_is_returned_with_the_studys(digest: MakeDigest) -> None:
+    turn, endpoint = ask([says(changed(smallest_effect=0.6)), says(PROPOSAL)], digest(TOPIC))
+    assert "the study's; found 0.6" in turn.rejected[0]
+    facts = endpoint.requests[0]["messages"][1]["content"]
+    assert '"smallest_effect": 0.1' in facts
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]["$defs"]["StatedHypothesis"]
+    assert "most the study's" in schema["properties"]["smallest_effect"]["description"]
+
+
+@pytest.mark.parametrize("design", [False, True])
+def test_a_topic_may_be_declined_before_the_lock_whatever_else_the_schema_had_the_model_say(
+    design: bool, digest: MakeDigest
+) -> None:
+    hypotheses = RECORDS if design else ()
+    answer = {**(DESIGN if design else PROPOSAL), "action": "decline", "reason": "No such field."}
+    turn, endpoint = ask([says(answer)], digest(TOPIC, hypotheses=hypotheses))
+    assert turn.action == Decline(reason="No such field.")
+    schema = endpoint.requests[0]["response_format"]["json_schema"]["schema"]
+    assert schema["properties"]["action"]["enum"] == ["design" if design else "propose", "decline"]
+    bare, _ = ask([says({"action": "decline", "reason": "No."})], digest(TOPIC, hypotheses=hypotheses))
+    assert bare.action == Decline(reason="No.")
+
+
+def test_a_conclusion_cannot_be_declined(digest: MakeDigest) -> None:
+    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),))
+    message, endpoint = failure([says({"action": "decline", "reason": "No."})], due)
+    assert "decline" not in json.dumps(endpoint.requests[0]["response_format"])
+    assert "'conclude'" in message
+
+
+def test_what_a_plan_leaves_out_of_the_topic_is_quoted_in_its_turn(digest: MakeDigest) -> None:
+    turn, _ = ask([says({**PROPOSAL, "not_tested": "The cost."})], digest(TOPIC))
+    assert turn.not_tested == ('llm scripted: "The cost."',)
+    silent, _ = ask([says({**PROPOSAL, "reason": "", "not_tested": " "})], digest(TOPIC))
+    assert silent.not_tested == ()
+
+
+def test_a_design_that_passes_over_what_the_topic_names_is_returned(digest: MakeDigest) -> None:
+    topic = "Do larger groups learn faster on arith at temperature 0.7?"
+    named = {**DESIGN, "environment": "arith"}
+    said = {**named, "not_tested": "Temperature 0.7 is left."}
+    turn, endpoint = ask([says(DESIGN), says(named), says(said)], digest(topic, hypotheses=RECORDS))
+    assert "environment arith; found" in turn.rejected[0]
+    assert "topic names temperature 0.7, which is in" in turn.rejected[1]
+    assert turn.not_tested == ('llm scripted: "Temperature 0.7 is left."',)
+    assert "left_out_by_the_hypotheses" not in endpoint.requests[0]["messages"][1]["content"]
+
+
+def test_an_endpoint_that_was_never_there_is_not_waited_for_and_shows_no_password(digest: MakeDigest) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    pauses: list[float] = []
+    endpoint = OpenAiEndpoint(KEY, f"http://me:hush@127.0.0.1:{port}/v1?token=hush")
+    alone = LlmPlanner("m", endpoint, patience_s=1e6, sleep=pauses.append)
+    with pytest.raises(PlannerFailed, match="it, correct OPENAI_BASE_URL, or use --planner rules") as caught:
+        alone.act(digest(TOPIC), compiled())
+    assert (pauses, "\n" in caught.value.message) == ([], False)
+    assert f"http://127.0.0.1:{port};" in caught.value.message
+    assert "hush" not in caught.value.message
+
+
+class Dying:
+    where = "a test"
+
+    def __init__(self, kinds: list[Kind | None]) -> None:
+        self._kinds = kinds
+
+    def complete(self, request: Mapping[str, Any], timeout_s: float) -> str:
+        kind = self._kinds.pop(0)
+        if kind is not None:
+            raise EndpointError(kind)
+        answer = DESIGN if "job_defaults" in str(request["messages"]) else PROPOSAL
+        return json.dumps({"choices": [{"message": {"content": json.dumps(answer)}}]})
+
+    def redacted(self, text: str) -> str:
+        return text
+
+
+def test_an_endpoint_that_answered_before_is_waited_for(digest: MakeDigest) -> None:
+    pauses: list[float] = []
+    known = LlmPlanner("m", Dying([None, "unreachable", "dropped", None]), patience_s=1e6, sleep=pauses.append)
+    known.act(digest(TOPIC), compiled())
+    assert isinstance(known.act(digest(TOPIC, hypotheses=RECORDS), compiled()).action, ProposeDesign)
+    assert len(pauses) == 2
+    resumed = LlmPlanner("m", Dying(["unreachable", None]), patience_s=1e6, sleep=pauses.append)
+    resumed.act(digest(TOPIC, hypotheses=RECORDS), compiled())
+    assert len(pauses) == 3, "whoever proposed has answered before"
+
+
+@pytest.mark.parametrize("kind", ["timeout", "dropped"])
+def test_an_endpoint_that_is_there_but_slow_at_first_is_waited_for(kind: Kind, digest: MakeDigest) -> None:
+    pauses: list[float] = []
+    LlmPlanner("m", Dying([kind, None]), patience_s=1e6, sleep=pauses.append).act(digest(TOPIC), compiled())
+    assert len(pauses) == 1
+
+
+def test_a_search_is_proposed_and_then_designed_as_a_screen(digest: MakeDigest) -> None:
+    turn, _ = ask([says({"action": "propose", "hypotheses": [], "search": True})], digest(TOPIC))
+    assert turn.action == Propose(search=True)
+    with scripted_endpoint([says({**DESIGN, "screen": SCREEN})]) as endpoint:
+        designed = planner(endpoint).act(digest("Which learning rate is best?", search=True), lambda action: None)
+    assert isinstance(designed.action, ProposeDesign)
+    assert designed.action.screen.smallest_effect == 0.1
+    facts = endpoint.requests[0]["messages"][1]["content"]
+    assert '"search": true' in facts
+
+
+@pytest.mark.parametrize("status", [429, 500, 503, 408])
+def test_what_passes_is_waited_for_with_growing_pauses(status: int, digest: MakeDigest) -> None:
+    pauses, told = list[float](), list[str]()
+    with scripted_endpoint([fails(status, "later")] * 3 + [says(PROPOSAL)]) as endpoint:
+        patient = planner(endpoint, patience_s=100.0, sleep=pauses.append, note=told.append)
+        turn = patient.act(digest(TOPIC), compiled())
+    assert [f"gives no answer ({status}); asked again in" in line for line in told] == [True] * 3
+    assert turn.tries == 1
+    assert f"3 times ({status})." in turn.note
+    assert len(pauses) == 3
+    for number, pause in enumerate(pauses):
+        assert 2.0**number / 2 <= pause <= 2.0**number
+
+
+@pytest.mark.parametrize(("settings", "left_s"), [({"patience_s": 10.0}, 600.0), ({"patience_s": None}, 50.0)])
+def test_patience_ends_and_is_a_share_of_the_time_left_and_the_failure_says_how_often_it_was_tried(
+    settings: dict[str, Any], left_s: float, digest: MakeDigest
+) -> None:
+    pauses: list[float] = []
+    due = digest(TOPIC, seconds_left=left_s)
+    message, endpoint = failure([fails(429, "later")], due, sleep=pauses.append, **settings)
+    assert 0 < sum(pauses) <= 10.0
+    assert f"(after {len(endpoint.requests)} tries with pauses)" in message
+    assert len(endpoint.requests) >= 4
+
+
+@pytest.mark.parametrize("reply", [fails(429, "later"), fails(503, "down"), says("I like turtles."), Reply(hang=True)])
+def test_a_conclusion_is_tried_once_and_waits_for_nobody(reply: Reply, digest: MakeDigest) -> None:
+    pauses: list[float] = []
+    due = digest(TOPIC, hypotheses=RECORDS, verdicts=(make_verdict(),))
+    _, endpoint = failure([reply], due, patience_s=None, timeout_s=3.0 if reply.hang else 30.0, sleep=pauses.append)
+    assert (pauses, len(endpoint.requests)) == ([], 1)
+
+
+def test_requests_in_the_topic_are_said_beside_a_models_design(digest: MakeDigest) -> None:
+    turn, _ = ask([says(DESIGN)], digest(f"{TOPIC} Use seed 42.", hypotheses=RECORDS))
+    assert "'Use seed 42' changes nothing" in turn.note

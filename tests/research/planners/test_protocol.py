@@ -1,0 +1,515 @@
+"""Tests of protocol."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any, cast
+
+import pytest
+
+from research.controller.evaluation import ActionCheck, PlanningContext
+from research.controller.planning import Planning, arm_facts
+from research.controller.preview import expected_seeds, preview, run_hours
+from research.design.comparison import StatisticalRequirements
+from research.design.compiler import CompiledDesign, DesignCompiler
+from research.design.noise_bank import NoiseBank
+from research.design.power import planned_looks
+from research.design.pricing import Pricing, Stage, make_pricing
+from research.errors import DesignRefused, HomeError, PlannerFailed, ResearchError
+from research.installation.home import Home
+from research.planners.context import Digest, TakenLook
+from research.planners.history import Quoted
+from research.planners.protocol import Check, PlannerTurn
+from research.planners.rules import RulesPlanner
+from research.proposals.actions import Action, AskUser, Constant, Note, Propose, ProposeDesign, ProposedHypothesis
+from research.proposals.flags import RequestedComparison
+from research.proposals.metric_choice import AskedMetric
+from studies import EventLog, EventType, HeadMoved, StudyLog, StudyState, fold
+from studies.records import statements
+from studies.records.design import Budget, Hypothesis
+from studies.records.procedure import Look
+from studies.records.runs import noise_spec
+from studies.records.verdict import PlannerWords
+from studies.report.next_question import AskedStudy, NextQuestion
+from swarm.job import Job
+from tests.lazily import lazy
+from tests.research.bench import STUDY, Cut, CutLog, Knows
+from tests.research.calibrated import Came, verdict_on
+from tests.research.factories import make_claim
+from tests.research.fakes import ANSWERED, BASE, PRICING, ManualClock, ScriptedPlanner, create_study
+from tests.studies.raw import append
+
+
+class Counting(ActionCheck):
+    def __init__(self) -> None:
+        super().__init__(cast(Any, None), cast(Any, None))
+        self.evaluated: list[Action] = []
+
+    def _evaluate(self, action: Action) -> None:
+        self.evaluated.append(action)
+
+
+def design(value: object) -> ProposeDesign:
+    fixed = Constant(field="normalize_advantage", value=cast(Any, value))
+    return ProposeDesign.model_construct(constants=(fixed,))
+
+
+def test_an_answer_that_was_corrected_from_0_to_false_is_evaluated_again() -> None:
+    check, wrong, right = Counting(), design(0), design(False)
+    assert wrong == right, "as Python has it"
+    check(wrong)
+    check(right)
+    check(right)
+    assert check.evaluated == [wrong, right]
+    assert check.evaluated[1] is right
+
+
+SECONDS = {"guess": 10.0, "arith": 70.0, "market": 30.0}
+
+
+@pytest.mark.parametrize(
+    ("topic", "wanted", "base", "environment"),
+    [
+        ("learning rate 1e-3 vs 3e-3", RequestedComparison(), None, "guess"),
+        ("learning rate 1e-3 vs 3e-3 on arith", RequestedComparison(), None, "arith"),
+        ("learning rate 1e-3 vs 3e-3", RequestedComparison(environment="market"), None, "market"),
+        ("", RequestedComparison(vary={"group_size": (4, 16)}, environment="arith"), None, "arith"),
+        ("learning rate 1e-3 vs 3e-3", RequestedComparison(), Job(environment="market"), "market"),
+    ],
+)
+def test_a_planner_is_told_the_price_of_the_environment_that_is_asked_for(
+    topic: str, wanted: RequestedComparison, base: Job | None, environment: str
+) -> None:
+    price = Pricing(lambda job: SECONDS[job.environment], parallel=2, overhead_s=0.0, basis="made up")
+    compiler = DesignCompiler(price=price, budget=Budget(wall_clock_s=1000.0), base=base)
+    digest = PlanningContext(topic, compiler, lambda: 1000.0, wanted).digest()
+    assert digest.seconds_per_run == SECONDS[environment]
+    assert digest.fixed == ({"environment": "market"} if base else {})
+
+
+stats = lazy("scipy.stats")
+SD = 0.03
+
+
+def simulated(looks: tuple[Look, ...], effect: float, studies: int) -> float:
+    source, ends = random.Random(1), []
+    for _ in range(studies):
+        differences = [source.gauss(effect, SD * 2**0.5) for _ in range(looks[-1].seeds)]
+        for look in looks:
+            z = fmean(differences[: look.seeds]) / (SD * (2 / look.seeds) ** 0.5)
+            if abs(z) > stats.norm.isf(look.alpha / 2):
+                break
+        ends.append(look.seeds)
+    return fmean(ends)
+
+
+@pytest.mark.parametrize(
+    ("studies", "within"), [(400, 0.5), pytest.param(4000, 0.15, marks=pytest.mark.full)], ids=["quick", "full"]
+)
+@pytest.mark.parametrize("effect", [0.0, 0.03, 0.06, 0.2])
+def test_expected_seeds_are_those_of_a_simulation(effect: float, studies: int, within: float) -> None:
+    looks = planned_looks(9, 3)
+    assert expected_seeds(looks, effect, SD) == pytest.approx(simulated(looks, effect, studies), abs=within)
+
+
+def test_one_look_saves_nothing_and_run_hours_are_those_of_all_runs() -> None:
+    assert expected_seeds(planned_looks(3, 3), 0.5, SD) == 3
+    assert run_hours([Stage("a", 10, 36.0), Stage("b", 1, 3600.0)]) == pytest.approx(1.1)
+
+
+class Naming:
+    name = "naming"
+    model = None
+
+    def __init__(self, metric: str, **changes: Any) -> None:
+        claim = {
+            "mechanism": "m", "variable": "group_size", "control": 4, "treatment": 16, "direction": "decrease",
+            "predicted_low": -1500.0, "predicted_high": 100.0, "probability": 0.4,
+        }  # fmt: skip
+        self._hypothesis = ProposedHypothesis.model_validate({**claim, **changes})
+        self._metric = metric
+        self.digests: list[Digest] = []
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        self.digests.append(digest)
+        action: Action = ProposeDesign(environment="guess")
+        if digest.stage == "propose":
+            action = Propose(hypotheses=(self._hypothesis,), metric=self._metric)
+        return PlannerTurn(action, refused=check(action))
+
+
+def context(asked: AskedMetric | None = None) -> PlanningContext:
+    compiler = DesignCompiler(
+        make_pricing(2), Budget(wall_clock_s=100_000), requirements=StatisticalRequirements(metric=asked),
+        bank=NoiseBank(),
+    )  # fmt: skip
+    return PlanningContext("does a larger group help?", compiler, lambda: 100_000.0)
+
+
+def test_a_planner_names_the_metric_by_which_its_claims_are_judged() -> None:
+    planner = Naming("episodes:0.7")
+    seen = preview(context(), planner)
+    assert seen.refused is None
+    assert seen.metric.key == "hidden/episodes_to_0.7"
+    assert seen.hypotheses[0].statement.startswith("group_size = 16 needs fewer episodes")
+    assert statements.tested(None, seen.hypotheses) == (f"Whether {seen.hypotheses[0].statement}",), (
+        "before a lock says it"
+    )
+    assert seen.first.metric == seen.metric
+    assert planner.digests[0].facts()["metric"]["name"] == "hidden success"
+    assert "episodes:THRESHOLD" in planner.digests[0].facts()["metrics"]
+    told = planner.digests[1].facts()
+    assert told["metric"] | {"means": ""} == {
+        "name": "episodes to 0.7 hidden success", "means": "", "worst": 5120.0, "best": 0.0, "unit": "episodes",
+    }  # fmt: skip
+    assert told["smallest_effect"] == 512.0
+
+
+def test_a_metric_that_the_topics_words_chose_may_be_replaced_and_the_users_own_may_not() -> None:
+    planner = Naming("episodes:0.8")
+    assert preview(context(AskedMetric("episodes", 0.7, words="faster")), planner).metric.threshold == 0.8
+    with pytest.raises(DesignRefused, match=r"the metric episodes:0\.7, which the user"):
+        preview(context(AskedMetric("episodes", 0.7)), Naming("episodes:0.8"))
+
+
+def test_what_a_model_chose_by_itself_and_what_of_the_topic_nobody_read_is_said() -> None:
+    ordered = replace(context(), topic="does the order of tasks, easy-first or mixed, matter for larger groups?")
+    asked = preview(replace(ordered, topic="larger groups on guess"), Naming("", smallest_effect=0.1))
+    assert (asked.not_tested, asked.notes) == ((), ())
+    seen = preview(ordered, Naming("transfer:arith", direction="increase", predicted_low=-0.1, predicted_high=0.3,
+                                   smallest_effect=0.05))  # fmt: skip
+    assert all(word in "".join(seen.not_tested) for word in ("order", "easy-first", "mixed"))
+    chosen = ("metric transfer:arith", "effect of 0.05", "environment guess")
+    assert [name for name in chosen if name not in " ".join(seen.notes)] == []
+    assert " ".join(seen.notes).count("planner's choice") == 3
+
+
+@pytest.mark.parametrize(("metric", "said"), [("speed", "they are success"), ("episodes", "expected a threshold")])
+def test_a_metric_that_there_is_not_is_refused(metric: str, said: str) -> None:
+    with pytest.raises(DesignRefused, match=said):
+        preview(context(), Naming(metric))
+
+
+EMPTY = NoiseBank()
+
+
+class Loud(Knows):
+    sd = 0.45
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    home = Home.locate({"AJET_HOME": str(tmp_path)}).prepare()
+    with closing(EventLog(home.database, clock=ManualClock())) as log:
+        create_study(log, STUDY)
+    return home
+
+
+@pytest.fixture
+def log(home: Home) -> Iterator[EventLog]:
+    with closing(EventLog(home.database)) as log:
+        yield log
+
+
+def state_of(log: EventLog) -> StudyState:
+    return fold(log.read(STUDY))
+
+
+def types_of(log: EventLog) -> list[str]:
+    return [event.type.value for event in log.read(STUDY)][1:]
+
+
+def planning(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY, **more: Any) -> Planning:
+    record = StudyLog(log, STUDY)
+    record.state()
+    return Planning(home, log, record, planner, lambda: PRICING, BASE, noise_bank=lambda log: bank, **more)
+
+
+def plan(home: Home, log: EventLog, planner: Any, bank: NoiseBank = EMPTY) -> StudyState:
+    planning(home, log, planner, bank).plan(state_of(log), lambda: 600.0)
+    return state_of(log)
+
+
+def test_a_known_noise_leads_straight_to_the_lock_by_one_evaluation(
+    home: Home, log: EventLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated: list[ProposeDesign] = []
+    compile_design = DesignCompiler.compile
+
+    def noted(self: DesignCompiler, hypotheses: Sequence[Hypothesis], proposal: ProposeDesign) -> CompiledDesign:
+        evaluated.append(proposal)
+        return compile_design(self, hypotheses, proposal)
+
+    monkeypatch.setattr(DesignCompiler, "compile", noted)
+    design = plan(home, log, RulesPlanner(), Knows()).design
+    assert design is not None
+    assert design.noise == Knows().find("guess", BASE, design.metric)
+    assert types_of(log) == ["planner.acted", "hypothesis.proposed", "planner.acted", "design.locked"]
+    turn = json.loads((home.study(STUDY) / "planning" / "design.json").read_text())
+    assert evaluated.count(ProposeDesign.model_validate(turn["action"])) == 1
+
+
+def test_an_unknown_noise_leads_to_aa_runs_and_they_to_a_lock_on_fresh_seeds_without_asking_again(
+    home: Home, log: EventLog
+) -> None:
+    planner = ScriptedPlanner()
+    noise = plan(home, log, planner)
+    assert types_of(log)[-1] == "noise.planned"
+    assert noise.design is None
+    assert noise.noise_plan.job["group_size"] == 8, "the control's value"
+    assert noise.noise_seconds > 0
+    state = plan(home, log, planner, Knows())
+    assert not set(state.design.seeds) & set(state.noise_plan.seeds)
+    assert planning(home, log, planner).conclusion(state, 100.0) is None, "without verdicts nobody is asked to conclude"
+    assert planner.asked == ["propose", "design"]
+
+
+def test_a_turn_that_another_controller_took_meanwhile_is_not_overwritten(home: Home, log: EventLog) -> None:
+    class Overtaken(ScriptedPlanner):
+        kept = b""
+
+        def act(self, digest: Digest, check: Check) -> PlannerTurn:
+            turn = super().act(digest, check)
+            plan(home, log, ScriptedPlanner(), Knows())
+            self.kept = (home.study(STUDY) / "planning" / "propose.json").read_bytes()
+            return turn
+
+    planner = Overtaken()
+    with pytest.raises(HeadMoved):
+        plan(home, log, planner, Knows())
+    assert (home.study(STUDY) / "planning" / "propose.json").read_bytes() == planner.kept
+
+
+def test_turns_whose_files_were_exchanged_are_refused_in_one_line(home: Home, log: EventLog) -> None:
+    plan(home, log, ScriptedPlanner())
+    folder = home.study(STUDY) / "planning"
+    shutil.copy(folder / "design.json", folder / "propose.json")
+    with pytest.raises(HomeError, match="'design' where Propose"):
+        plan(home, log, ScriptedPlanner())
+
+
+def test_the_design_is_priced_by_what_the_aa_runs_took(home: Home, log: EventLog) -> None:
+    noise = plan(home, log, ScriptedPlanner())
+    assert noise.noise_hash is not None
+    for seed, seconds in zip(noise.noise_plan.seeds, (40.0, 50.0, 900.0), strict=False):
+        spec = noise_spec(STUDY, noise.noise_plan, noise.noise_hash, seed)
+        run = {"run_id": spec.run_id}
+        append(log, STUDY, EventType.RUN_PLANNED, {**run, "spec": spec.model_dump(mode="json")})
+        append(log, STUDY, EventType.ATTEMPT_LAUNCHED, {**run, "attempt": 1, "name": spec.run_id})
+        ended = {"attempt": 1, "status": "finished", "code": "ok", "reason": "", "seconds": seconds}
+        append(log, STUDY, EventType.ATTEMPT_ENDED, {**run, **ended})
+    state = plan(home, log, ScriptedPlanner(), Knows())
+    assert state.design.price.seconds_per_run == 50.0
+    assert "this study's A/A runs took" in state.design.price.basis
+
+
+def test_aa_runs_that_tell_nothing_end_the_study_in_one_line(home: Home, log: EventLog) -> None:
+    plan(home, log, ScriptedPlanner())
+    with pytest.raises(DesignRefused, match="expected A/A runs that") as caught:
+        plan(home, log, ScriptedPlanner())
+    assert "\n" not in caught.value.message
+    assert "found 0 of 0 measured, of guess" in caught.value.message
+    assert types_of(log).count("noise.planned") == 1
+
+
+def test_a_study_whose_aa_runs_were_planned_before_the_machinery_was_checked_goes_on(home: Home, log: EventLog) -> None:
+    before = plan(home, log, ScriptedPlanner())
+    assert before.noise_plan.plumbing is None
+    assert plan(home, log, ScriptedPlanner(), Knows(checked=frozenset())).design is not None
+
+
+def test_a_learning_rate_of_0_that_was_asked_for_and_not_seen_ends_the_study(home: Home, log: EventLog) -> None:
+    first = plan(home, log, ScriptedPlanner(), NoiseBank(checked=frozenset()))
+    assert first.noise_plan.plumbing is not None
+    with pytest.raises(DesignRefused, match="learning rate of 0 that changes nothing"):
+        plan(home, log, ScriptedPlanner(), Knows(checked=frozenset()))
+
+
+def test_a_design_that_the_noise_drowns_is_asked_for_once_more_with_the_reason(home: Home, log: EventLog) -> None:
+    planner = ScriptedPlanner()
+    plan(home, log, planner)
+    with pytest.raises(PlannerFailed, match="that is refused"):
+        plan(home, log, planner, Loud())
+    assert planner.asked == ["propose", "design", "design"]
+    assert planner.shown[1].rejected is None
+    assert "0.45" in str(planner.shown[2].rejected)
+    assert planner.shown[2].noise["guess"].sd == Loud.sd
+
+
+class Thoughtful(ScriptedPlanner):
+    """Writes down a note and a question beside its proposal, and looks at a price before."""
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        turn = super().act(digest, check)
+        if digest.stage != "propose":
+            return turn
+        wish = {"variable": "group_size", "control": 8, "treatments": [16], "environment": "guess"}
+        look = TakenLook("price", wish, str(digest.may_look.answer("price", wish)))
+        return replace(turn, asides=(Note(text="An idea."), AskUser(text="Which?")), looks=(look,))
+
+
+@pytest.mark.parametrize("written", [False, True])
+@pytest.mark.parametrize("cut", range(7))
+def test_a_controller_killed_at_any_event_takes_no_turn_and_no_note_twice(home: Home, cut: int, written: bool) -> None:
+    planner = Thoughtful()
+    with closing(CutLog(EventLog(home.database, clock=ManualClock()), cut, written=written)) as log, pytest.raises(Cut):
+        [plan(home, log, planner, bank) for bank in (EMPTY, Knows())]
+    with closing(EventLog(home.database)) as log:
+        state = plan(home, log, planner, Knows()) if state_of(log).design is None else state_of(log)
+    assert planner.asked == ["propose", "design"]
+    assert [(note.kind, note.text) for note in state.notebook] == [("note", "An idea."), ("ask", "Which?")]
+    assert [act.action for act in state.planner_acts] == ["propose", "design"]
+    assert len(state.hypotheses) == 1
+    [look] = state.planner_acts[0].looks
+    turn = json.loads((home.study(STUDY) / "planning" / "propose.json").read_text())
+    assert [kept["name"] for kept in turn["looks"]] == [look["name"]] == ["price"]
+    assert look["sha256"] == hashlib.sha256(turn["looks"][0]["answer"].encode()).hexdigest()
+
+
+def test_a_planner_is_shown_what_earlier_studies_found(home: Home, log: EventLog) -> None:
+    class Found:
+        def find(self, words: str, most: int) -> list[Quoted]:
+            return [Quoted("f1", f"Of {words!r}")]
+
+    planner = ScriptedPlanner()
+    planning(home, log, planner, Knows(), findings=Found()).plan(state_of(log), lambda: 600.0)
+    [found] = planner.shown[0].facts()["findings_of_earlier_studies_quoted"]
+    assert found == {"id": "f1", "text": f"Of {state_of(log).topic!r}"}
+    assert planner.shown[0].may_look.answer("findings", {"words": "groups"})["quoted"][0]["id"] == "f1"
+
+
+def test_who_saw_plays_of_hidden_tasks_proposes_no_reward_function(home: Home, log: EventLog) -> None:
+    seen = {"name": "episodes", "arguments": {}, "sha256": "0" * 64, "characters": 9}
+    turn = {"action": "propose", "tries": 1, "tokens": {}, "rejected": [], "note": "", "turn": "1/propose/7"}
+    append(log, STUDY, EventType.PLANNER_ACTED, {**turn, "looks": [seen]})
+
+    code = "def reward(task, messages, outcome):\n    return 1.0\n"
+    planner = ScriptedPlanner(3, "guess", make_claim("reward", "built-in", "dense", code=code))
+    with pytest.raises(PlannerFailed, match="hold their answers"):
+        plan(home, log, planner, Knows())
+    assert planner.shown[0].plays_seen
+    assert not planner.shown[0].code_allowed
+
+
+def test_what_a_planner_states_is_locked_word_for_word(home: Home, log: EventLog) -> None:
+    kill_if = "verdict == 'inconclusive' and p > 0.5"
+    claim = make_claim(control=8, smallest_effect=0.05, falsifier="It does not.", kill_if=kill_if,
+                       confounds=("the weather",))  # fmt: skip
+    design = plan(home, log, ScriptedPlanner(3, "guess", claim), Knows()).design
+    (claim,) = design.hypotheses
+    assert (claim.smallest_effect, claim.falsifier, claim.kill_if) == (0.05, "It does not.", kill_if)
+    assert "the weather" in claim.confounds
+    assert design.promise.effect == 0.05
+
+
+class Searching:
+    name, model = "rules", None
+
+    def __init__(self, screened: bool = True) -> None:
+        self.screened = screened
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        asked = Digest(
+            "What is the best learning rate and group size?", digest.seconds_left, 10.0, 2, search=digest.search
+        )
+        turn = RulesPlanner().act(asked, check if self.screened else lambda action: None)
+        if isinstance(turn.action, ProposeDesign) and not self.screened:
+            return PlannerTurn(turn.action.model_copy(update={"screen": None}))
+        return turn
+
+
+def test_a_search_locks_a_screen_and_announces_no_claim(home: Home, log: EventLog) -> None:
+    state = plan(home, log, Searching(), Knows())
+    assert EventType.HYPOTHESIS_PROPOSED.value not in types_of(log)
+    assert state.locked_design.screen.prediction is not None
+
+
+def test_a_search_without_a_screen_is_refused(home: Home, log: EventLog) -> None:
+    with pytest.raises(PlannerFailed, match="search was proposed"):
+        plan(home, log, Searching(screened=False), Knows())
+    assert state_of(log).design is None
+
+
+class Silent(ScriptedPlanner):
+    def __init__(self, error: ResearchError) -> None:
+        super().__init__()
+        self.error = error
+
+    def act(self, digest: Digest, check: Check) -> PlannerTurn:
+        if digest.stage == "conclude":
+            raise self.error
+        return super().act(digest, check)
+
+
+@pytest.mark.parametrize("error", [PlannerFailed("no answer"), DesignRefused("no"), ResearchError("any")])
+def test_a_locked_study_concludes_without_a_planner_that_fails(
+    home: Home, log: EventLog, error: ResearchError, judged: Callable[..., StudyState]
+) -> None:
+    assert planning(home, log, Silent(error)).conclusion(judged(), 100.0) is None
+
+
+@pytest.fixture
+def judged(home: Home, log: EventLog) -> Callable[..., StudyState]:
+    def make() -> StudyState:
+        design = plan(home, log, ScriptedPlanner(), Knows()).design
+        verdict = verdict_on(design.hypotheses[0].id, Came(0.7, "equivalent"))
+        warned = verdict.model_copy(update={"violations": ("hardware: other machines",)})
+        append(log, STUDY, EventType.VERDICT_COMPUTED, warned.model_dump(mode="json"))
+        note = {"kind": "note", "reason": "\x1b[31mloud fan\x1b[0m"}
+        append(log, STUDY, EventType.DESIGN_AMENDED, {"amendment": note}, actor="user")
+        return state_of(log)
+
+    return make
+
+
+def test_a_conclusion_is_asked_for_with_arms_warnings_verdicts_and_quoted_notes(
+    home: Home, log: EventLog, judged: Callable[..., StudyState]
+) -> None:
+    planner, state = ScriptedPlanner(), judged()
+    said = planning(home, log, planner).conclusion(state, 100.0)
+    assert said == PlannerWords(by="scripted", text=ANSWERED, unfounded=())
+    (digest,) = planner.shown
+    facts = digest.facts()
+    assert facts["verdicts"][0]["verdict"] == "equivalent"
+    assert facts["linter_warnings"] == ["hardware: other machines"]
+    assert [note["text"] for note in facts["user_notes_quoted"]] == ["loud fan"]
+    assert [arm["name"] for arm in facts["arms"]] == [arm.name for arm in arm_facts(state)]
+    assert facts["budget"]["seconds_left"] == 100
+    assert planning(home, log, planner).conclusion(state_of(log), 50.0) == said
+    assert len(planner.shown) == 1, "the written turn is used again"
+
+
+def test_advice_that_the_compiler_refuses_is_not_given(
+    home: Home, log: EventLog, judged: Callable[..., StudyState], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    state, asked = judged(), AskedStudy(6000.0, "learning_rate 0.003 vs 0.01 on guess", effect=0.3)
+    wanted = [
+        NextQuestion("too much", "ajet research 1", asked),
+        NextQuestion("what fits", "ajet research 2", replace(asked, effect=0.02)),
+    ]
+    monkeypatch.setattr("research.controller.planning.leads", lambda state: wanted)
+    monkeypatch.setattr(Knows, "levels", lambda bank, job, metric: (0.957, 0.958))
+    advising = planning(home, log, ScriptedPlanner(), Knows())
+    assert advising.advice(state) == {"why": "what fits", "command": "ajet research 2"}
+    del wanted[1]
+    assert advising.advice(state)["command"] == ""
+    assert "0.958" in advising.advice(state)["why"]
+
+
+def test_an_action_of_another_stage_is_refused(home: Home, log: EventLog) -> None:
+    class Eager(ScriptedPlanner):
+        def act(self, digest: Digest, check: Check) -> PlannerTurn:
+            action: Action = ProposeDesign(environment="guess")
+            assert "the action 'propose'" in str(check(action))
+            return PlannerTurn(action)
+
+    with pytest.raises(PlannerFailed, match="the action 'propose'"):
+        plan(home, log, Eager(), Knows())

@@ -1,0 +1,218 @@
+"""Tests of recording."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.design.compiler import accept_hypotheses
+from research.errors import PlannerFailed, PlannerUnready
+from research.planners.context import Digest
+from research.planners.factory import make_planner
+from research.planners.history import ClaimFacts, InquiryFacts, RoundFacts
+from research.planners.llm import EndpointError, LlmPlanner, OpenAiEndpoint
+from research.planners.protocol import PlannerTurn
+from research.planners.recording import Recorder, Replay, request_hash
+from research.planners.rules import RulesPlanner
+from research.proposals.actions import Propose, ProposeDesign
+from studies.records.alpha import Ledgers, RoundOutcome
+from studies.records.design import Design, Hypothesis
+from studies.records.procedure import Knob
+from studies.verdicts.forecasts import brier
+from tests.research.planners.scripted_endpoint import Reply, fails, says, scripted_endpoint
+from tests.research.planners.test_llm import DESIGN, KEY, PROPOSAL, RECORDS, TOPIC, compiled
+from tests.studies.verdicts.test_contrasts import MEANS, A, B, crossed, judged, locked, runs
+
+MakeDigest = Callable[..., Digest]
+
+
+def recorded(replies: list[Reply], file: Path, *digests: Digest) -> list[PlannerTurn]:
+    with scripted_endpoint(replies) as endpoint:
+        planner = LlmPlanner("scripted", Recorder(OpenAiEndpoint(KEY, endpoint.url), file), patience_s=0.0)
+        return [planner.act(digest, compiled()) for digest in digests]
+
+
+def replayed(file: Path, *digests: Digest) -> list[PlannerTurn]:
+    planner = make_planner("llm", None, {}, replay=file)
+    return [planner.act(digest, compiled()) for digest in digests]
+
+
+def test_a_conversation_is_replayed_turn_by_turn(digest: MakeDigest, tmp_path: Path) -> None:
+    file, due = tmp_path / "said.jsonl", (digest(TOPIC), digest(TOPIC, hypotheses=RECORDS))
+    replies = [says("nonsense"), says(PROPOSAL), says(DESIGN)]
+    first = recorded(replies, file, *due)
+    assert [turn.tries for turn in first] == [2, 1]
+    assert replayed(file, *due) == first
+    assert replayed(file, *due) == first, "a replay uses nothing up"
+    later = digest(TOPIC, seconds_left=412.3, seconds_per_run=7.0)
+    assert replayed(file, later, due[1]) == first, "time that passes makes no other request"
+
+
+def test_no_key_is_in_a_recording_even_if_the_endpoint_says_it(digest: MakeDigest, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    recorded([says(f"Your key is {KEY}"), says(PROPOSAL)], file, digest(TOPIC))
+    with pytest.raises(PlannerFailed):
+        recorded([fails(500, f"no good: {KEY}")], file, digest(TOPIC))
+    text = file.read_text()
+    assert text.count("\n") == 3
+    assert KEY not in text
+    assert "127.0.0.1" not in text
+
+
+def test_failures_of_the_endpoint_are_replayed_as_such(digest: MakeDigest, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    with pytest.raises(PlannerFailed, match="429"):
+        recorded([fails(429, "later")], file, digest(TOPIC))
+    with pytest.raises(PlannerFailed, match="429"):
+        LlmPlanner("scripted", Replay(file), patience_s=0.0).act(digest(TOPIC), compiled())
+
+
+def test_a_request_that_was_not_recorded_is_one_clear_line(digest: MakeDigest, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    recorded([says(PROPOSAL)], file, digest(TOPIC))
+    with pytest.raises(PlannerFailed) as caught:
+        replayed(file, digest("Does another question help?"))
+    message = caught.value.message
+    assert "\n" not in message
+    assert "the recording said.jsonl; found 1 other exchanges" in message
+    with pytest.raises(PlannerFailed, match="replies given before"):
+        replayed(file, digest(TOPIC), digest(TOPIC))
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n", b"[1, 2]\n", b'{"request": "x"}\n', b"\xff\xfe", b"not json"])
+def test_a_file_that_is_no_recording_is_one_clear_line(content: bytes, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    file.write_bytes(content)
+    with pytest.raises(PlannerUnready, match="expected a recording") as caught:
+        Replay(file)
+    assert "\n" not in caught.value.message
+
+
+def test_a_file_that_is_not_there_or_cannot_be_written_is_one_clear_line(tmp_path: Path) -> None:
+    with pytest.raises(PlannerUnready, match="file made with --record"):
+        make_planner("llm", "m", {}, replay=tmp_path / "none.jsonl")
+    with pytest.raises(PlannerUnready, match="expected a file"):
+        make_planner("llm", "m", {"OPENAI_API_KEY": "k"}, record=tmp_path / "no" / "folder" / "said.jsonl")
+
+
+def test_files_may_be_named_by_the_environment_too(digest: MakeDigest, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    first = recorded([says(PROPOSAL)], file, digest(TOPIC))
+    planner = make_planner("llm", None, {"AJET_PLANNER_REPLAY": str(file)})
+    assert [planner.act(digest(TOPIC), compiled())] == first
+    assert planner.model == "scripted"
+
+
+def test_rules_have_nothing_to_record_and_nobody_records_a_replay(tmp_path: Path) -> None:
+    with pytest.raises(PlannerUnready, match="add --planner llm"):
+        make_planner("rules", None, {}, record=tmp_path / "said.jsonl")
+    with pytest.raises(PlannerUnready, match="found both"):
+        make_planner("llm", "m", {}, record=tmp_path / "a", replay=tmp_path / "b")
+
+
+@given(
+    st.dictionaries(st.text(max_size=8), st.text(max_size=12) | st.integers() | st.none(), max_size=4),
+    st.floats(0, 1e6),
+)
+def test_the_hash_holds_on_to_all_but_the_times(facts: dict[str, object], seconds: float) -> None:
+    def request(content: dict[str, object]) -> dict[str, object]:
+        return {"model": "m", "messages": [{"role": "user", "content": json.dumps(content, ensure_ascii=False)}]}
+
+    timed = {**facts, "budget": {"seconds_left": seconds, "max_runs": 3}}
+    later = {**facts, "budget": {"seconds_left": seconds / 2 + 1, "max_runs": 3}}
+    assert request_hash(request(timed)) == request_hash(request(later))
+    assert request_hash(request(timed)) != request_hash(request({**timed, "budget": {"max_runs": 4}}))
+    assert request_hash(request(timed)) != request_hash({**request(timed), "model": "other"})
+
+
+def test_a_replay_gives_recorded_failures_of_any_kind(tmp_path: Path) -> None:
+    request, file = {"model": "m", "messages": []}, tmp_path / "said.jsonl"
+    line = {"request": request_hash(request), "model": "m", "failed": {"kind": "timeout"}}
+    file.write_text(json.dumps(line) + "\n")
+    with pytest.raises(EndpointError) as caught:
+        Replay(file).complete(request, 1.0)
+    assert caught.value.passing
+
+
+def whole() -> Hypothesis:
+    return crossed().model_copy(update={"moderator": ""})
+
+
+def after(claim: Hypothesis, *played: str) -> Digest:
+    """Return what a planner is shown after rounds that found a claim in these environments."""
+    verdict = judged(crossed(), runs(MEANS))
+    assert brier(0.5, verdict.verdict) is not None  # it is a finding
+    design: Design = locked(crossed())
+    facts = ClaimFacts(claim, verdict)
+    rounds = tuple(
+        RoundFacts(number, design.model_copy(update={"environment": name, "hypotheses": (claim,)}), (facts,), "")
+        for number, name in enumerate(played, start=1)
+    )
+    ledgers = Ledgers.begin(4)
+    for _ in rounds:
+        ledgers = ledgers.after(RoundOutcome(differences=True, equivalences=False))
+    digest = Digest(topic="t", seconds_left=7200.0, seconds_per_run=20.0, parallel=2)
+    return replace(digest, inquiry=InquiryFacts(rounds, ledgers))
+
+
+@pytest.mark.parametrize("claim", [crossed(), whole()], ids=["interaction", "together"])
+def test_a_finding_about_several_fields_is_tried_elsewhere_as_it_was(claim: Hypothesis) -> None:
+    digest = after(claim, "guess")
+    turn = RulesPlanner().act(digest, lambda action: None)
+    assert isinstance(turn.action, Propose)
+    (entry,) = turn.action.hypotheses
+    assert (entry.sides, entry.moderator) == (({A: 4, B: 0.001}, {A: 16, B: 0.003}), claim.moderator)
+    assert "tried in arith" in turn.note
+    designing = replace(digest, hypotheses=accept_hypotheses(turn.action, round=2))
+    designed = RulesPlanner().act(designing, lambda action: None).action
+    assert isinstance(designed, ProposeDesign)
+    assert designed.environment == "arith"
+
+
+KNOBS = (Knob(field=A, values=(2, 4, 8, 16)), Knob(field=B, values=(3e-4, 1e-3, 3e-3)))
+
+
+def searched(digest: Digest, *, found: bool = True) -> Digest:
+    """Return the digest with its rounds' arms found by a screen; not `found`: and nothing confirmed."""
+    rounds = tuple(replace(entry, searched=KNOBS) for entry in digest.inquiry.rounds)
+    if not found:
+        open_claims = [replace(told, verdict=None) for told in rounds[-1].claims]
+        rounds = (*rounds[:-1], replace(rounds[-1], claims=tuple(open_claims)))
+    return replace(digest, inquiry=replace(digest.inquiry, rounds=rounds))
+
+
+def searching(digest: Digest) -> ProposeDesign:
+    assert RulesPlanner().act(digest, lambda action: None).action == Propose(search=True)
+    design = RulesPlanner().act(replace(digest, search=True), lambda action: None).action
+    assert isinstance(design, ProposeDesign)
+    return design
+
+
+def test_a_search_that_confirmed_something_goes_on_around_it_from_there() -> None:
+    design = searching(searched(after(whole(), "guess")))
+    assert design.environment == "guess"
+    assert [(knob.field, knob.values, knob.control) for knob in design.screen.knobs] == [
+        (A, (8, 16), 16),
+        (B, (1e-3, 3e-3), 3e-3),
+    ]
+
+
+def test_a_search_that_confirmed_nothing_is_made_once_more_and_no_third_time() -> None:
+    once = searched(after(whole(), "guess"), found=False)
+    design = searching(once)
+    assert [(knob.field, knob.values) for knob in design.screen.knobs] == [(knob.field, knob.values) for knob in KNOBS]
+    twice = searched(searched(after(whole(), "guess", "guess"), found=False))
+    assert RulesPlanner().act(twice, lambda action: None).action != Propose(search=True)
+
+
+@pytest.mark.parametrize("claim", [crossed(), whole()], ids=["interaction", "together"])
+def test_what_was_tried_elsewhere_is_not_tried_again_and_its_fields_are_no_new_ones(claim: Hypothesis) -> None:
+    action = RulesPlanner().act(after(claim, "guess", "arith"), lambda action: None).action
+    assert isinstance(action, Propose)
+    assert not {name for entry in accept_hypotheses(action) for name in entry.varied} & {A, B}

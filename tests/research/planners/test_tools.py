@@ -1,0 +1,187 @@
+"""Looks at a flown study: what they show is what was collected, held to its hashes, quoted and capped."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from statistics import fmean
+from typing import Any
+
+import pytest
+
+from research.planners.context import LookRefused
+from research.planners.history import Quoted
+from research.planners.tools import COLUMNS, DATA, MOST_LINES
+from studies import RunState
+from studies.checks.evidence import read_collected
+from studies.records.design import SUCCESS, Budget
+from tests.golden import assert_golden
+from tests.research.planners.flown import PLANTED, Landed, landed_study
+
+WISH = {"variable": "group_size", "control": 8, "treatments": [16], "environment": "guess"}
+
+
+@pytest.fixture(scope="module")
+def landed() -> Iterator[Landed]:
+    with landed_study() as found:
+        yield found
+
+
+def a_run(landed: Landed) -> RunState:
+    return landed.state.runs_in("confirm")[0]
+
+
+def read(landed: Landed, what: str) -> dict[str, Any]:
+    """Return what was collected of the run."""
+    run = a_run(landed)
+    assert run.collected is not None
+    found: dict[str, Any] = json.loads(read_collected(landed.folder, run.collected[what]))
+    return found
+
+
+def refused(landed: Landed, name: str, arguments: Mapping[str, Any]) -> str:
+    with pytest.raises(LookRefused) as caught:
+        landed.looks().answer(name, arguments)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+@pytest.mark.slow
+def test_the_table_of_runs_has_each_run_with_what_was_measured(landed: Landed) -> None:
+    shown = landed.looks().answer("runs", {})
+    rows = {row[0]: dict(zip(COLUMNS, row, strict=True)) for row in shown["rows"]}
+    assert set(rows) == {run_id[:12] for run_id in landed.state.every_run}
+    run = a_run(landed)
+    row = rows[run.run_id[:12]]
+    assert (row["arm"], row["seed"], row["status"]) == (run.spec.arm, run.spec.seed, "collected")
+    assert row["after"] == round(run.measurements[SUCCESS].value, 4)
+    of_arm = landed.looks().answer("runs", {"arm": run.spec.arm, "round": 1})
+    assert {row[3] for row in of_arm["rows"]} == {run.spec.arm}
+    assert "round 7" in refused(landed, "runs", {"round": 7})
+
+
+def test_a_curve_is_read_off_the_collected_log(landed: Landed) -> None:
+    run = a_run(landed)
+    logged = {row["step"]: row["metrics"]["critic/success/mean"] for row in read(landed, "snapshot")["history"]}
+    shown = landed.looks().answer("curve", {"run": run.run_id, "metric": "critic/success/mean", "at": [1, 5, 9999]})
+    last = max(logged)
+    assert shown["points"] == [[step, float(f"{logged[step]:.4g}")] for step in (1, 5, last)]
+    spread = landed.looks().answer("curve", {"run": run.run_id[:12], "metric": "critic/success/mean"})
+    assert len(spread["points"]) == 12
+    assert (spread["points"][0][0], spread["points"][-1][0]) == (1, last)
+
+
+def test_the_hidden_curve_is_counted_from_the_episodes(landed: Landed) -> None:
+    after = fmean(episode["success"] for episode in read(landed, "evaluation")["final"]["episodes"])
+    shown = landed.looks().answer("curve", {"run": a_run(landed).run_id, "metric": SUCCESS})
+    assert shown["points"][-1][1] == float(f"{after:.4g}")
+    assert shown["points"][0][0] == 0
+
+
+def test_a_metric_or_a_run_that_there_is_not_is_refused_with_those_that_there_are(landed: Landed) -> None:
+    run = a_run(landed).run_id
+    told = refused(landed, "curve", {"run": run, "metric": "critic/succes/mean"})
+    assert ("mean critic/success/mean?" in told, "actor/entropy" in told) == (True, True)
+    assert "'zz'" in refused(landed, "curve", {"run": "zz", "metric": "x"})
+    assert "metric: missing" in refused(landed, "curve", {"run": run})
+    assert "seed" in refused(landed, "curve", {"run": run, "metric": "x", "seed": 1})
+    assert "configuration" in refused(landed, "price", {**WISH, "variable": "configuration"})
+    assert_golden(refused(landed, "shell", {}))
+
+
+def test_words_of_plays_are_quoted_as_data_on_one_line_without_control_characters(landed: Landed) -> None:
+    shown = landed.looks().answer("episodes", {"run": a_run(landed).run_id, "which": "random", "count": 2})
+    assert shown["notice"] == DATA
+    said = {entry["said"][1]["text"] for entry in shown["quoted"]}
+    assert said == {"Seven.", PLANTED.removesuffix("\x1b[2J\u202e")}, "no terminal sequence, and no override"
+    assert shown["with_words_kept"] == 2
+    tasks = {episode["task_id"] for episode in read(landed, "evaluation")["final"]["episodes"]}
+    assert not [task for task in tasks if f'"{task}"' in json.dumps(shown)], "which tasks they were is not told"
+
+
+@pytest.mark.parametrize(("which", "reward"), [("best", max), ("worst", min)])
+def test_the_best_and_the_worst_are_by_reward(landed: Landed, which: str, reward: Any) -> None:
+    final = read(landed, "evaluation")["final"]
+    kept = {entry["task_id"] for entry in final["transcripts"]}
+    rewards = [e["reward"] for e in final["episodes"] if e["task_id"] in kept and e["sample"] == 0]
+    shown = landed.looks().answer("episodes", {"run": a_run(landed).run_id, "which": which, "count": 1})
+    assert [entry["reward"] for entry in shown["quoted"]] == [reward(rewards)]
+    assert shown["solved"] == sum(e["success"] for e in final["episodes"])
+
+
+def test_lines_are_found_by_their_text_and_no_pattern_hangs(landed: Landed) -> None:
+    run = a_run(landed).run_id
+    shown = landed.looks().answer("log", {"run": run, "contains": "ACTOR/entropy"})
+    steps = landed.state.every_run[run].spec.job["steps"]
+    assert shown["lines"] == steps
+    assert len(shown["quoted"]) == min(steps, MOST_LINES)
+    assert all("actor/entropy" in line for line in shown["quoted"])
+    assert landed.looks().answer("log", {"run": run, "contains": "attempt 1: finished"})["lines"] == 1
+    assert "holds '(a+)+$'" in refused(landed, "log", {"run": run, "contains": "(a+)+$"})
+    assert "100 characters" in refused(landed, "log", {"run": run, "contains": "(a|a)*" * 100})
+
+
+def test_a_file_that_is_not_what_was_collected_is_not_shown(landed: Landed) -> None:
+    run = a_run(landed)
+    assert run.collected is not None
+    path = landed.folder / run.collected["evaluation"]["path"]
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"Seven", b"Eight"))
+    try:
+        assert "was changed" in refused(landed, "episodes", {"run": run.run_id})
+    finally:
+        path.write_bytes(whole)
+    outside = {**run.collected, "evaluation": {**run.collected["evaluation"], "path": "../../../etc/passwd"}}
+    stray = replace(landed.state, runs={run.run_id: replace(run, collected=outside)})
+    with pytest.raises(LookRefused, match="outside"):
+        landed.looks(state=stray).answer("episodes", {"run": run.run_id})
+
+
+def test_the_price_of_a_wish_is_what_its_design_would_be_locked_with(landed: Landed) -> None:
+    shown = landed.looks().answer("price", WISH)
+    design = landed.state.design
+    assert design is not None
+    assert shown["can_be_had"] is True
+    assert shown["seeds_per_arm"] >= 3
+    assert shown["power_at_the_smallest_effect"] >= shown["promised_power"] == 0.8
+    assert shown["effect_seen_with_the_promised_power"] <= shown["smallest_effect"] == 0.1
+    assert shown["runs_at_most"] == 2 * shown["seeds_per_arm"]
+    finer = landed.looks().answer("price", {**WISH, "smallest_effect": 0.05})
+    assert finer["seeds_per_arm"] > shown["seeds_per_arm"]
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"treatments": [8]}, "must differ"),
+        ({"variable": "dropout"}, "found 'dropout'"),
+        ({"variable": "reward", "control": "built-in", "treatments": ["mine"]}, "code"),
+        ({"environment": "nowhere"}, "nowhere"),
+    ],
+)
+def test_a_wish_that_cannot_be_had_is_told_why(landed: Landed, change: dict[str, Any], told: str) -> None:
+    shown = landed.looks().answer("price", {**WISH, **change})
+    assert shown["can_be_had"] is False
+    assert told in shown["because"]
+
+
+def test_a_wish_beyond_the_budget_is_priced(landed: Landed) -> None:
+    poor = replace(landed.compiler, budget=Budget(wall_clock_s=30.0))
+    shown = landed.looks(compiler=lambda: poor).answer("price", WISH)
+    assert shown["can_be_had"] is False
+    assert "30 s" in shown["because"]
+
+
+def test_findings_are_quoted(landed: Landed) -> None:
+    class Found:
+        def find(self, words: str, most: int) -> list[Quoted]:
+            return [Quoted("f1", f"nothing of {words}")][:most]
+
+    shown = landed.looks(findings=Found()).answer("findings", {"words": "group size"})
+    assert shown["quoted"] == [{"id": "f1", "text": "nothing of group size"}]
+    assert landed.looks().answer("findings", {"words": "group size"})["quoted"] == []
+
+
+def test_before_there_are_runs_only_prices_and_findings_are_offered(landed: Landed) -> None:
+    assert list(landed.looks(state=replace(landed.state, runs={})).offered) == ["price", "findings"]

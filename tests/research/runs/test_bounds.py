@@ -1,0 +1,249 @@
+"""Tests of files."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.errors import BadModel
+from research.files import read_json
+from research.installation.base_job import model_folder
+from research.runs.files import (
+    LEAST_SILENCE_S,
+    AttemptFolder,
+    AttemptSpec,
+    Evaluation,
+    NewestSuccess,
+    before,
+    due,
+    lacking,
+    read_during,
+    to_keep,
+    write_during,
+)
+from research.runs.launcher import LEAST_TIME_LIMIT_S, TIME_LIMIT_FACTOR
+from research.runs.provenance import LISTED, READS, decoding, file_hashes, hardware, trained_and_evaluated
+from research.runs.wandb_log import TrackedRun
+from research.runs.workers import playing
+from studies import EventType
+from studies.records.design import Design, Price
+from swarm.client.async_client import EPISODE_TIMEOUT_S
+from swarm.job import Job
+from swarm.wire import EpisodeSummary
+from tests.research.bench import STUDY, Bench
+from tests.research.designs import base_job, design
+from tests.research.factories import make_order, with_schedule
+from tests.research.model_folders import model_at
+
+THREE_HOURS = 3 * 3600.0
+
+
+def priced(seconds: float, **changes: Any) -> Design:
+    price = Price(runs=8, parallel=2, seconds_per_run=seconds, total_s=4 * seconds, basis="made up")
+    return design(16, price=price, **changes)
+
+
+def orders(bench: Bench) -> list[AttemptSpec]:
+    """Return the specs of the attempts so far, in the order of their launches."""
+    launched = [event.payload for event in bench.events() if event.type is EventType.ATTEMPT_LAUNCHED]
+    folders = (AttemptFolder(bench.home.attempt(STUDY, said["run_id"], said["attempt"])) for said in launched)
+    return [AttemptSpec.model_validate(read_json(folder.spec)) for folder in folders]
+
+
+def test_a_short_run_has_the_least_bounds(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, design=priced(40.0))
+    bench.loop().tick()
+    order = orders(bench)[0]
+    assert (order.time_limit_s, order.play_s, order.silence_s) == (LEAST_TIME_LIMIT_S, EPISODE_TIMEOUT_S, 120.0)
+    assert LEAST_SILENCE_S == 120.0
+
+
+def test_a_run_of_hours_with_steps_of_an_hour_is_waited_for(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, design=priced(THREE_HOURS), budget_s=1e6)
+    bench.loop().tick()
+    order = orders(bench)[0]
+    assert order.time_limit_s == TIME_LIMIT_FACTOR * THREE_HOURS
+    assert order.play_s == THREE_HOURS
+    assert order.silence_s == 2 * THREE_HOURS / order.job.steps
+    for role in ("client", "evaluator-final"):
+        played = playing(order, role, server="http://x", out="out")  # type: ignore[arg-type]
+        assert played[played.index("--timeout") + 1] == "10800"
+
+
+def test_what_runs_were_seen_to_take_goes_before_the_price(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, design=priced(10.0), budget_s=1e6)
+    bench.slow(3000.0, 300.0)
+    bench.drive(bench.loop())
+    first, *_, last = orders(bench)
+    assert first.time_limit_s == LEAST_TIME_LIMIT_S
+    assert last.time_limit_s == pytest.approx(TIME_LIMIT_FACTOR * 3000.0)
+
+
+def brought(tmp_path: Path, **changes: Any) -> Design:
+    model = model_folder(str(model_at(tmp_path / "model")))
+    return priced(10.0, base_job={**base_job(), "model": model.model_dump(mode="json")}, **changes)
+
+
+def test_the_first_runs_of_a_model_nobody_measured_may_take_what_is_left(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "home", design=brought(tmp_path), budget_s=50_000.0)
+    bench.slow(3000.0, 300.0)
+    bench.drive(bench.loop())
+    first, *_, last = orders(bench)
+    assert first.time_limit_s == 50_000.0
+    assert last.time_limit_s == pytest.approx(TIME_LIMIT_FACTOR * 3000.0)
+
+
+@pytest.mark.parametrize("ticks", [0, 1])
+def test_a_model_that_changed_since_it_was_named_is_trained_no_more(tmp_path: Path, ticks: int) -> None:
+    bench = Bench(tmp_path / "home", design=brought(tmp_path))
+    loop = bench.loop()
+    loop.plan()
+    for _ in range(ticks):
+        loop.tick()
+    begun = orders(bench)
+    assert bool(begun) == bool(ticks)
+    model_at(tmp_path / "model", b"others")
+    with pytest.raises(BadModel, match="changed"):
+        bench.drive(loop)
+    assert orders(bench) == begun
+    model_at(tmp_path / "model")
+    assert bench.drive(loop).state.status == "concluded"
+
+
+def test_the_hash_of_the_model_is_in_the_log_and_in_each_run(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "home", design=brought(tmp_path))
+    state = bench.drive(bench.loop()).state
+    known = model_folder(str(tmp_path / "model")).sha256
+    assert state.prepared["confirm"]["sha256"] == known
+    assert {run.spec.job["model"]["sha256"] for run in state.runs.values()} == {known}
+
+
+def episode(task: str, **changed: Any) -> EpisodeSummary:
+    known: dict[str, Any] = {"kind": "train", "state": "consumed", "step": 1} | changed
+    return EpisodeSummary(id=task, task_id=task, stream="default", owner="x", calls=1, tokens=1, **known)
+
+
+def test_only_tasks_that_were_both_trained_on_and_evaluated_overlap() -> None:
+    listed = [
+        episode("a"), episode("b"), episode("b"),
+        episode("c", kind="eval", step=None),
+        episode("d", step=None, state="aborted"),
+    ]  # fmt: skip
+    assert trained_and_evaluated(listed, {"b", "c", "d", "e"}) == 1
+    assert trained_and_evaluated(listed, {"x"}) == 0
+
+
+def test_nobody_knows_the_overlap_where_episodes_may_be_missing_from_the_list() -> None:
+    assert trained_and_evaluated([episode("a")] * LISTED, {"a"}) is None
+
+
+def test_jobs_that_sample_alike_are_decoded_alike() -> None:
+    assert decoding(Job()) == decoding(Job(seed=7, learning_rate=1e-4))
+    assert len({decoding(job) for job in (Job(), Job(temperature=0.5), Job(max_tokens=8), Job(max_context=64))}) == 4
+    assert "cpus" in hardware(Job())
+
+
+class Reader:
+    """Reads a log as one that was closed or not, and lets W&B write on meanwhile."""
+
+    def __init__(self, *ended: bool, writes: int = 0) -> None:
+        self._ended = iter(ended)
+        self._writes = writes
+
+    def __call__(self, path: Path) -> TrackedRun:
+        if self._writes:
+            self._writes -= 1
+            path.write_bytes(path.read_bytes() + b"more")
+        return TrackedRun(ended=next(self._ended, True))
+
+
+def hashes(tmp_path: Path, read: Reader) -> dict[str, str]:
+    folder, order = AttemptFolder(tmp_path), make_order()
+    assert file_hashes(folder, order, read) == {}
+    folder.evaluation("final").write_text("{}")
+    log = tmp_path / "wandb" / f"offline-run-1-{order.tracking_id}" / f"run-{order.tracking_id}.wandb"
+    log.parent.mkdir(parents=True)
+    log.write_bytes(b"log")
+    return {path.split("/")[-1].split("-")[0]: sha256 for path, sha256 in file_hashes(folder, order, read).items()}
+
+
+def test_files_are_hashed_as_they_are_and_those_that_are_missing_are_left_out(tmp_path: Path) -> None:
+    assert hashes(tmp_path, Reader(True)) == {
+        "evaluation": hashlib.sha256(b"{}").hexdigest(), "run": hashlib.sha256(b"log").hexdigest(),
+    }  # fmt: skip
+
+
+def test_a_log_that_is_still_written_is_hashed_when_it_is_whole(tmp_path: Path) -> None:
+    assert hashes(tmp_path, Reader(False, True, writes=2))["run"] == hashlib.sha256(b"logmoremore").hexdigest()
+
+
+def test_a_log_that_never_comes_to_its_end_is_left_out(tmp_path: Path) -> None:
+    assert set(hashes(tmp_path, Reader(*[False] * READS))) == {"evaluation"}
+
+
+STEPS = 8
+
+
+def made_by(attempt: int, version: int) -> Evaluation:
+    """Return an evaluation that tells who made it."""
+    play = {"task_id": "t", "sample": attempt, "success": attempt % 2 == 0, "reward": 0.0}
+    found: dict[str, Any] = {"environment": "guess", "split": "hidden", "policy_version": version, "episodes": [play]}
+    return Evaluation.model_validate(found)
+
+
+@given(st.lists(st.tuples(st.integers(0, STEPS), st.integers(0, STEPS), st.booleans()), max_size=5))
+def test_however_often_it_is_gone_on_each_version_has_the_evaluation_of_its_last_weights(
+    lives: list[tuple[int, int, bool]],
+) -> None:
+    """Each life goes on from at most where the one before came, trains so many steps, and may hand nothing over."""
+    spec, reached = with_schedule(make_order(steps=STEPS), every=2), 0
+    expected: dict[int, int] = {}
+    with TemporaryDirectory() as place:
+        source: AttemptFolder | None = None
+        for number, (back, trained, lost) in enumerate([*lives, (0, STEPS, False)]):
+            folder, begins = AttemptFolder(Path(place) / str(number)), max(0, reached - back)
+            kept = to_keep(source) if source is not None else None
+            found = before([] if kept is None else read_during(kept), begins)
+            if missing := lacking(spec, found, begins):
+                assert any(version not in expected for version in missing)
+                begins, found = 0, []  # it starts from nothing
+            expected = {version: who for version, who in expected.items() if version < begins}
+            write_during(folder.evaluation("during"), found)
+            reached = min(STEPS, begins + trained)
+            new = [version for version in spec.evaluate_after if begins <= version < reached]
+            if not lost:
+                current = read_during(folder.evaluation("during"))
+                write_during(folder.evaluation("during"), [*current, *(made_by(number, version) for version in new)])
+                expected |= dict.fromkeys(new, number)
+            source = folder
+        assert source is not None
+        last = read_during(source.evaluation("during"))
+    assert {each.policy_version: each.episodes[0].sample for each in last} == expected
+    assert lacking(spec, last, reached) == [version for version in due(spec, reached) if version not in expected]
+
+
+def test_the_newest_success_is_told_once_and_no_file_and_half_a_file_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "evaluation-during.json"
+    shown = NewestSuccess(path)
+    assert shown.newest() is None
+    write_during(path, [made_by(1, 2), made_by(2, 4)])
+    assert shown.newest() == 1.0
+    assert shown.newest() is None
+    path.write_text("{")
+    assert shown.newest() is None
+
+
+@pytest.mark.parametrize("versions", [(4, 2), (2, 2)])
+def test_evaluations_that_do_not_grow_are_none(tmp_path: Path, versions: tuple[int, ...]) -> None:
+    path = tmp_path / "evaluation-during.json"
+    write_during(path, [])
+    texts = ",".join(made_by(0, version).model_dump_json() for version in versions)
+    path.write_text(f'{{"evaluations": [{texts}]}}')
+    with pytest.raises(ValueError, match="growing"):
+        read_during(path)

@@ -1,0 +1,480 @@
+"""Tests of files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.isolation.mode import Sandboxing
+from research.runs.collect import NOTHING_SAID, ReadTracking, collect, measure
+from research.runs.files import (
+    AttemptFolder,
+    AttemptSpec,
+    EpisodeOutcome,
+    Evaluation,
+    ObservedConditions,
+    RunEvaluation,
+)
+from research.runs.provenance import conditions_of, neighbours_of
+from research.runs.wandb_log import TrackedRun, TrackingUnreadable, parse, read_log, read_tracking
+from studies.checks.evidence import CollectError
+from studies.log.study import AttemptState
+from studies.metrics import Asked, kind_named
+from studies.metrics.builtin import Transfer
+from studies.records.base import canonical
+from studies.records.procedure import Watchdog
+from studies.records.runs import Conditions
+from swarm.environments.play import rounds
+from swarm.environments.registry import environments
+from swarm.training.trackers import WandbTracker
+from tests.research.factories import edit, make_order, with_run, with_schedule
+from tests.research.fakes import evaluation, read_fake_tracking, write_results
+
+STEPS = 3
+EPISODES = 64
+ORDER = make_order()
+SCHEDULED = with_schedule(make_order(steps=8), every=2)
+ELSEWHERE = with_run(ORDER, metric=Transfer().define(Asked("it is solved", EPISODES, 16, of="arith")))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptFolder:
+    """What a finished attempt left, with a tracker's log that needs no W&B."""
+    monkeypatch.setattr("research.runs.collect.read_tracking", read_fake_tracking)
+    folder = AttemptFolder(tmp_path / "attempt")
+    write_results(folder, ORDER, 0.5)
+    return folder
+
+
+def refuse(folder: AttemptFolder, order: AttemptSpec, code: str) -> str:
+    study = folder.path.parent / "study"
+    with pytest.raises(CollectError) as refused:
+        collect(folder, order, study)
+    assert refused.value.code == code
+    assert not study.exists(), "what is refused leaves nothing in the study"
+    return refused.value.reason
+
+
+@pytest.mark.slow
+def test_results_are_read_back_from_a_real_wandb_log(
+    folder: AttemptFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    job = ORDER.tracked_job(folder)
+    assert job.tracking is not None
+    tracker = WandbTracker(job, job.tracking)
+    for step in range(1, STEPS + 1):
+        tracker.log(step, {"critic/rewards/mean": step / 10, "actor/ppo_kl": float("nan")})
+    tracker.finish()
+    evidence = collect(folder, ORDER, tmp_path / "study", read_tracking)
+    snapshot = (tmp_path / "study" / evidence.snapshot["path"]).read_bytes()
+    assert hashlib.sha256(snapshot).hexdigest() == evidence.snapshot["sha256"]
+    value = json.loads(snapshot)
+    assert canonical(value).encode() == snapshot
+    assert [row["step"] for row in value["history"]] == [1, 2, 3]
+    assert [row["metrics"]["critic/rewards/mean"] for row in value["history"]] == [0.1, 0.2, 0.3]
+    assert value["design_hash"] == "d" * 64
+    assert (value["wandb"]["id"], value["wandb"]["group"]) == (f"{ORDER.run_id}-a1", "s1")
+    assert value["wandb"]["config"]["job_digest"] == job.digest()
+
+
+@pytest.mark.slow
+def test_a_wandb_log_that_is_missing_or_damaged_is_refused(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("research.runs.collect.read_tracking", read_tracking)
+    assert "found 0" in refuse(folder, ORDER, "tracking_unreadable")
+    run = folder.path / "wandb" / f"offline-run-20260101_000000-{ORDER.tracking_id}"
+    run.mkdir(parents=True)
+    (run / f"run-{ORDER.tracking_id}.wandb").write_bytes(os.urandom(2000))
+    assert "code 1" in refuse(folder, ORDER, "tracking_unreadable")
+
+
+def test_measurements_are_counted_from_outcomes_and_bound_to_their_file(folder: AttemptFolder, tmp_path: Path) -> None:
+    evidence = collect(folder, ORDER, tmp_path)
+    by_key = {measurement.key: measurement for measurement in evidence.measurements}
+    assert by_key["hidden/success"].value == 0.5
+    assert by_key["hidden/success/initial"].value == round(0.2 * EPISODES) / EPISODES
+    assert {measurement.n for measurement in evidence.measurements} == {EPISODES}
+    data = (tmp_path / evidence.evaluation["path"]).read_bytes()
+    assert {m.sha256 for m in evidence.measurements} == {hashlib.sha256(data).hexdigest()}
+    assert evidence.evaluation["episodes"] == 2 * EPISODES
+    assert {name: json.loads(data)[name] for name in ("study", "run_id")} == {"study": "s1", "run_id": ORDER.run_id}
+    assert collect(folder, ORDER, tmp_path) == evidence, "the same bytes when it is done twice"
+    collected = {"evaluation": evidence.evaluation, "snapshot": evidence.snapshot}
+    assert measure(tmp_path, collected, ORDER.run.metric) == evidence.measurements
+
+
+def test_plays_that_the_agent_failed_are_not_solved_and_noted(folder: AttemptFolder, tmp_path: Path) -> None:
+    def fail(evaluation: dict[str, Any]) -> None:
+        for play in evaluation["episodes"][:8]:
+            play.update(success=False, failed="KeyError: \x1b[2Jwhatever a container says")
+
+    edit(folder.evaluation("final"), fail)
+    evidence = collect(folder, ORDER, tmp_path)
+    (alarm,) = [alarm for alarm in evidence.alarms if alarm.code == "failed_plays"]
+    assert (alarm.effect, f"8 of {EPISODES}" in alarm.sentence, "most by KeyError:" in alarm.sentence) == (
+        "note",
+        True,
+        True,
+    )
+    assert "\x1b" not in alarm.sentence
+    assert {m.key: m.value for m in evidence.measurements}["hidden/success"] == 0.5 - 8 / EPISODES
+
+
+@pytest.mark.parametrize("said", [{}, {"calls": float("nan")}], ids=["missing", "NaN"])
+def test_a_fact_that_some_plays_do_not_say_is_refused_with_their_number(
+    folder: AttemptFolder, said: dict[str, float]
+) -> None:
+    asked = Asked("it is solved", EPISODES, STEPS * 128, of="calls", facts={"calls": (3.0, 0.0)})
+    order = with_run(ORDER, metric=kind_named("fact").define(asked))
+    write_results(folder, order, 0.5)
+    for stage in ("initial", "final"):
+        edit(folder.evaluation(stage), lambda v: [play.update(facts={"calls": 1.0}) for play in v["episodes"]])
+    edit(folder.evaluation("final"), lambda v: [play.update(facts=said) for play in v["episodes"][:3]])
+    reason = refuse(folder, order, "not_measurable" if not said else "evaluation_unreadable")
+    assert said or "3 of 64" in reason
+
+
+def test_an_evaluation_that_was_changed_after_it_was_collected_is_refused(
+    folder: AttemptFolder, tmp_path: Path
+) -> None:
+    evidence = collect(folder, ORDER, tmp_path)
+    edit(tmp_path / evidence.evaluation["path"], lambda value: value["final"]["episodes"][-1].update(success=True))
+    with pytest.raises(CollectError) as refused:
+        measure(tmp_path, {"evaluation": evidence.evaluation, "snapshot": evidence.snapshot}, ORDER.run.metric)
+    assert refused.value.code == "evidence_changed"
+
+
+@pytest.mark.parametrize("name", ["study", "design_hash", "arm", "seed", "run_id", "attempt", "job_digest"])
+def test_a_log_that_names_another_origin_is_foreign(folder: AttemptFolder, name: str) -> None:
+    edit(folder.path / "tracked.json", lambda value: value["config"].update({name: "another"}))
+    assert "'another'" in refuse(folder, ORDER, "foreign_results")
+
+
+@pytest.mark.parametrize("step", [1, 2, 3])
+def test_a_log_that_lacks_a_step_is_refused(folder: AttemptFolder, step: int) -> None:
+    edit(folder.path / "tracked.json", lambda value: value["history"].pop(str(step)))
+    assert "found 2 rows" in refuse(folder, ORDER, "steps_missing")
+
+
+def blown(order: AttemptSpec, *numbers: int, ended: bool = True) -> ReadTracking:
+    """Return the log of a training whose every step breaks a limit, as far as it is there."""
+    row = {"critic/rewards/mean": 0.1, "actor/ppo_kl": 5.0, "batch/episodes": order.job.episodes_per_step}
+    history = {step: dict(row) for step in numbers}
+    run = TrackedRun("ajet", "s1", order.tracking_id, order.names(), history, ended=ended)
+    return lambda directory, run_id: run
+
+
+@pytest.mark.parametrize(
+    ("numbers", "ended", "late"), [((1, 3), True, False), ((2,), True, False), ((1,), False, True)]
+)
+def test_a_training_that_a_rule_stopped_needs_each_of_its_steps_and_the_end_of_its_log(
+    folder: AttemptFolder, tmp_path: Path, numbers: tuple[int, ...], ended: bool, late: bool
+) -> None:
+    order = ORDER.model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
+    edit(folder.evaluation("final"), lambda value: value.update(policy_version=len(numbers)))
+    with pytest.raises(CollectError) as refused:
+        collect(folder, order, tmp_path / "study", blown(order, *numbers, ended=ended))
+    assert (refused.value.code, refused.value.late) == ("steps_missing", late)
+    whole = blown(order, *range(1, len(numbers) + 1))
+    assert collect(folder, order, tmp_path / "study", whole).conditions.stopped_by == "kl_blow_up"
+
+
+def test_a_training_that_a_rule_stopped_is_measured_by_what_was_evaluated_up_to_its_end(
+    folder: AttemptFolder, tmp_path: Path
+) -> None:
+    order = SCHEDULED.model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
+    write_results(folder, order, 0.5)
+    edit(folder.evaluation("final"), lambda value: value.update(policy_version=6))
+    evidence = collect(folder, order, tmp_path, blown(order, *range(1, 7)))
+    stored = json.loads((tmp_path / evidence.evaluation["path"]).read_text())
+    assert [part["policy_version"] for part in (*stored["during"], stored["final"])] == [2, 4, 6]
+    assert "hidden/area" in {measured.key for measured in evidence.measurements}
+    assert (evidence.conditions.steps, evidence.conditions.checkpoint) == (6, "last")
+    assert [(alarm.code, alarm.effect) for alarm in evidence.alarms][:1] == [("kl_blow_up", "abort")]
+    with pytest.raises(CollectError) as refused:
+        collect(folder, SCHEDULED, tmp_path / "other", blown(order, *range(1, 7)))
+    assert refused.value.code == "steps_missing", "no rule, no early end"
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda v: v.update(environment="arith"), "foreign_results"),
+        (lambda v: v.update(split="train"), "foreign_results"),
+        (lambda v: v.update(policy_version=STEPS - 1), "foreign_results"),
+        (lambda v: v["episodes"][0].update(task_id="no such task"), "foreign_results"),
+        (
+            lambda v: v["episodes"][0].update(task_id=environments()["guess"].tasks("train")[0].id),
+            "foreign_results",
+        ),
+        (lambda v: v["episodes"].pop(), "evaluation_incomplete"),
+        (lambda v: v["episodes"].__setitem__(1, v["episodes"][0]), "evaluation_incomplete"),
+        (lambda v: v.pop("episodes"), "evaluation_unreadable"),
+        (lambda v: v["episodes"][0].update(success="yes"), "evaluation_unreadable"),
+    ],
+)
+def test_an_evaluation_that_is_not_the_runs_whole_own_one_is_refused(
+    folder: AttemptFolder, change: Callable[[Any], None], code: str
+) -> None:
+    edit(folder.evaluation("final"), change)
+    refuse(folder, ORDER, code)
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", None])
+def test_an_evaluation_cut_short_or_gone_is_refused(folder: AttemptFolder, content: str | None) -> None:
+    folder.evaluation("initial").write_text(content or "")
+    if content is None:
+        folder.evaluation("initial").unlink()
+    refuse(folder, ORDER, "evaluation_unreadable")
+
+
+def test_success_on_another_environment_is_measured_by_an_evaluation_of_its_own(
+    folder: AttemptFolder, tmp_path: Path
+) -> None:
+    write_results(folder, ELSEWHERE, 0.5)
+    assert "evaluation-other.json" in refuse(folder, ELSEWHERE, "evaluation_unreadable")
+    arith = evaluation(with_run(ELSEWHERE, environment="arith").spec, STEPS, 0.25)
+    folder.evaluation("other").write_text(json.dumps(arith))
+    evidence = collect(folder, ELSEWHERE, tmp_path)
+    stored = json.loads((tmp_path / evidence.evaluation["path"]).read_text())["other"]
+    assert (stored["environment"], stored["policy_version"]) == ("arith", STEPS)
+    (measured,) = (found for found in evidence.measurements if found.key == "hidden/success_on_arith")
+    assert (measured.value, measured.n) == (0.25, EPISODES)
+
+
+def test_evaluations_during_training_are_stored_and_measured_by(folder: AttemptFolder, tmp_path: Path) -> None:
+    write_results(folder, SCHEDULED, 0.5, before=0.25)
+    evidence = collect(folder, SCHEDULED, tmp_path)
+    stored = json.loads((tmp_path / evidence.evaluation["path"]).read_text())
+    assert [part["policy_version"] for part in stored["during"]] == [2, 4, 6]
+    by_key = {measurement.key: measurement for measurement in evidence.measurements}
+    assert by_key["hidden/area"].value == pytest.approx(0.375)
+    assert by_key["hidden/area"].n == 2 * EPISODES + 3 * 16
+    collected = {"evaluation": evidence.evaluation, "snapshot": evidence.snapshot}
+    assert measure(tmp_path, collected, SCHEDULED.run.metric) == evidence.measurements
+
+
+def played(at: int, version: int, success: float, seed: int) -> Callable[[Any], None]:
+    """Return what replaces one of the evaluations during training by one of other tasks, or of other plays."""
+    return lambda value: value["evaluations"].__setitem__(
+        at, evaluation(SCHEDULED.spec, version, success, 16, SCHEDULED.spec.seed + seed)
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda v: v["evaluations"].pop(1), "evaluation_incomplete"),
+        (lambda v: v["evaluations"].clear(), "evaluation_incomplete"),
+        (lambda v: v["evaluations"][1].update(policy_version=5), "evaluation_incomplete"),
+        (lambda v: v["evaluations"].reverse(), "evaluation_unreadable"),
+        (lambda v: v["evaluations"][1].update(split="search"), "foreign_results"),
+        (lambda v: v["evaluations"][1].update(environment="arith"), "foreign_results"),
+        (lambda v: v["evaluations"][1]["episodes"].pop(), "evaluation_incomplete"),
+        (lambda v: v["evaluations"][1]["episodes"][0].update(success=1), "evaluation_unreadable"),
+        (played(1, 4, 0.5, 5), "foreign_results"),
+    ],
+)
+def test_evaluations_during_training_that_are_not_whole_or_not_the_drawn_ones_are_refused(
+    folder: AttemptFolder, change: Callable[[Any], None], code: str
+) -> None:
+    write_results(folder, SCHEDULED, 0.5)
+    edit(folder.evaluation("during"), change)
+    refuse(folder, SCHEDULED, code)
+
+
+def test_evaluations_that_were_kept_must_be_those_that_count(folder: AttemptFolder, tmp_path: Path) -> None:
+    write_results(folder, SCHEDULED, 0.5)
+    whole = folder.evaluation("during").read_text()
+    folder.kept.write_text(whole)
+    initial, kept = (
+        hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder.evaluation("initial"), folder.kept)
+    )
+    resumed = SCHEDULED.model_copy(update={"resumes": 1, "initial_sha256": initial, "during_sha256": kept})
+    said = NOTHING_SAID.model_copy(update={"resumed_at": 5})
+
+    def refused() -> str:
+        with pytest.raises(CollectError) as caught:
+            collect(folder, resumed, tmp_path, said=said)
+        assert caught.value.code == "evidence_changed"
+        return caught.value.reason
+
+    collect(folder, resumed, tmp_path, said=said)
+    edit(folder.evaluation("during"), played(2, 6, 1.0, 6))
+    collect(folder, resumed, tmp_path, said=said)  # it was played again
+    edit(folder.evaluation("during"), played(1, 4, 1.0, 4))
+    assert refused().startswith("evaluation-during.json")
+    folder.evaluation("during").write_text(whole)
+    folder.kept.write_text(whole + " ")
+    assert refused().startswith("evaluation-kept.json")
+    folder.kept.write_text(whole)
+    edit(folder.evaluation("initial"), lambda value: value["episodes"][0].update(reward=0.5))
+    assert refused().startswith("evaluation-initial.json")
+
+
+def test_a_record_that_is_none_is_refused() -> None:
+    with pytest.raises(TrackingUnreadable, match="W&B records"):
+        parse(["no record"])
+
+
+def test_a_config_changed_during_the_run_counts_as_changed() -> None:
+    run = parse([
+        '{"type":"run","run":{"project":"p","run_id":"r","config":{"update":{"seed":1,"_wandb":{}}}}}',
+        '{"type":"config","config":{"update":{"seed":2}}}',
+    ])  # fmt: skip
+    assert run.config == {"seed": 2}
+
+
+def test_two_logs_of_one_name_are_refused(tmp_path: Path) -> None:
+    for stamp in ("1", "2"):
+        run = tmp_path / "wandb" / f"offline-run-{stamp}-x-a1"
+        run.mkdir(parents=True)
+        (run / "run-x-a1.wandb").touch()
+    with pytest.raises(TrackingUnreadable, match="found 2"):
+        read_tracking(tmp_path, "x-a1")
+
+
+def test_the_reader_of_logs_does_not_get_the_terminals_ctrl_c(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = tmp_path / "reader"
+    reader.write_text(f"#!{sys.executable}\nimport os, sys\nsys.exit(os.getsid(0) != os.getpid())\n")
+    reader.chmod(0o700)
+    monkeypatch.setattr("research.runs.wandb_log.sys.executable", str(reader))
+    assert read_log(tmp_path / "run.wandb").history == {}
+
+
+def test_evaluated_episodes_are_counted_by_kind_of_task(folder: AttemptFolder, tmp_path: Path) -> None:
+    order = make_order(episodes=216)
+    write_results(folder, order, 0.5)
+    evidence = collect(folder, order, tmp_path)
+    assert set(evidence.kinds) == {"narrow windows", "wide windows"}
+    assert sum(solved for solved, _ in evidence.kinds.values()) == 108
+    assert sum(played for _, played in evidence.kinds.values()) == 216
+    assert evidence.payload()["kinds"] == {kind: list(counts) for kind, counts in evidence.kinds.items()}
+
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def evaluated(*plays: tuple[str, int], version: int = 3) -> dict[str, Any]:
+    """Return what a run's evaluations of these tasks and samples are stored as."""
+    played = [EpisodeOutcome(task_id=task, sample=sample, success=True, reward=1.0) for task, sample in plays]
+    initial, final = (
+        Evaluation(environment="guess", split="hidden", policy_version=number, episodes=played)
+        for number in (0, version)
+    )
+    return RunEvaluation(run_id="r", attempt=1, initial=initial, final=final).model_dump(mode="json")
+
+
+def history(steps: int = 3, **metrics: float) -> list[dict[str, Any]]:
+    return [{"step": n, "metrics": metrics} for n in range(1, steps + 1)]
+
+
+def conditions(
+    order: AttemptSpec | None = None, rows: list[dict[str, Any]] | None = None,
+    plays: dict[str, Any] | None = None, neighbours: int | None = 0,
+) -> Conditions:  # fmt: skip
+    plays = evaluated(("a", 0)) if plays is None else plays
+    return conditions_of(order or make_order(), rows or history(), plays, ObservedConditions(), neighbours, None)
+
+
+def test_amounts_are_summed_over_steps_and_unknown_where_a_step_lacks_them() -> None:
+    rows = history(**{"batch/episodes": 8.0, "tokens/trained": 100.0, "timing_s/step": 0.5})
+    found = conditions(rows=rows, neighbours=2)
+    assert (found.steps, found.episodes, found.tokens, found.wall_s, found.neighbours) == (3, 24, 300, 1.5, 2)
+    assert found.initial_success == 1.0
+    assert (found.initial_policy, found.decoding, found.overlap, found.judge_errors) == (None, None, None, None)
+    rows[1]["metrics"] = {}
+    lacking = conditions(rows=rows, neighbours=None)
+    assert (lacking.episodes, lacking.tokens, lacking.wall_s) == (None, None, None)
+
+
+def test_episodes_that_were_given_up_are_those_the_server_counted_at_last() -> None:
+    rows = history(**{"lease/begun": 9.0})
+    assert conditions(rows=rows).judge_errors == 0
+    rows[-1]["metrics"] = {"lease/begun": 9.0, "lease/aborted": 4.0}
+    assert conditions(rows=rows).judge_errors == 4
+
+
+def test_the_order_of_plays_makes_no_other_tasks_and_another_task_does() -> None:
+    one, turned, other = (
+        conditions(plays=evaluated(*((task, 0) for task in tasks))).evaluation_tasks for tasks in ("ab", "ba", "ac")
+    )
+    assert one == turned != other
+
+
+def test_a_policy_that_is_not_the_last_one_and_an_image_are_told() -> None:
+    assert conditions(plays=evaluated(("a", 0), version=2)).checkpoint == "after step 2"
+    contained = make_order().model_copy(update={"sandbox": Sandboxing(kind="docker", image="sha256:1")})
+    assert (conditions(contained).image, conditions().image) == ("sha256:1", "process")
+
+
+def attempts_of(*spans: tuple[int, int | None]) -> list[AttemptState]:
+    """Return attempts that ran from a second to another; None: still running."""
+    return [
+        AttemptState(
+            1, f"a{n}", (BEGIN + timedelta(seconds=begin)).isoformat(),
+            None if end is None else "finished", seconds=None if end is None else float(end - begin),
+        )
+        for n, (begin, end) in enumerate(spans)
+    ]  # fmt: skip
+
+
+def beside(*spans: tuple[int, int | None], at: int) -> int:
+    attempts = attempts_of(*spans)
+    return neighbours_of(attempts, attempts[0], BEGIN + timedelta(seconds=at))
+
+
+@pytest.mark.parametrize(
+    ("spans", "count"),
+    [
+        ([(0, None)], 0), ([(0, None), (10, 20), (20, 30)], 1), ([(0, None), (10, 25), (20, 30)], 2),
+        ([(0, None), (10, None)], 1), ([(50, None), (0, 50)], 0),
+    ],
+)  # fmt: skip
+def test_neighbours_are_those_at_one_moment_not_those_that_came_one_after_the_other(
+    spans: list[tuple[int, int | None]], count: int
+) -> None:
+    assert beside(*spans, at=100) == count
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 50)), max_size=6))
+def test_what_ran_later_changes_no_count(others: list[tuple[int, int]]) -> None:
+    spans = [(begin, begin + length) for begin, length in others]
+    now, later = beside((0, None), *spans, at=60), beside((0, 60), *spans, (60, None), (70, 90), at=60)
+    assert now == later <= len(others)
+
+
+def test_trainings_of_other_studies_are_neighbours_too() -> None:
+    (attempt,) = attempts_of((10, 30))
+    others = [(BEGIN + timedelta(seconds=begin), BEGIN + timedelta(seconds=end)) for begin, end in ((0, 20), (15, 90))]
+    assert neighbours_of([attempt], attempt, BEGIN + timedelta(seconds=30), others) == 2
+    assert neighbours_of([attempt], attempt, BEGIN + timedelta(seconds=30), others[:1]) == 1
+
+
+def test_a_try_that_never_ran_is_nobodys_neighbour() -> None:
+    attempts = attempts_of((0, None), (5, None))
+    never = replace(attempts[1], status="stopped", seconds=0.0)
+    assert neighbours_of([attempts[0], never], attempts[0], BEGIN + timedelta(seconds=9)) == 0
+
+
+@given(st.integers(0, 9), st.sampled_from((64, 216, 512)))
+def test_the_tasks_that_the_evaluator_plays_for_a_seed_are_those_the_harness_expects(seed: int, count: int) -> None:
+    order = make_order(episodes=count, seed=seed)
+    chosen = rounds(environments()["guess"].tasks("hidden"), count, seed)
+    plays = evaluated(*((task.id, sample) for sample, part in enumerate(chosen) for task in part))
+    found = conditions(order, plays=plays)
+    assert found.evaluation_tasks == found.drawn_tasks
+    assert conditions(order).drawn_tasks == found.drawn_tasks

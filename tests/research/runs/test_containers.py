@@ -1,0 +1,288 @@
+"""An attempt whose client and evaluators are containers finishes as one of processes does, and leaves none behind."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import signal
+import tarfile
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from research.isolation.access_policy import AccessPolicy
+from research.isolation.mode import EngineThread, Sandboxing
+from research.runs.attempt import Attempt
+from research.runs.collect import collect
+from research.runs.files import AttemptFolder, AttemptSpec, Role, read_during
+from research.runs.resume import reaping
+from research.runs.workers import (
+    FAILURES,
+    ContainerWorker,
+    ManagedProcess,
+    ProcessGroup,
+    container_spec,
+    engine_failures,
+    take_evaluation,
+    take_evaluations,
+    tasks_of,
+)
+from sandboxes import ContainerHandle, DockerSandbox, Exit, SandboxError, SandboxSpec
+from sandboxes.docker.engine import ContainerEngine
+from sandboxes.gateway.gateway import Gateway
+from sandboxes.images import Image
+from studies.metrics import Asked
+from studies.metrics.builtin import Transfer
+from studies.records.procedure import Watchdog
+from studies.records.runs import ENGINE_GONE, INVALID_CODES, AttemptFailed
+from tests.research.factories import with_run, with_schedule
+from tests.research.runs.trials import DEADLINE_S, EPISODES, FOREVER, Trial, eventually
+
+pytestmark = pytest.mark.slow
+
+CODE = "def reward(task, messages, outcome):\n    return 1.0\n"
+ROLES: tuple[Role, ...] = ("client", "evaluator-initial", "evaluator-final")
+
+
+class ContainedTrial(Trial):
+    """An attempt with containers in a real engine, of an installation of its own."""
+
+    def __init__(self, path: Path, found: ContainerEngine, made: Image) -> None:
+        super().__init__(path)
+        self.engine = found
+        self.containers = DockerSandbox(path / "containers", found)
+        self._image = made
+
+    def order(self, *, steps: int, **fields: Any) -> AttemptSpec:
+        sandbox = Sandboxing(kind="docker", image=self._image.id, base=self._image.base, engine=self.engine.version)
+        containers = str(self.path / "containers")
+        more = {"sandbox": sandbox, "containers": containers, "time_limit_s": 120.0}
+        return super().order(steps=steps, **fields).model_copy(update=more)
+
+    def end(self) -> None:
+        super().end()
+        self.containers.reap({})
+
+    def after_kill(self) -> tuple[str, ...]:
+        return reaping(self.folder.path)
+
+    def running(self) -> dict[str, str]:
+        """Return the containers that the engine holds of the attempt, by role."""
+        wanted = {"label": f"ajet.installation={self.containers.installation}"}
+        found = self.engine.client.api.containers(all=True, filters=wanted)
+        return {item["Labels"]["ajet.label.role"]: item["Id"] for item in found}
+
+
+@pytest.fixture
+def trial(tmp_path: Path, engine: ContainerEngine, image: Image) -> Iterator[ContainedTrial]:
+    trial = ContainedTrial(tmp_path, engine, image)
+    yield trial
+    trial.end()
+
+
+def with_server(monkeypatch: pytest.MonkeyPatch, module_of_server: str) -> None:
+    """Give attempts of this process a server of another module."""
+    start = ProcessGroup.start
+
+    async def started(processes: ProcessGroup, name: str, module: str, *arguments: str, **more: Any) -> ManagedProcess:
+        if module == "swarm.server":
+            module, more = module_of_server, {**more, "PYTHONPATH": str(Path(__file__).parents[3])}
+        return await start(processes, name, module, *arguments, **more)
+
+    monkeypatch.setattr(ProcessGroup, "start", started)
+
+
+def test_a_training_that_breaks_a_locked_limit_is_stopped_and_measured_in_containers_too(
+    trial: ContainedTrial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_server(monkeypatch, "tests.research.jumping_server")
+    order = trial.order(steps=FOREVER).model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
+    outcome = asyncio.run(Attempt(trial.folder, order).run())
+    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
+    found = collect(trial.folder, order, tmp_path / "study", said=outcome)
+    assert found.conditions.stopped_by == "kl_blow_up"
+    assert found.conditions.image == order.sandbox.image
+    assert trial.running() == {}
+
+
+def test_a_client_killed_from_outside_fails_the_attempt_and_leaves_nothing(trial: ContainedTrial) -> None:
+    handle = trial.launch(trial.order(steps=FOREVER))
+    eventually(lambda: trial.at("train", step=1), "training has begun")
+    trial.engine.client.api.kill(trial.running()["client"], "SIGKILL")
+    assert handle.wait(DEADLINE_S) == Exit("error", 1)
+    outcome = trial.outcome()
+    assert outcome.code == "client_killed"
+    assert "killed" in outcome.reason
+    assert trial.running() == {}
+
+
+def test_a_killed_attempt_takes_its_containers_along_though_no_controller_looks(trial: ContainedTrial) -> None:
+    handle = trial.launch(trial.order(steps=FOREVER))
+    eventually(lambda: trial.at("train", step=1), "training has begun")
+    other = trial.containers.run(dataclasses.replace(sleeper(trial), name="other", labels={"study": "s2", "role": "x"}))
+    (pid,) = trial.pids("research.runs.attempt")
+    os.kill(pid, signal.SIGKILL)
+    eventually((trial.path / "sandboxes" / "attempt" / "exit.json").exists, "the shim says that it ended")
+    assert set(trial.running()) == {"x"}, "and nothing of any other attempt"
+    assert other.poll() is None
+    assert handle.poll() == Exit("error", -signal.SIGKILL)
+    assert trial.pids("-m") == []
+
+
+def sleeper(trial: ContainedTrial) -> SandboxSpec:
+    image = trial.order(steps=3).sandbox.image
+    return SandboxSpec("sleeper", ("python3", "-c", "import time; time.sleep(600)"), trial.path, image=image)
+
+
+async def test_an_attempt_without_its_engine_says_so(
+    order: AttemptSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DOCKER_HOST", "unix:///nobody/listens/here.sock")
+    outcome = await Attempt(AttemptFolder(tmp_path), order).run()
+    assert (outcome.code, "install Docker" in outcome.reason) == (ENGINE_GONE, True)
+    assert not (tmp_path / "server").exists()
+
+
+@pytest.fixture
+def order(tmp_path: Path) -> AttemptSpec:
+    sandbox = Sandboxing(kind="docker", image="sha256:" + "0" * 64)
+    return Trial(tmp_path).order(steps=3).model_copy(update={"sandbox": sandbox})
+
+
+def files(spec: SandboxSpec) -> dict[str, str]:
+    assert spec.archive is not None
+    with closing(tarfile.open(fileobj=io.BytesIO(spec.archive))) as tar:
+        return {name: tar.extractfile(name).read().decode() for name in tar.getnames()}  # type: ignore[union-attr]
+
+
+def spec_of(order: AttemptSpec, role: Role) -> SandboxSpec:
+    return container_spec(order, role, tasks_of(order, role), AttemptFolder(Path("/attempt")))
+
+
+def test_hidden_tasks_are_in_the_evaluators_containers_alone(order: AttemptSpec) -> None:
+    given = {role: {task["id"] for task in json.loads(files(spec_of(order, role))["tasks.json"])} for role in ROLES}
+    assert given["evaluator-initial"] == given["evaluator-final"]
+    assert given["client"]
+    assert not given["client"] & given["evaluator-initial"]
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_container_gets_no_token_and_no_folder_of_the_attempt_but_its_exchange(
+    order: AttemptSpec, role: Role
+) -> None:
+    spec = spec_of(order, role)
+    assert spec.environment == {"AJET_TOKEN": "sandbox"}
+    assert spec.exchange == Path("/attempt/exchange") / role
+    assert spec.ports == {8000: "server.sock"}
+    assert "/attempt" not in " ".join(spec.command)
+    assert spec.labels == {"study": "s1", "run_id": order.run_id, "attempt": "1", "role": role}
+    assert set(spec.results) == (set() if role == "client" else {"evaluation.json"})
+
+
+def test_a_generated_reward_is_given_to_the_client_alone_and_trusted_by_nobody(order: AttemptSpec) -> None:
+    coded = with_run(order, code=CODE)
+    client, evaluator = spec_of(coded, "client"), spec_of(coded, "evaluator-final")
+    assert files(client)["reward.py"] == CODE
+    assert "/input/reward.py" in client.command
+    assert not client.trusted
+    assert set(files(evaluator)) == {"tasks.json"}
+    assert "--reward" not in evaluator.command
+    assert spec_of(order, "client").trusted
+
+
+def test_every_end_of_a_container_has_a_code_that_the_lock_names() -> None:
+    codes = {f"{who}_{failure}" for who in ("client", "evaluator") for failure in FAILURES.values()}
+    assert codes <= set(INVALID_CODES)
+    assert {f"client_{failure}" for failure in FAILURES.values()} == {
+        "client_died", "client_out_of_memory", "client_timeout", "client_killed",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"episodes": []}', '{"environment": 1}', "NaN", "[" * 100_000])
+def test_an_evaluation_that_is_none_is_refused_and_not_put_into_place(tmp_path: Path, text: str) -> None:
+    (tmp_path / "left").write_text(text)
+    with pytest.raises(AttemptFailed) as failed:
+        take_evaluation(tmp_path / "left", tmp_path / "evaluation.json")
+    assert failed.value.code == "evaluator_failed"
+    assert len(failed.value.reason) < 1000
+    assert not (tmp_path / "evaluation.json").exists()
+
+
+def test_evaluations_during_training_are_put_beside_those_that_were_kept(tmp_path: Path) -> None:
+    def of(*versions: int, reward: float = 1.0) -> list[dict[str, object]]:
+        play = {"task_id": "t", "sample": 0, "success": True, "reward": reward}
+        common = {"environment": "guess", "split": "hidden", "episodes": [play]}
+        return [{**common, "policy_version": version} for version in versions]
+
+    left, place = tmp_path / "left", tmp_path / "evaluation-during.json"
+    place.write_text(json.dumps({"evaluations": of(2, 4)}))
+    left.write_text(json.dumps({"evaluations": of(4, 6, reward=0.0)}))
+    assert take_evaluations(left, place) == hashlib.sha256(left.read_bytes()).hexdigest()
+    found = read_during(place)
+    assert [(each.policy_version, each.episodes[0].reward) for each in found] == [(2, 1.0), (4, 0.0), (6, 0.0)]
+    before = place.read_bytes()
+    for text in ("", "[" * 100_000, '{"evaluations": [3]}', json.dumps({"evaluations": of(6, 2)})):
+        left.write_text(text)
+        with pytest.raises(AttemptFailed) as failed:
+            take_evaluations(left, place)
+        assert failed.value.code == "evaluator_failed"
+        assert len(failed.value.reason) < 1000
+        assert place.read_bytes() == before
+
+
+def test_who_evaluates_during_training_holds_the_hidden_tasks_and_the_size_of_the_schedule(order: AttemptSpec) -> None:
+    order = with_schedule(with_run(order, job={**order.spec.job, "steps": 6}), every=2, episodes=9)
+    during, final = spec_of(order, "evaluator-during"), spec_of(order, "evaluator-final")
+    assert files(during) == files(final)
+    assert set(during.results) == set(final.results)
+    assert {"--during", "9"} <= set(during.command)
+    assert "--during" not in final.command
+    other = Transfer().define(Asked("it is solved", EPISODES, 48, of="arith"))
+    elsewhere = with_run(order, metric=other)
+    assert files(spec_of(elsewhere, "evaluator-other")) != files(final)
+    assert "arith" in spec_of(elsewhere, "evaluator-other").command
+
+
+class _Client:
+    """Stands for the SDK's client of an engine that answers, or does not."""
+
+    def __init__(self, answer: Callable[[], bool]) -> None:
+        self.ping = answer
+
+
+def _silent() -> bool:
+    from docker.errors import DockerException
+
+    raise DockerException("nobody")
+
+
+def test_what_failed_is_no_refusal_of_an_attempt(tmp_path: Path) -> None:
+    gateway = Gateway(tmp_path / "exchange", upstream=None, log=tmp_path / "log")
+    for what in ("forwarded", "lost", "unreachable", "refused: a route", "path", "path"):
+        gateway._count(what)
+    worker = ContainerWorker(
+        cast(AttemptFolder, None), "client", cast(ContainerHandle, None), cast(EngineThread, None), gateway,
+        AccessPolicy("train", set()),
+    )  # fmt: skip
+    assert worker.refused() == {"a route": 1, "path": 2}
+
+
+@pytest.mark.parametrize(("answer", "code"), [(lambda: True, "container_refused"), (_silent, ENGINE_GONE)])
+def test_a_refusal_is_told_from_an_engine_that_went_away(answer: Callable[[], bool], code: str) -> None:
+    def refuse() -> None:
+        raise SandboxError("expected an image;\nfound none")
+
+    engine = ContainerEngine(_Client(answer), "unix://fake", version="28")  # type: ignore[arg-type]
+    thread = EngineThread(partial(engine_failures, engine))
+    with closing(thread), pytest.raises(AttemptFailed) as failed:
+        asyncio.run(thread.do(refuse))
+    assert failed.value.code == code
+    assert "\n" not in failed.value.reason

@@ -1,0 +1,516 @@
+"""Tests of files."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import signal
+import sys
+from functools import partial
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from research.errors import NotIsolated
+from research.files import read_json, write_json
+from research.installation.base_job import model_folder
+from research.runs.attempt import Attempt, main
+from research.runs.files import (
+    LEAST_SILENCE_S,
+    AttemptFolder,
+    AttemptOutcome,
+    AttemptProgress,
+    AttemptSpec,
+    read_during,
+)
+from research.runs.wandb_log import TrackedRun, TrackingUnreadable
+from research.runs.watchdog import READ_AGAIN_S, TrainingMonitor
+from research.runs.workers import ProcessGroup, ProcessWorkers
+from studies.checks.alarms import DEFAULT_WATCHDOG
+from studies.metrics import Asked
+from studies.metrics.builtin import Transfer
+from studies.records.procedure import Watchdog
+from studies.records.runs import MODEL_CHANGED, TRAINING_NAN, AttemptFailed
+from swarm.wire import ServerState, Status
+from tests.research.factories import edit, make_order, with_run, with_schedule
+from tests.research.model_folders import model_at
+from tests.research.runs.fake_attempt import FakeAttempt, Play, evaluate, for_ever, train
+
+ORDER = make_order(steps=8, episodes_per_step=8, group_size=4)
+SCHEDULED = with_schedule(ORDER, every=2, episodes=8)
+
+
+@pytest.fixture(autouse=True)
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("research.runs.attempt.AsyncSwarmClient", lambda server, token: server)
+    monkeypatch.setattr("research.runs.attempt.POLL_S", 0.001)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> AttemptFolder:
+    return AttemptFolder(tmp_path / "attempt")
+
+
+async def refused(attempt: Attempt, code: str) -> str:
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.code) == ("failed", code), outcome.reason
+    return outcome.reason
+
+
+async def test_an_attempt_finishes_with_each_evaluation_in_its_place(folder: AttemptFolder) -> None:
+    attempt = FakeAttempt(folder, SCHEDULED)
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.code, outcome.resumed_at) == ("finished", "ok", None)
+    assert attempt.started == ["evaluator-initial", "evaluator-during", "client", "evaluator-final"]
+    assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
+    assert set(outcome.files) == {f"evaluation-{name}.json" for name in ("initial", "during", "final")}
+    assert [each.policy_version for each in read_during(folder.evaluation("during"))] == [2, 4, 6]
+    progress = AttemptProgress.model_validate(read_json(folder.progress))
+    assert (progress.stage, progress.hidden_success) == ("stop", 0.5)
+    assert attempt.server.asked == ["train", "stop"]
+
+
+async def test_the_last_policy_plays_another_environment_where_success_there_is_asked_for(
+    folder: AttemptFolder,
+) -> None:
+    attempt = FakeAttempt(folder, with_run(ORDER, metric=Transfer().define(Asked("solved", 8, 16, of="arith"))))
+    assert (await attempt.run()).status == "finished"
+    assert attempt.started == ["evaluator-initial", "client", "evaluator-other", "evaluator-final"]
+
+
+async def dies(attempt: FakeAttempt) -> int:
+    attempt.server.step = 1
+    return -9
+
+
+async def leaves(attempt: FakeAttempt) -> int:
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("role", "play", "code", "said"),
+    [
+        ("client", dies, "client_died", "its last words"), ("client", leaves, "client_stopped", "step 0 of 8"),
+        ("initial", dies, "evaluator_died", "its last words"), ("during", dies, "evaluator_died", "its last words"),
+        ("final", dies, "evaluator_died", "its last words"),
+        ("final", leaves, "evaluator_failed", "evaluation-final.json"),
+    ],
+)  # fmt: skip
+async def test_a_worker_that_ends_before_its_work_is_done_fails_the_attempt_by_its_name(
+    folder: AttemptFolder, role: str, play: Play, code: str, said: str
+) -> None:
+    attempt = FakeAttempt(folder, SCHEDULED, **{role: play})
+    assert said in await refused(attempt, code)
+    assert attempt.playing == 0, "nothing is left running"
+
+
+@pytest.mark.parametrize(("environment", "doubt"), [("shop@0123456789ab", True), ("guess", False)])
+async def test_an_evaluator_that_ends_well_without_an_evaluation_puts_its_environments_code_in_doubt(
+    folder: AttemptFolder, environment: str, doubt: bool
+) -> None:
+    attempt = FakeAttempt(folder, with_run(ORDER, environment=environment), initial=leaves)
+    assert ("environment's code" in await refused(attempt, "evaluator_failed")) == doubt
+
+
+async def test_a_server_that_dies_is_the_reason_though_its_client_dies_of_it(folder: AttemptFolder) -> None:
+    async def play(attempt: FakeAttempt) -> int:
+        attempt.server.died.set()
+        return 3
+
+    attempt = FakeAttempt(folder, ORDER, client=play)
+    assert "killed by signal 9" in await refused(attempt, "server_died")
+    assert attempt.playing == 0
+
+
+@pytest.mark.parametrize("busy", [False, True])
+async def test_a_training_that_breaks_down_is_told_as_such_though_its_client_dies_of_it_unseen_by_the_watch(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, busy: bool
+) -> None:
+    async def play(attempt: FakeAttempt) -> int:
+        attempt.server.facts = {"state": ServerState.FAILED, "not_finite": True, "reason": "no loss", "step": 2}
+        return 3
+
+    async def take(self: Attempt, status: Status) -> None:
+        """Read a log for longer than a client takes to die."""
+        if status.step:
+            await asyncio.Event().wait()
+
+    if busy:
+        monkeypatch.setattr(Attempt, "_take", take)
+    attempt = FakeAttempt(folder, ORDER, client=play)
+    assert "no loss" in await refused(attempt, TRAINING_NAN)
+    assert attempt.server.asked[-1] == "stop", "so that its log is whole"
+
+
+async def test_an_evaluation_of_which_nothing_ends_fails_the_attempt_by_its_name(folder: AttemptFolder) -> None:
+    async def hangs(attempt: FakeAttempt) -> int:
+        await attempt.server.reach(4)
+        attempt.server.facts = {"awaited_evaluations": 5}
+        return await for_ever(attempt)
+
+    async def play(attempt: FakeAttempt) -> int:
+        attempt.server.step = 4
+        return await for_ever(attempt)
+
+    order = SCHEDULED.model_copy(update={"play_s": 5.0})
+    attempt = FakeAttempt(folder, order, during=hangs, client=play)
+    attempt._training = TrainingMonitor(folder, order, now=partial(next, count()))
+    reason = await refused(attempt, "evaluator_timeout")
+    assert ("step 4" in reason, "10 s" in reason) == (True, True)
+
+
+async def test_a_training_that_a_rule_stops_is_evaluated_once_no_update_is_in_progress(folder: AttemptFolder) -> None:
+    order = SCHEDULED.model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
+    blown, looks = {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1}, 0
+
+    async def play(attempt: FakeAttempt) -> int:
+        attempt.server.step, attempt.server.facts = 2, {"metrics": blown, "updating": True}
+        return await for_ever(attempt)
+
+    async def final(attempt: FakeAttempt) -> int:
+        assert not attempt.server.facts["updating"]
+        return await evaluate("evaluator-final")(attempt)
+
+    attempt = FakeAttempt(folder, order, client=play, final=final)
+    status = attempt.server.status
+
+    async def learned_after_a_while() -> Status:
+        nonlocal looks
+        looks += attempt.server.step
+        attempt.server.facts |= {"updating": looks < 20}
+        return await status()
+
+    attempt.server.status = learned_after_a_while  # type: ignore[method-assign]
+    read = TrackedRun("ajet", "s1", order.tracking_id, {}, {1: blown, 2: blown})
+    attempt._training = TrainingMonitor(folder, order, lambda *_: read)
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.stopped_by) == ("finished", "kl_blow_up"), outcome.reason
+    assert attempt.playing == 0
+
+
+@pytest.fixture
+def resumed(folder: AttemptFolder) -> AttemptSpec:
+    """An order that goes on with an attempt whose training was at step 5 and evaluated at 2 and 4."""
+    first = FakeAttempt(AttemptFolder(folder.path.parent / "first"), SCHEDULED, step=0)
+    asyncio.run(first.run())
+    write_json(folder.evaluation("initial"), read_json(first.folder.evaluation("initial")))
+    write_json(folder.kept, read_json(first.folder.evaluation("during")))
+    hashes = (hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder.evaluation("initial"), folder.kept))
+    return SCHEDULED.model_copy(
+        update=dict(zip(("initial_sha256", "during_sha256"), hashes, strict=True)) | {"resumes": 1}
+    )
+
+
+@pytest.mark.parametrize(("step", "kept"), [(5, 2), (4, 1), (2, 0)])
+async def test_an_attempt_that_goes_on_keeps_the_evaluations_before_its_step_and_plays_the_others_again(
+    folder: AttemptFolder, resumed: AttemptSpec, step: int, kept: int
+) -> None:
+    def mark(value: dict[str, list[dict[str, list[dict[str, float]]]]]) -> None:
+        for each in value["evaluations"]:
+            each["episodes"][0]["reward"] = 0.25
+
+    edit(folder.kept, mark)
+    sha256 = hashlib.sha256(folder.kept.read_bytes()).hexdigest()
+    attempt = FakeAttempt(folder, resumed.model_copy(update={"during_sha256": sha256}), step=step)
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.resumed_at, "initial" in outcome.stages) == ("finished", step, False)
+    assert attempt.started == ["evaluator-during", "client", "evaluator-final"]
+    found = read_during(folder.evaluation("during"))
+    assert [each.policy_version for each in found] == [2, 4, 6]
+    assert [each.episodes[0].reward == 0.25 for each in found] == [True] * kept + [False] * (3 - kept)
+
+
+async def test_an_attempt_that_goes_on_with_a_training_that_is_done_evaluates_it(
+    folder: AttemptFolder, resumed: AttemptSpec
+) -> None:
+    before = folder.evaluation("initial").read_bytes()
+    outcome = await FakeAttempt(folder, resumed, step=8).run()
+    assert (outcome.status, outcome.resumed_at) == ("finished", 8)
+    assert folder.evaluation("initial").read_bytes() == before
+
+
+async def test_a_training_that_a_rule_stopped_stays_stopped(folder: AttemptFolder, resumed: AttemptSpec) -> None:
+    order = resumed.model_copy(update={"watchdog": Watchdog(kl=1.0, patience=1)})
+    blown = {step: {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1} for step in range(1, 6)}
+    attempt = FakeAttempt(folder, order, step=5)
+    attempt._training = TrainingMonitor(folder, order, lambda *_: TrackedRun("ajet", "s1", "r", {}, blown))
+    outcome = await attempt.run()
+    assert (outcome.status, outcome.stopped_by, outcome.resumed_at) == ("finished", "kl_blow_up", 5), outcome.reason
+    assert (attempt.started, attempt.server.step) == (["evaluator-final"], 5), "no step was added"
+
+
+@pytest.mark.parametrize(
+    ("file", "code"),
+    [("initial", "evaluation_unreadable"), ("kept", "evaluation_unreadable"), ("lost", "evaluation_incomplete")],
+)
+async def test_an_attempt_does_not_go_on_with_evaluations_that_were_changed_or_are_gone(
+    folder: AttemptFolder, resumed: AttemptSpec, file: str, code: str
+) -> None:
+    path = folder.evaluation("initial") if file == "initial" else folder.kept
+    path.write_text(path.read_text().replace("true", "false"))
+    if file == "lost":
+        edit(path, lambda value: value["evaluations"].pop(0))
+        resumed = resumed.model_copy(update={"during_sha256": hashlib.sha256(path.read_bytes()).hexdigest()})
+    attempt = FakeAttempt(folder, resumed, step=5)
+    await refused(attempt, code)
+    assert attempt.started == []
+
+
+def test_whoever_is_told_to_end_again_and_again_ends_all_that_plays_and_leaves_no_outcome(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[FakeAttempt] = []
+
+    async def play(attempt: FakeAttempt) -> int:
+        made.append(attempt)
+        os.kill(os.getpid(), signal.SIGTERM)
+        try:
+            return await for_ever(attempt)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await asyncio.sleep(0.01)
+
+    monkeypatch.setattr("research.runs.attempt.Attempt", partial(FakeAttempt, client=play))
+    write_json(folder.spec, ORDER.model_dump(mode="json"))
+    monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
+    assert main() == 128 + signal.SIGTERM
+    assert made[0].playing == 0
+    assert not folder.outcome.exists()
+
+
+@pytest.mark.parametrize(("client", "code"), [(train, 0), (dies, 1)])
+def test_the_outcome_of_an_attempt_is_written_and_told_by_its_exit_code(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, client: Play, code: int
+) -> None:
+    monkeypatch.setattr("research.runs.attempt.Attempt", partial(FakeAttempt, client=client))
+    write_json(folder.spec, ORDER.model_dump(mode="json"))
+    monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
+    assert main() == code
+    assert (AttemptOutcome.model_validate(read_json(folder.outcome)).status == "finished") == (code == 0)
+
+
+def test_an_order_that_is_none_is_refused_in_one_line(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_json(folder.spec, {"study": "s1"})
+    monkeypatch.setattr(sys, "argv", ["attempt", str(folder.path)])
+    assert main() == 2
+    assert str(folder.spec) in capsys.readouterr().err
+    assert not folder.outcome.exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "how"), [("echo another server runs >&2; exit 2", "exit code 2"), ("kill -KILL $$", "signal 9")]
+)
+async def test_a_server_that_cannot_start_is_a_failed_boot_with_its_last_words(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch, script: str, how: str
+) -> None:
+    monkeypatch.setattr("research.runs.attempt.python_of", lambda backend: program(folder, script))
+    reason = await refused(Attempt(folder, ORDER), "boot_failed")
+    assert (how in reason, "another server runs" in reason) == (True, "echo" in script)
+
+
+def program(folder: AttemptFolder, script: str) -> str:
+    path = folder.path / "python"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o700)
+    return str(path)
+
+
+async def test_whoever_leaves_a_group_of_processes_ends_those_that_run(folder: AttemptFolder) -> None:
+    sleeps = program(folder, "exec sleep 600")
+    async with ProcessGroup(folder.path) as group:
+        process = await group.start("x", "y", log=folder.log("server"), python=sleeps)
+        assert process.runs
+    assert await process.ended() == -signal.SIGTERM
+
+
+async def test_an_attempt_at_a_run_with_code_starts_nothing_without_containers(folder: AttemptFolder) -> None:
+    with pytest.raises(NotIsolated):
+        await Attempt(folder, with_run(ORDER, code="def reward(): ...")).run()
+    assert not folder.log("server").exists()
+
+
+async def test_an_attempt_trains_no_model_that_changed_since_it_was_named(
+    folder: AttemptFolder, tmp_path: Path
+) -> None:
+    model = model_folder(str(model_at(tmp_path / "model")))
+    job = {**ORDER.spec.job, "model": model.model_dump(mode="json")}
+    model_at(tmp_path / "model", b"others")
+    order = with_run(make_order(models=str(tmp_path / "models")), job=job)
+    assert "changed" in await refused(Attempt(folder, order), MODEL_CHANGED)
+    assert not folder.server.exists()
+
+
+@pytest.mark.parametrize(
+    ("failure", "code", "doubt"),
+    [
+        ("out_of_memory", 137, ""), ("timeout", 137, ""), ("killed", 1, ""), ("died", 1, ""), ("died", -9, ""),
+        ("died", 143, ""), ("died", 7, "os._exit, or a library's exit"),
+        ("died", -11, "a library's crash, or os._exit"), ("died", 139, "a library's crash, or os._exit"),
+    ],
+)  # fmt: skip
+def test_the_code_of_an_environment_is_blamed_only_where_it_can_be_its_doing(
+    folder: AttemptFolder, failure: str, code: int, doubt: str
+) -> None:
+    attempt = Attempt(folder, with_run(ORDER, environment="shop@0123456789ab"))
+    worker = SimpleNamespace(failure=failure, last_words=lambda: "its last words")
+    with pytest.raises(AttemptFailed) as ended:
+        attempt._require_good_end("client", worker, code)  # type: ignore[arg-type]
+    assert ended.value.code == f"client_{failure}"
+    assert ended.value.reason.endswith(": its last words")
+    assert ("environment's code" in ended.value.reason, doubt in ended.value.reason) == (doubt != "", True)
+
+
+async def test_a_process_that_goes_on_writing_hides_no_reason_why_the_attempt_ended(
+    folder: AttemptFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def written_meanwhile(path: str | Path, *, ignore_errors: bool = False) -> None:
+        if not ignore_errors:
+            raise OSError(39, "Directory not empty")
+
+    monkeypatch.setattr("research.runs.workers.shutil.rmtree", written_meanwhile)
+    folder.given("client").mkdir(parents=True)
+    workers = ProcessWorkers(ProcessGroup(folder.path), folder, ORDER, "", "")
+    with pytest.raises(AttemptFailed) as failed:
+        async with workers:
+            raise AttemptFailed("server_died", "the server is gone")
+    assert failed.value.code == "server_died"
+
+
+BLOWN = {"actor/ppo_kl": 5.0, "critic/rewards/mean": 0.1}
+CALM = {"actor/ppo_kl": 0.01, "critic/rewards/mean": 0.1}
+
+
+class Log:
+    """A tracker's log that is what a test says, and counts how often it is read."""
+
+    def __init__(self, *rows: dict[str, float]) -> None:
+        self.history = {step: dict(row) for step, row in enumerate(rows, 1)}
+        self.reads = 0
+
+    def __call__(self, directory: Path, run_id: str) -> TrackedRun:
+        self.reads += 1
+        if not self.history:
+            raise TrackingUnreadable("it is being written")
+        return TrackedRun("ajet", "s1", run_id, {}, self.history)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def watch(log: Log, clock: Clock, limits: Watchdog | None = DEFAULT_WATCHDOG) -> TrainingMonitor:
+    order: AttemptSpec = make_order().model_copy(update={"watchdog": limits})
+    return TrainingMonitor(AttemptFolder(Path("nowhere")), order, log, clock)
+
+
+def heard(watching: TrainingMonitor, *rows: dict[str, float], first: int = 1) -> None:
+    async def hear() -> None:
+        for step, metrics in enumerate(rows, first):
+            await watching.hear(Status(state=ServerState.ROLLING, step=step, metrics=metrics))
+
+    asyncio.run(hear())
+
+
+def test_a_healthy_training_is_never_looked_up() -> None:
+    log = Log(*[CALM] * 5)
+    watching = watch(log, Clock())
+    heard(watching, *[CALM] * 5)
+    assert watching.alarm is None
+    assert log.reads == 0
+
+
+def test_a_limit_that_log_and_server_show_broken_stops_the_training() -> None:
+    watching = watch(Log(CALM, BLOWN, BLOWN, BLOWN), Clock())
+    heard(watching, CALM, BLOWN, BLOWN, BLOWN)
+    assert watching.alarm is not None
+    assert (watching.alarm.code, watching.alarm.step) == ("kl_blow_up", 4)
+    asyncio.run(asyncio.wait_for(watching.stops(), 60.0))
+
+
+@pytest.mark.parametrize("log", [Log(CALM, BLOWN, CALM, BLOWN), Log()])
+def test_what_the_log_does_not_show_stops_nothing_and_is_looked_up_again_after_a_while(log: Log) -> None:
+    clock = Clock()
+    watching = watch(log, clock)
+    heard(watching, BLOWN, BLOWN, BLOWN, BLOWN)
+    assert watching.alarm is None
+    assert log.reads == 1
+    log.history = dict.fromkeys(range(1, 6), BLOWN)
+    clock.now = READ_AGAIN_S
+    heard(watching, BLOWN, first=5)
+    assert watching.alarm is not None
+    assert log.reads == 2
+
+
+def test_a_status_without_a_new_step_judges_nothing_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[int] = []
+    monkeypatch.setattr("research.runs.watchdog.alarms", lambda rows, _: judged.append(len(rows)) or ())
+    watching = watch(Log(), Clock())
+    for _ in range(3):
+        heard(watching, CALM, CALM)
+    assert judged == [1, 2]
+
+
+def test_the_steps_of_an_earlier_attempt_are_judged_before_anything_is_trained() -> None:
+    watching = watch(Log(CALM, *[BLOWN] * 3), Clock())
+    asyncio.run(watching.recall(5))
+    assert watching.alarm is not None
+    assert watching.alarm.effect == "abort"
+    healthy = watch(Log(*[CALM] * 4), Clock())
+    asyncio.run(healthy.recall(5))
+    assert healthy.alarm is None
+
+
+def test_a_log_that_lacks_earlier_steps_is_waited_for_and_then_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock, log = Clock(), Log(CALM)
+
+    async def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    monkeypatch.setattr("research.runs.watchdog.asyncio.sleep", sleep)
+    with pytest.raises(AttemptFailed, match=r"expected 4 steps .*found 1"):
+        asyncio.run(watch(log, clock).recall(5))
+    assert log.reads > 100
+
+
+def test_without_locked_limits_nothing_is_stopped() -> None:
+    log = Log(*[BLOWN] * 4)
+    watching = watch(log, Clock(), None)
+    heard(watching, *[BLOWN] * 4)
+    assert watching.alarm is None
+    assert log.reads == 0
+
+
+@pytest.mark.parametrize("limits", [None, DEFAULT_WATCHDOG])
+def test_a_silence_counts_from_the_last_answer(limits: Watchdog | None) -> None:
+    clock = Clock()
+    watching = watch(Log(), clock, limits)
+    clock.now = LEAST_SILENCE_S + 100
+    heard(watching, CALM)
+    assert watching.silent() is None
+    clock.now += LEAST_SILENCE_S + 1
+    alarm = watching.silent()
+    assert alarm is not None
+    assert (alarm.code, alarm.effect) == ("server_silent", "exclude")
+
+
+def test_an_evaluation_of_which_nothing_ends_is_timed_from_its_last_episode() -> None:
+    clock = Clock()
+    watching = watch(Log(), clock)
+
+    def after(seconds: float, version: int, awaited: int) -> float:
+        clock.now += seconds
+        said = Status(state=ServerState.ROLLING, policy_version=version, awaited_evaluations=awaited)
+        return watching.unevaluated_s(said)
+
+    assert [after(5, 0, 0), after(5, 1, 8), after(5, 1, 8), after(2, 1, 8)] == [0, 0, 5, 7]
+    assert [after(1, 1, 7), after(4, 1, 7), after(1, 1, 0), after(9, 1, 0), after(1, 2, 8)] == [0, 4, 0, 0, 0]

@@ -1,0 +1,180 @@
+"""How an attempt begins: from what an earlier one's server and containers left, or from nothing, with the reason."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from filelock import FileLock
+
+from research.files import read_json, write_json
+from research.isolation.mode import Containers
+from research.runs.files import AttemptFolder, AttemptProgress, read_during, write_during
+from research.runs.resume import Beginning, beginning, end_containers, take_over
+from sandboxes import Result, SandboxError
+from studies import RunState
+from tests.research.factories import with_schedule
+from tests.research.runs.test_bounds import made_by
+from tests.research.runs.trials import Tries
+
+
+@pytest.fixture
+def tries(tmp_path: Path) -> Tries:
+    return Tries(tmp_path)
+
+
+def leave(tries: Tries, code: str = "lost", evaluation: str | None = None) -> None:
+    """Have an attempt end whose folder holds what a server keeps; there it is only moved."""
+    number = tries.begin()
+    folder = tries.folder(number)
+    folder.server.mkdir(parents=True)
+    (folder.server / "store.sqlite3").write_text(f"of attempt {number}")
+    write_json(folder.spec, tries.order.model_dump(mode="json"))
+    whole = {"environment": "guess", "split": "hidden", "policy_version": 0, "episodes": []}
+    folder.evaluation("initial").write_text(json.dumps(whole) if evaluation is None else evaluation)
+    tries.ended(code)
+
+
+def test_a_first_attempt_begins_from_nothing(tries: Tries) -> None:
+    assert beginning(tries.run, tries.folder) == Beginning()
+
+
+def test_taking_over_again_changes_nothing(tries: Tries) -> None:
+    leave(tries)
+    assert beginning(tries.run, tries.folder).resumes == 1
+    for _ in range(2):
+        take_over(tries.folder(1), tries.folder(2))
+        assert not tries.folder(1).server.exists()
+        assert (tries.folder(2).server / "store.sqlite3").read_text() == "of attempt 1"
+        assert read_json(tries.folder(2).evaluation("initial")) == read_json(tries.folder(1).evaluation("initial"))
+
+
+@pytest.mark.parametrize("spec", ["older", "damaged", "gone"])
+def test_a_server_that_may_have_kept_no_metrics_is_not_gone_on_from(tries: Tries, spec: str) -> None:
+    """The next attempt's log would lack the steps that an earlier version's server had made."""
+    leave(tries)
+    path = tries.folder(1).spec
+    assert beginning(tries.run, tries.folder).resumes == 1
+    if spec == "older":  # as it was written before attempts went on from others
+        written = read_json(path)
+        write_json(path, {name: value for name, value in written.items() if name not in ("resumes", "initial_sha256")})
+    elif spec == "damaged":
+        path.write_text("{")
+    else:
+        path.unlink()
+    begins = beginning(tries.run, tries.folder)
+    assert (begins.resumes, "older versions" in begins.why) == (None, True)
+
+
+def test_what_an_attempt_that_never_began_was_to_go_on_from_is_not_lost(tries: Tries) -> None:
+    leave(tries, "stopped")
+    tries.begin(resumes=1)
+    tries.ended("stopped", "stopped")
+    assert beginning(tries.run, tries.folder).resumes == 1
+
+
+def test_a_folder_that_a_server_holds_is_left_to_it(tries: Tries, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("research.runs.resume.LETS_GO_S", 0.0)
+    leave(tries, "server_died")
+    with FileLock(tries.folder(1).server / "server.lock"):
+        begins = beginning(tries.run, tries.folder)
+    assert (begins.resumes, "still holds" in begins.why) == (None, True)
+
+
+@pytest.mark.parametrize("evaluation", ["", "{}", '{"environment": "guess"}'])
+def test_an_attempt_that_did_not_finish_its_first_evaluation_left_nothing_to_go_on_from(
+    tries: Tries, evaluation: str
+) -> None:
+    leave(tries, evaluation=evaluation)
+    assert beginning(tries.run, tries.folder).resumes is None
+
+
+@pytest.mark.parametrize(
+    ("made", "known"), [((2, 4), True), ((2,), True), ((4,), False), ((), False), ("damaged", False), ("none", False)]
+)
+def test_a_run_begins_anew_whose_evaluations_before_its_last_sign_of_life_were_lost(
+    tries: Tries, made: tuple[int, ...] | str, known: bool
+) -> None:
+    tries.order = with_schedule(tries.order, every=2)
+    tries.run = RunState(tries.order.run_id, tries.order.spec)
+    leave(tries)
+    folder = tries.folder(1)
+    folder.progress.write_text(AttemptProgress(stage="train", step=4, steps=24, seconds=1.0).model_dump_json())
+    if made == "damaged":
+        folder.evaluation("during").write_text('{"evaluations": [3]}')
+    elif not isinstance(made, str):
+        write_during(folder.evaluation("during"), [made_by(1, version) for version in made])
+    begins = beginning(tries.run, tries.folder)
+    assert (begins.resumes == 1, bool(begins.during_sha256), "were lost" in begins.why) == (known, known, not known)
+    if known:
+        take_over(folder, tries.folder(2))
+        assert tries.folder(2).kept.read_bytes() == folder.evaluation("during").read_bytes()
+
+
+LABELS = {"study": "s1", "run_id": "r1", "attempt": "2"}
+
+
+class Left:
+    """The containers of an installation, of which one left something."""
+
+    def __init__(self, path: Path, name: str = "ajet-s1-r1-a2-evaluator-during") -> None:
+        self._path, self._name = path, name
+        self.reaped: list[Mapping[str, str]] = []
+
+    def reap(self, labels: Mapping[str, str]) -> list[str]:
+        self.reaped.append(labels)
+        return []
+
+    def adopt(self, name: str) -> Left | None:
+        assert self.reaped, "it hands over what it has when it ends"
+        return self if name == self._name else None
+
+    def results(self) -> dict[str, Result]:
+        return {"evaluation.json": Result(self._path, "0" * 64, 1)} if self._path.exists() else {}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> AttemptFolder:
+    folder = AttemptFolder(tmp_path / "attempt")
+    write_during(folder.evaluation("during"), [made_by(1, 2)])
+    write_during(tmp_path / "left", [made_by(2, 4)])
+    return folder
+
+
+def ended(path: Path, folder: AttemptFolder, **said: Any) -> list[int]:
+    end_containers(cast(Containers, Left(path, **said)), LABELS, folder)
+    return [each.policy_version for each in read_during(folder.evaluation("during"))]
+
+
+def test_evaluations_of_a_killed_attempt_are_put_beside_those_it_was_given(
+    tmp_path: Path, folder: AttemptFolder
+) -> None:
+    assert ended(tmp_path / "left", folder) == [2, 4]
+    assert ended(tmp_path / "left", folder) == [2, 4]
+
+
+@pytest.mark.parametrize("case", ["an outcome", "another attempt's", "nothing left", "damaged"])
+def test_nothing_is_taken_that_is_not_the_killed_attempts(tmp_path: Path, folder: AttemptFolder, case: str) -> None:
+    if case == "an outcome":
+        folder.outcome.write_text("{}")
+    elif case == "nothing left":
+        (tmp_path / "left").unlink()
+    elif case == "damaged":
+        (tmp_path / "left").write_text(json.dumps({"evaluations": [4]}))
+    named = {"name": "ajet-s1-r1-a1-evaluator-during"} if case == "another attempt's" else {}
+    assert ended(tmp_path / "left", folder, **named) == [2]
+
+
+def test_what_cannot_be_kept_now_is_kept_later(tmp_path: Path, folder: AttemptFolder) -> None:
+    place = folder.evaluation("during")
+    before = place.read_bytes()
+    place.unlink()
+    place.mkdir()
+    with pytest.raises(SandboxError, match="evaluations"):
+        ended(tmp_path / "left", folder)
+    place.rmdir()
+    place.write_bytes(before)
+    assert ended(tmp_path / "left", folder) == [2, 4]

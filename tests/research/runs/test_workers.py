@@ -1,0 +1,114 @@
+"""One attempt in real processes, at a run of a brought environment whose code looks for hidden tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from research.environments.install import bring
+from research.environments.reference import read_reference
+from research.runs.collect import collect
+from research.runs.files import AttemptSpec
+from research.runs.workers import TRANSCRIPTS
+from sandboxes import Exit
+from studies.records.runs import Conditions
+from swarm.environments import registry
+from tests.research.factories import make_home, with_run, with_schedule
+from tests.research.runs.trials import DEADLINE_S, EPISODES, PLAYS, Trial
+
+pytestmark = pytest.mark.slow
+
+LOOKING = """
+import os, sys
+from pathlib import Path
+from swarm.environments import Environment, Game, Outcome, Task
+
+def looks_around():
+    places = [Path.cwd(), *Path(__file__).parents[:3], *map(Path, sys.argv)]
+    places += [place.parent for place in places if place.is_file()]
+    files = (path for place in places if place.is_dir() for path in place.rglob("*") if path.is_file())
+    found = any("hidden-{}-".format("number").encode() in path.read_bytes() for path in files)
+    if found != (sys.argv[1] == "evaluate"):
+        os._exit(7)
+
+class Look(Game):
+    def opening(self): return [{"role": "user", "content": "?"}]
+    def answer(self, message): return []
+    def outcome(self): return Outcome(0.0, False)
+
+class Looking(Environment):
+    name, title, measures = "looking", "looking around", "it is never solved"
+    def tasks(self, split):
+        numbers = (Path(__file__).parent / "tasks.json").read_text().split()
+        return [Task(f"{split}-number-{n}", {"number": f"{split}-{n}"}) for n in numbers]
+    def game(self, task):
+        if sys.argv[1] in ("play", "evaluate"):
+            looks_around()
+        return Look()
+"""
+
+
+@pytest.fixture
+def trial(tmp_path: Path) -> Iterator[Trial]:
+    trial = Trial(tmp_path)
+    yield trial
+    trial.end()
+
+
+@pytest.fixture
+def order(trial: Trial, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AttemptSpec:
+    """An order of a run that is evaluated during training, of an environment that was brought."""
+    monkeypatch.setattr(registry, "_CATALOGUE", registry._Catalogue())
+    folder = tmp_path / "looking"
+    folder.mkdir()
+    (folder / "environment.py").write_text(LOOKING)
+    (folder / "tasks.json").write_text(" ".join(map(str, range(16))))
+    home = make_home(tmp_path / "home")
+    brought = bring(read_reference(str(folder)), home, lambda _: None)
+    assert brought.manifest.hidden_apart
+    order = with_run(trial.order(steps=4, environment=brought.name), environment=brought.name)
+    return with_schedule(order, 1, PLAYS).model_copy(update={"environments": str(home.environments)})
+
+
+def test_an_attempt_is_evaluated_beside_a_client_that_is_handed_no_hidden_task_and_finishes_and_is_collected(
+    trial: Trial, order: AttemptSpec, tmp_path: Path
+) -> None:
+    assert order.evaluate_after == (1, 2, 3)
+    handle = trial.launch(order)
+    assert handle.wait(DEADLINE_S) == Exit("finished", 0), handle.logs() + trial.outcome().reason
+    outcome = trial.outcome()
+    assert (outcome.status, outcome.code) == ("finished", "ok")
+    assert set(outcome.stages) == {"boot", "initial", "train", "final", "stop"}
+    assert len(outcome.files) == 4
+    assert trial.pids("-m") == []
+    assert not trial.folder.all_given.exists(), "nothing that was handed out is left"
+    evidence = collect(trial.folder, order, tmp_path / "study", said=outcome, neighbours=1)
+    assert evidence.snapshot["steps"] == 4
+    assert {found.key: found.n for found in evidence.measurements}["hidden/area"] == 2 * EPISODES + 3 * PLAYS
+    collected = json.loads((tmp_path / "study" / evidence.evaluation["path"]).read_text())
+    assert [part["policy_version"] for part in collected["during"]] == [1, 2, 3]
+    assert all(episode["tokens"] > 0 for episode in collected["final"]["episodes"])
+    before, after = ([play["task_id"] for play in collected[part]["transcripts"]] for part in ("initial", "final"))
+    assert (before, len(before)) == (after, TRANSCRIPTS)
+    assert evidence.alarms == ()
+    assert "conditions" in evidence.payload()
+    observed(evidence.conditions)
+    unsaid = collect(trial.folder, order, tmp_path / "unsaid")
+    assert unsaid.measurements == evidence.measurements, "whether or not the attempt's outcome is there"
+
+
+def observed(conditions: Conditions) -> None:
+    """Assert that the conditions are those of an attempt of four steps with the fake backend."""
+    assert (conditions.steps, conditions.episodes, conditions.evaluation_episodes) == (4, 32, EPISODES)
+    assert (conditions.tokens or 0) > 0
+    assert 0 < (conditions.wall_s or 0) < DEADLINE_S
+    assert (conditions.decoding or "").startswith("temperature 1, at most 16 tokens")
+    assert (conditions.checkpoint, conditions.overlap, conditions.judge_errors) == ("last", 0, 0)
+    assert (conditions.image, conditions.neighbours, conditions.stopped_by) == ("process", 1, None)
+    assert conditions.hardware is not None
+    unknown = {name for name, value in conditions if value is None}
+    fake = {"initial_policy", "template", "optimiser_steps", "probs_diff"}  # it loads and compares nothing
+    assert unknown == {*fake, "stopped_by", "stillness"}

@@ -1,0 +1,264 @@
+"""Tests of steps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from research.controller.progress import progress_lines
+from research.runs.files import AttemptSpec
+from research.scheduler.budget import GIVEN_UP
+from research.scheduler.required_runs import given_up
+from research.scheduler.steps import BUDGET_CODE, BUDGET_RULE, END_SCREEN, NO_MORE_CANDIDATES, SHRINK_RULE
+from research.text import parse_budget
+from studies import EventType, StudyState
+from studies.log.study import AttemptState, AttemptStatus, RunState
+from studies.records.design import Design, Metric, RunSpec
+from studies.records.procedure import Knob, Replication, Rung, Screen
+from studies.records.runs import EXCLUDED_CODES, GENERATED_CODE_FAILED, INVALID_CODES, WITHIN_REACH_OF_CODE, WORST_CODES
+from tests.research.bench import Bench, Cut
+from tests.research.designs import design, rate, screened
+
+SPEC = RunSpec(
+    study="s1", design_hash="d" * 64, arm="a", seed=1, environment="guess", job={},
+    metric=Metric(meaning="share of hidden tasks solved", episodes=64),
+)  # fmt: skip
+CODED = SPEC.model_copy(update={"code": "def reward(): ..."})
+
+
+def run(*codes: str, spec: RunSpec = SPEC, status: AttemptStatus = "failed", **collected: Any) -> RunState:
+    attempts = tuple(AttemptState(n, f"a{n}", "", status, code, "why") for n, code in enumerate(codes, 1))
+    return RunState(spec.run_id, spec, attempts, collected=collected or None)
+
+
+@given(st.lists(st.sampled_from(EXCLUDED_CODES), min_size=1, max_size=5), st.integers(1, 5))
+def test_a_failed_machine_is_tried_again_as_often_as_the_lock_says(codes: list[str], most: int) -> None:
+    found = given_up(run(*codes), most)
+    assert (found is None) == (len(codes) < most)
+    assert found is None or found.code == codes[-1]
+
+
+@pytest.mark.parametrize("code", [*WORST_CODES, "evidence_changed", "evidence_missing", "not_measurable"])
+def test_what_another_try_could_only_improve_is_not_tried_again(code: str) -> None:
+    found = given_up(run(code), 3)
+    assert found.code == code
+    assert found.code not in EXCLUDED_CODES
+
+
+@pytest.mark.parametrize("code", sorted(WITHIN_REACH_OF_CODE))
+def test_an_end_that_generated_code_can_bring_about_is_in_no_class(code: str) -> None:
+    found = given_up(run(code, spec=CODED), 3)
+    assert found.code == GENERATED_CODE_FAILED
+    assert code in found.reason
+    assert found.code in INVALID_CODES
+    assert found.code not in (*EXCLUDED_CODES, *WORST_CODES), "so that its verdict is invalid"
+    last = given_up(run("lost", "lost", code, spec=CODED), 3)
+    assert last.code == GENERATED_CODE_FAILED, "the last try is no way out either"
+    assert given_up(run(code), 3) is None, "without generated code it is a machine's failure"
+
+
+def test_an_attempt_that_was_stopped_from_outside_costs_nothing() -> None:
+    assert given_up(run("stopped", status="stopped"), 1) is None
+    assert given_up(run("ok", status="finished"), 1) is None
+
+
+def test_a_collected_run_falls_by_an_alarm_that_leaves_nothing_to_measure() -> None:
+    note = {"code": "entropy_collapse", "step": 3, "sentence": "low", "effect": "note"}
+    nan = {"code": "training_nan", "step": 5, "sentence": "no number", "effect": "worst"}
+    assert given_up(run("ok", status="finished", alarms=[note]), 3) is None
+    assert given_up(run("ok", status="finished", snapshot={}, evaluation={}), 3) is None, "a log from before alarms"
+    assert given_up(run("ok", status="finished", alarms=[note, nan]), 3) == ("training_nan", "no number")
+
+
+def wide(*rungs: Rung) -> Design:
+    knobs = (Knob(field="group_size", values=(4, 8, 16, 32)), Knob(field="epochs", values=(1, 2, 3, 4)))
+    screen = Screen(
+        knobs=knobs, sampler="grid", candidates=12, initial=1, rungs=rungs or (Rung(steps=3, keep=1),), seed=7
+    )
+    return screened(screen=screen)
+
+
+def flown(path: Path, chosen: Design, *, budget_s: float, seconds: float) -> StudyState:
+    bench = Bench(path, design=chosen, budget_s=budget_s)
+    bench.slow(seconds, tick_s=seconds / 6)
+    return bench.drive(bench.loop()).state
+
+
+def shrunk(state: StudyState) -> list[str]:
+    return [decision.action for decision in state.decisions if decision.rule == SHRINK_RULE]
+
+
+def said(state: StudyState, action: str) -> str:
+    (reason,) = (d.reason for d in state.decisions if (d.rule, d.action) == (SHRINK_RULE, action))
+    return reason
+
+
+def test_a_screen_of_slow_runs_leaves_the_confirmation_its_time(fast_path: Path) -> None:
+    state = flown(fast_path, wide(), budget_s=400, seconds=60)
+    assert state.status == "concluded"
+    assert state.verdicts, "the confirmation has its verdict"
+    assert [len(state.values(arm.name)) for arm in state.design.arms] == [4, 4] if state.design else False
+    assert 2 <= len(state.candidates) < 12
+    assert state.worked_s <= 400
+    assert shrunk(state) == ["shorten the screen", NO_MORE_CANDIDATES]
+    assert (state.design_hash, state.locked_design) == (wide().hash(), wide()), "the lock and its price stay"
+    assert f"of {len(state.candidates)} candidates" in state.selection.reason
+
+
+def test_what_is_given_up_is_said_as_soon_as_the_first_run_tells_once_and_with_the_budget_that_carries_it(
+    fast_path: Path,
+) -> None:
+    bench = Bench(fast_path, design=wide(), budget_s=400)
+    bench.slow(60, tick_s=10)
+    state = bench.drive(bench.loop()).state
+    events = bench.events()
+    first_end = next(at for at, event in enumerate(events) if event.type is EventType.ATTEMPT_ENDED)
+    decided = next(at for at, event in enumerate(events) if event.type is EventType.DECISION_TAKEN)
+    between = {event.type for event in events[first_end:decided]}
+    assert between <= {EventType.ATTEMPT_ENDED, EventType.RUN_COLLECTED, EventType.MEASUREMENT_RECORDED}
+    reason = said(state, "shorten the screen")
+    assert "about 60 s" in reason
+    assert "lock 10 s" in reason
+    lines = [line for _, line in progress_lines(state) if SHRINK_RULE in line]
+    assert len(lines) == 2
+    assert reason in lines[0]
+    assert "shorten" not in "".join(line for _, line in progress_lines(state) if SHRINK_RULE not in line)
+
+
+@pytest.mark.slow
+def test_the_budget_that_is_named_carries_all_of_it(tmp_path: Path) -> None:
+    first = flown(tmp_path / "first", wide(), budget_s=400, seconds=60)
+    named = said(first, "shorten the screen").partition("--budget ")[2].split()[0]
+    bench = Bench(tmp_path / "again", design=wide(), budget_s=400)
+    bench.slow(60, tick_s=10)
+    loop = bench.loop()
+    while not shrunk(state := loop.tick().state):
+        bench.clock.advance(10)
+    assert NO_MORE_CANDIDATES not in shrunk(state)
+    amendment = {"kind": "budget", "value": parse_budget(named), "reason": "slower than priced"}
+    bench.append(EventType.DESIGN_AMENDED, amendment=amendment)
+    state = bench.drive(loop).state
+    assert (state.status, len(state.candidates)) == ("concluded", 12)
+    assert shrunk(state) == ["shorten the screen"]
+
+
+def test_runs_that_take_what_they_were_priced_at_give_nothing_up(fast_path: Path) -> None:
+    state = flown(fast_path, wide(), budget_s=110, seconds=10)
+    assert (state.status, len(state.candidates), shrunk(state)) == ("concluded", 12, [])
+
+
+def test_what_is_given_up_follows_from_times_and_never_from_results(fast_path: Path) -> None:
+    taken = []
+    for number, values in enumerate((rate, lambda spec: 1 - rate(spec))):
+        bench = Bench(fast_path / str(number), design=wide(), budget_s=400)
+        bench.slow(60, tick_s=10)
+        bench.sandbox.rate = values
+        state = bench.drive(bench.loop()).state
+        assert state.selection is not None
+        taken.append((list(state.candidates), [(d.action, d.reason) for d in state.decisions if d.rule == SHRINK_RULE]))
+    assert taken[0] == taken[1]
+
+
+@pytest.mark.slow
+def test_the_confirmation_is_kept_wherever_a_controller_is_killed(fast_path: Path) -> None:
+    for at in (11, 40, 73):
+        bench = Bench(fast_path / str(at), design=wide(), budget_s=400)
+        bench.slow(60, tick_s=10)
+        with pytest.raises(Cut):
+            bench.drive(bench.loop(at, written=at % 2 == 1))
+        state = bench.drive(bench.loop()).state
+        assert state.status == "concluded"
+        assert [(v.n_control, v.n_treatment) for v in state.verdicts] == [(4, 4)]
+        assert len(state.candidates) < 12
+        assert len(set(shrunk(state))) == len(shrunk(state)), "what is given up is said once"
+
+
+def test_a_rung_that_there_is_no_time_for_is_left_out_and_the_one_before_decides(fast_path: Path) -> None:
+    """The second rung has three times the steps, and its runs turn out to take thirty times as long."""
+    chosen = wide(Rung(steps=1, keep=4), Rung(steps=3, keep=1))
+    bench = Bench(fast_path, design=chosen, budget_s=620)
+    bench.slow(10, tick_s=5)
+    loop = bench.loop()
+    state = loop.tick().state
+    while len({run.spec.job["steps"] for run in state.runs_in("screen")}) < 2:
+        bench.clock.advance(5)
+        state = loop.tick().state
+        if sum(run.status == "collected" for run in state.runs_in("screen")) >= 9:
+            bench.slow(120, tick_s=10)
+    state = bench.drive(loop).state
+    assert END_SCREEN in shrunk(state)
+    assert "after 1 steps" in state.selection.reason
+    assert {run.invalid[0] for run in state.runs_in("screen") if run.invalid} == {BUDGET_CODE}
+    assert state.verdicts
+    assert not any(run.active for run in state.runs.values())
+
+
+def repeated() -> Design:
+    return design(16, replication=Replication(environment="arith", seeds=(201, 202)))
+
+
+def test_a_replication_that_is_not_affordable_is_not_begun(fast_path: Path) -> None:
+    """Eight runs confirm and four replicate; at 30 s each, two at once, 120 s and 60 s of the 150 s that there are."""
+    state = flown(fast_path, repeated(), budget_s=150, seconds=30)
+    assert [(v.verdict, v.look) for v in state.verdicts] == [("supported", 3)]
+    assert shrunk(state) == ["skip the replication"]
+    assert not any(run.attempts for run in state.runs_in("replicate"))
+    assert state.status == "stopped"
+    assert "replication takes about" in str(state.stopped_reason)
+
+
+def test_a_replication_that_was_not_begun_is_made_with_more_budget(fast_path: Path) -> None:
+    bench = Bench(fast_path, design=repeated(), budget_s=150)
+    bench.slow(30, tick_s=5)
+    bench.drive(bench.loop())
+    bench.append(EventType.DESIGN_AMENDED, amendment={"kind": "budget", "value": 900.0, "reason": "slower than priced"})
+    bench.append(EventType.STUDY_RESUMED, command=[])
+    state = bench.drive(bench.loop()).state
+    assert (state.status, len(state.replications)) == ("concluded", 1)
+
+
+def test_a_confirmation_goes_as_far_as_it_goes_in_balance_and_says_so(fast_path: Path) -> None:
+    state = flown(fast_path, design(16), budget_s=400, seconds=120)
+    assert shrunk(state) == ["shorten the confirmation"]
+    assert [len(state.values(arm)) for arm in ("group_size=8", "group_size=16")] == [3, 3]
+    assert [v.look for v in (*state.interim, *state.verdicts)] == [1, 2]
+    assert (state.status, state.decisions[-1].rule) == ("stopped", BUDGET_RULE)
+
+
+def test_a_first_look_that_cannot_be_had_is_said_with_the_budget_that_has_it(fast_path: Path) -> None:
+    state = flown(fast_path, design(16), budget_s=200, seconds=150)
+    (level,) = shrunk(state)
+    assert level == GIVEN_UP[-1]
+    named = said(state, level).partition("--budget ")[2].split()[0]
+    again = flown(fast_path / "again", design(16), budget_s=parse_budget(named), seconds=150)
+    assert (*again.interim, *again.verdicts)[0].n_control == 2
+
+
+def test_a_candidate_that_was_never_measured_for_want_of_time_counts_as_none(fast_path: Path) -> None:
+    asked: list[str] = []
+
+    def script(order: AttemptSpec) -> str:
+        asked.extend([order.spec.arm] if order.spec.arm not in asked else [])
+        return "died" if order.spec.phase == "screen" and asked.index(order.spec.arm) == 2 else "ok"
+
+    bench = Bench(fast_path, script, design=wide(), budget_s=400)
+    bench.slow(60, tick_s=10)
+    state = bench.drive(bench.loop()).state
+    assert END_SCREEN in shrunk(state)
+    cut = {run.spec.arm for run in state.runs_in("screen") if run.invalid and run.invalid[0] == BUDGET_CODE}
+    assert cut == {asked[2]}
+    assert not cut & state.selection.scores.keys()
+    assert state.verdicts
+
+
+@pytest.mark.slow
+def test_levels_are_said_in_their_order_alone(fast_path: Path) -> None:
+    for number, seconds in enumerate((20, 40, 80)):
+        state = flown(fast_path / str(number), wide(), budget_s=220, seconds=seconds)
+        levels = [GIVEN_UP.index(action) for action in shrunk(state) if action in GIVEN_UP]
+        assert all(before < after for before, after in pairwise(levels))

@@ -1,0 +1,259 @@
+""""""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies import ReportError, StudyState
+from studies.records.design import CONFIGURATION, Arm
+from studies.records.verdict import PlannerWords
+from studies.report import plots
+from studies.report.build import render_report
+from studies.report.evidence import gather
+from studies.report.rounds import ledger_section, surprised
+from studies.report.summary import recipe_said, why_ended
+from studies.verdicts.recipe import SettingRecipe, apart, recipes
+from tests.golden import assert_golden
+from tests.studies.asked_on import Inquiry
+from tests.studies.report.pages import Page, section
+
+pytestmark = pytest.mark.slow
+
+ORDER = (
+    "Asked", "What is known", "Ruled out", "What surprised", "Best recipe", "Ask next", "Why it ended",
+    "## Claims by round", "## Round 1 of at most 3", "## Round 2 of at most 3", "## Round 3 of at most 3",
+    "## Threats to every round", "## The error ledgers", "## Every run", "## Cost",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def markdown(told: Inquiry) -> str:
+    return (told.folder / "report.md").read_text().replace("\\", "")
+
+
+@pytest.fixture(scope="module")
+def html(told: Inquiry) -> str:
+    return (told.folder / "report.html").read_text()
+
+
+def test_answers_come_first_then_the_rounds_in_order_then_the_ledgers(markdown: str) -> None:
+    """What is known is each claim with effect, interval and level."""
+    places = [markdown.index(heading) for heading in ORDER]
+    assert places == sorted(places)
+    assert_golden(markdown.partition("\n## ")[0])
+
+
+def test_each_round_stands_with_its_reason_level_table_and_figures(told: Inquiry, markdown: str) -> None:
+    for state in told.state.rounds:
+        part = section(markdown, f"Round {state.round} of")
+        assert f"figures/round-{state.round}-predictions.svg" in part
+        assert f"figures/round-{state.round}-before-after.svg" in part
+        assert str(state.design_hash) in part
+        assert state.why_asked in part
+    assert_golden(section(markdown, "Round 2 of").partition("![")[0])
+
+
+def test_the_ledgers_say_what_each_round_had_and_handed_on(told: Inquiry, markdown: str) -> None:
+    differences, alike = (entry.entries for entry in ledger_section(told.state).tables)
+    assert [[cell.text for cell in row] for row in differences.rows] == [
+        ["1", "3.33 %", "0.00 %", "3.33 %", "yes"],
+        ["2", "1.10 %", "3.33 %", "4.43 %", "yes"],
+        ["3", "0.57 %", "4.43 %", "5.00 %", "the last round"],
+    ]
+    assert [row[4].text for row in alike.rows] == ["no", "no", "the last round"]
+    assert "| 2 | 1.10 % | 3.33 % | 4.43 % | yes |" in markdown
+
+
+def test_every_run_act_and_decision_of_every_round_is_accounted_for(told: Inquiry, markdown: str) -> None:
+    state = told.state
+    runs = markdown[markdown.index("## Every run") :]
+    assert f"{len(state.every_run)} planned runs = {len(state.every_run)} collected + 0 invalid" in runs
+    assert all(f" | {run_id} | " in runs for run_id in state.every_run)
+    assert all(f"| {act.turn} | {act.action} |" in runs for act in state.planner_acts)
+    assert all(decision.reason in runs for each in state.rounds for decision in each.decisions)
+    seconds = sum(run.seconds for run in state.every_run.values())
+    assert f"{round(seconds // 60)} min" in runs[runs.index("Time in runs, all attempts added up") :][:80]
+
+
+def test_every_figure_is_written_shown_and_of_a_name_of_its_own(told: Inquiry, markdown: str, html: str) -> None:
+    written = {path.name for path in (told.folder / "figures").iterdir()}
+    assert {f"figures/{name}" for name in written} == set(re.findall(r"\((figures/[^)]+)\)", markdown))
+    assert {"effects.svg", "levels.svg"} < written
+    assert Counter(re.findall(r'<figure id="([^"]+)"', html)) == Counter(name.removesuffix(".svg") for name in written)
+
+
+def test_the_page_is_whole_and_fetches_nothing(html: str) -> None:
+    read = Page(html)
+    assert [link for link in read.links if not link.startswith("#")] == []
+    ids = Counter(re.findall(r'<(?!path|g|use|clipPath|svg)[a-z0-9]+[^>]* id="([^"]+)"', html))
+    assert [name for name, count in ids.items() if count > 1] == []
+
+
+def test_the_same_state_and_files_give_the_same_bytes(told: Inquiry) -> None:
+    shown = replace(told, events=told.events[:-1])
+    plots.drawn_once.cache_clear()
+    again = render_report(shown.state, told.folder)
+    assert {name: (told.folder / name).read_text() for name in again} == again
+
+
+def test_words_of_the_topic_and_of_the_planner_are_no_markup(inquiry: Inquiry) -> None:
+    state = replace(inquiry.state, topic="<script>alert(1)</script> | **x**", why_asked="<i>why</i> `x`")
+    pages = render_report(state, inquiry.folder)
+    assert "<script>" not in pages["report.html"]
+    assert "<i>why" not in pages["report.html"]
+    assert "<script>" not in pages["report.md"]
+
+
+def test_a_verdict_of_an_earlier_round_that_does_not_follow_refuses_the_report(inquiry: Inquiry) -> None:
+    first, second = inquiry.state.rounds_before
+    forged = first.verdicts[0].model_copy(update={"estimate": 0.3})
+    state = replace(inquiry.state, rounds_before=(replace(first, verdicts=(forged,)), second))
+    with pytest.raises(ReportError, match="h1 does not follow"):
+        render_report(state, inquiry.folder)
+
+
+def test_a_lock_of_an_earlier_round_that_was_edited_stands_above_the_answers(told: Inquiry, tmp_path: Path) -> None:
+    edited = replace(told, events=told.events[:-1]).reported(tmp_path / "s")
+    (edited.folder / "design-2.lock").write_text("{}")
+    page = render_report(edited.state, edited.folder)["report.md"].replace("\\", "")
+    assert page.index("lock design-2.lock was changed") < page.index("**Asked:**")
+
+
+def test_a_refuted_direction_and_a_missed_prediction_surprise(inquiry: Inquiry) -> None:
+    asked, evidence = inquiry.state.rounds[0], gather(inquiry.state.rounds[0], inquiry.folder)
+    assert surprised(asked, evidence) == ()
+    refuted = replace(asked, verdicts=(asked.verdicts[0].model_copy(update={"verdict": "refuted"}),))
+    assert surprised(refuted, evidence) == (), "an open question has no direction that could be refuted"
+    sided = (asked.design.hypotheses[0].model_copy(update={"sought": "difference"}),)
+    state = replace(asked, design=asked.design.model_copy(update={"hypotheses": sided}))
+    for changes in ({"verdict": "refuted"}, {"within_prediction": False}):
+        changed = state.verdicts[0].model_copy(update=changes)
+        assert_golden("\n".join(surprised(replace(state, verdicts=(changed,)), evidence)))
+
+
+def test_what_a_planner_writes_is_quoted_below_the_results_and_held_to_the_claims(inquiry: Inquiry) -> None:
+    said = PlannerWords(by="llm m", text="r2h1 is supported; r3h1 too.", unfounded=())
+    second = replace(inquiry.state.rounds[1], why_asked="h1 was REFUTED, which is confirmed.")
+    state = replace(inquiry.state, said=said, rounds_before=(inquiry.state.rounds[0], second))
+    page = render_report(state, inquiry.folder)["report.md"].replace("\\", "")
+    why, last = page.index("h1 was REFUTED"), page.index("r2h1 is supported")
+    assert "(verdicts that were not reached: REFUTED" in page[why : why + 120]
+    assert page.index("## Round 2") < page.index("**Verdict:**", page.index("## Round 2")) < why
+    assert max(page.rindex("**Verdict:**"), page.index("## Claims by round")) < last
+
+
+def test_an_inquiry_that_goes_on_says_how_far_it_is(inquiry: Inquiry) -> None:
+    running = inquiry.until(lambda state: state.round == 2 and bool(state.verdicts))
+    assert_golden(why_ended(running.state))
+    assert "**How far it is:**" in render_report(running.state, inquiry.folder)["report.md"]
+
+
+def test_runs_that_are_used_up_are_named_as_what_ended_it(inquiry: Inquiry) -> None:
+    first = inquiry.state.rounds[0]
+    over = replace(first, concluded_reason="judged", settings={**first.settings, "max_runs": len(first.runs)})
+    assert f" {len(first.runs)} runs" in why_ended(over)
+    assert_golden(why_ended(over))
+
+
+RATE = "learning_rate"
+
+
+def judged(state: StudyState, control: float, treatment: float, **verdict: Any) -> StudyState:
+    """Return a round as if it had compared these learning rates in arith, with a verdict that is changed so."""
+    pair = {"variable": RATE, "control": control, "treatment": treatment}
+    return compared(state, pair, [{RATE: value} for value in (control, treatment)], verdict)
+
+
+def compared(
+    state: StudyState, pair: dict[str, Any], arms: list[dict[str, Any]], verdict: dict[str, Any]
+) -> StudyState:
+    (claim,) = state.design.hypotheses
+    control, treatment = (Arm(name=f"arm-{n}", overrides=fields) for n, fields in enumerate(arms))
+    changes = {"environment": "arith", "arms": (control, treatment), "control_arm": control.name}
+    design = state.design.model_copy(update=changes | {"hypotheses": (claim.model_copy(update=pair),)})
+    return replace(state, design=design, verdicts=(state.verdicts[0].model_copy(update=verdict),))
+
+
+def in_arith(*rounds: StudyState) -> SettingRecipe:
+    (found,) = (recipe for recipe in recipes(rounds) if recipe.environment == "arith")
+    return found
+
+
+def better(*rounds: StudyState) -> list[tuple[int, Any, Any]]:
+    return [(value.round, dict(value.fields), dict(value.over)) for value in in_arith(*rounds).values]
+
+
+def test_each_setting_has_a_recipe_of_its_own(inquiry: Inquiry) -> None:
+    found = {recipe.environment: list(recipe.values[0].fields) for recipe in recipes(inquiry.state.rounds)}
+    assert found == {"arith": [RATE], "guess": [RATE]}
+    assert_golden("\n".join(recipe_said(inquiry.state)))
+
+
+def test_what_a_later_round_did_not_show_again_is_taken_back_and_said(inquiry: Inquiry) -> None:
+    first, second, third = inquiry.state.rounds
+    again = judged(second, 0.003, 0.01, verdict="inconclusive")
+    assert better(first, again) == []
+    state = replace(third, rounds_before=(first, again), design=None, verdicts=())
+    assert_golden("\n".join(recipe_said(state)))
+
+
+def test_a_further_value_replaces_the_best_one_only_where_it_was_shown_to_be_better(inquiry: Inquiry) -> None:
+    first, second, _ = inquiry.state.rounds
+    turned = judged(second, 0.003, 0.01, verdict="refuted", estimate=-0.2, low=-0.3, high=-0.1)
+    assert better(first, turned) == [], "of two that contradict each other neither counts"
+    assert better(first, judged(second, 0.01, 0.03)) == [(2, {RATE: 0.03}, {RATE: 0.01})]
+    assert better(first, judged(second, 0.01, 0.03, verdict="inconclusive")) == [(1, {RATE: 0.01}, {RATE: 0.003})]
+    assert better(first, judged(second, 0.0003, 0.001)) == [(1, {RATE: 0.01}, {RATE: 0.003})]
+
+
+def test_what_is_exploratory_or_open_confirms_nothing(inquiry: Inquiry) -> None:
+    first, second, _ = inquiry.state.rounds
+    assert better(judged(first, 0.003, 0.01, exploratory=True)) == []
+    assert better(judged(first, 0.003, 0.01, exploratory=True), judged(second, 0.003, 0.01)) == [
+        (2, {RATE: 0.01}, {RATE: 0.003})
+    ]
+    unsettled = replace(judged(first, 0.003, 0.01, final=False), decided={})
+    assert better(unsettled) == []
+
+
+def test_values_are_said_to_hold_together_only_where_each_was_tried_with_those_before_it(inquiry: Inquiry) -> None:
+    first, _, third = inquiry.state.rounds
+    shown = {"verdict": "supported", "estimate": 0.2, "low": 0.1, "high": 0.3}
+    later = replace(third, verdicts=(third.verdicts[0].model_copy(update=shown),))
+
+    def together(*rounds: StudyState) -> bool:
+        return not any(apart(in_arith(*rounds).values, {each.round: each.design for each in rounds}))
+
+    assert together(first, later)
+    base = {**later.design.base_job, RATE: 0.003}
+    without = replace(later, design=later.design.model_copy(update={"base_job": base}))
+    assert not together(first, without)
+    assert [list(value.fields) for value in in_arith(first, without).values] == [[RATE], ["episodes_per_step"]]
+    assert_golden("\n".join(recipe_said(replace(without, rounds_before=(first,)))))
+
+
+def configured(state: StudyState, control: dict[str, Any], treatment: dict[str, Any], **verdict: Any) -> StudyState:
+    """Return a round as if a search had found a configuration that was then compared with its control."""
+    over = {name: control[name] for name in treatment}
+    pair = {"variable": CONFIGURATION, "control": over, "treatment": treatment}
+    found = compared(state, pair, [over, treatment], verdict)
+    base = {**found.design.base_job, **control}
+    return replace(found, design=found.design.model_copy(update={"base_job": base}))
+
+
+def test_a_search_that_goes_on_from_the_best_of_another_adds_to_its_recipe(inquiry: Inquiry) -> None:
+    first, second, third = inquiry.state.rounds
+    shows = {"verdict": "supported", "estimate": 0.2, "low": 0.1, "high": 0.3}
+    begun = configured(first, {RATE: 0.001, "group_size": 8}, {RATE: 0.003, "group_size": 16}, **shows)
+    nearer = configured(second, {RATE: 0.003, "group_size": 16}, {RATE: 0.01}, **shows)
+    assert better(begun, nearer) == [
+        (1, {"group_size": 16}, {"group_size": 8}), (2, {RATE: 0.01}, {RATE: 0.003}),
+    ]  # fmt: skip
+    elsewhere = configured(third, {RATE: 0.0003, "group_size": 16}, {RATE: 0.01}, **shows)
+    assert better(begun, elsewhere) == [(1, {RATE: 0.003, "group_size": 16}, {RATE: 0.001, "group_size": 8})]

@@ -1,0 +1,227 @@
+""""""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies import EventType
+from studies.errors import ReportError
+from studies.metrics import registry
+from studies.proof import verify
+from studies.records.procedure import CollapseRule
+from studies.report import build_report, measures
+from studies.report.build import render_report
+from studies.report.content import view
+from studies.report.evidence import gather, other_metrics
+from studies.report.summary import headline
+from tests.golden import assert_golden
+from tests.studies.measured import MeasuredStudy, measured_design, metric
+from tests.studies.report.pages import section
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+KINDS = ("episodes", "seconds", "area", "reward", "collapse", "success", "gain")
+SLOW, QUICK = "group_size=4", "group_size=16"
+
+
+def study(folder: Path, kind: str, *, threshold: float | None = None, **how: Any) -> MeasuredStudy:
+    chosen = MeasuredStudy(folder, **how)
+    takes = "threshold" in registry.BUILT_IN[kind].takes
+    rates = {"test": "boschloo"} if registry.BUILT_IN[kind].rates else {}
+    asked = metric(kind, threshold or (0.7 if takes else None))
+    chosen.whole(measured_design(asked, scope_reached=asked.cut_at is not None, **rates))
+    return chosen
+
+
+def page(made: MeasuredStudy) -> str:
+    return render_report(made.state(), made.folder)["report.md"].replace("\\", "")
+
+
+def content(made: MeasuredStudy) -> Any:
+    state = made.state()
+    return view(state, gather(state, made.folder))
+
+
+@pytest.fixture(scope="module")
+def episodes(tmp_path_factory: pytest.TempPathFactory) -> MeasuredStudy:
+    """A study of a time that every run of both arms got to, for tests that only read."""
+    return study(tmp_path_factory.mktemp("episodes"), "episodes")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_has_a_report_and_is_verified_down_to_its_files(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # with figures
+    made = study(tmp_path, kind)
+    report = build_report(made.state(), tmp_path)
+    made.append(EventType.REPORT_BUILT, **report.payload(tmp_path))
+    proof = verify(made.study, made.log.stored(made.study), tmp_path)
+    assert proof.drifts == ()
+
+
+@pytest.mark.parametrize("kind", ["episodes", "collapse"])
+def test_a_value_that_its_files_do_not_give_is_found(tmp_path: Path, kind: str) -> None:
+    made = study(tmp_path, kind)
+    state = made.state()
+    run = next(iter(state.runs.values()))
+    key = run.spec.metric.key
+    forged = {**run.measurements, key: run.measurements[key].model_copy(update={"value": 0.5})}
+    with pytest.raises(ReportError, match="files give"):
+        gather(replace(state, runs={**state.runs, run.run_id: replace(run, measurements=forged)}), tmp_path)
+
+
+def threat_of(made: MeasuredStudy, words: str) -> str:
+    (line,) = [line for line in page(made).splitlines() if words in line]
+    return line
+
+
+def test_a_time_is_told_in_its_unit_with_the_share_that_got_there_and_that_would_undo_it(
+    episodes: MeasuredStudy,
+) -> None:
+    (answer,) = headline(episodes.state()).answers
+    assert answer.verdict == "supported"
+    threat = threat_of(episodes, "every run with")
+    assert_golden(f"{answer.sentence}\n{answer.practice}\n{threat}")
+    shares = [float(re.search(r"([\d.]+) %(?: would| of them)", text)[1]) for text in (answer.sentence, threat)]
+    assert round(shares[1]) == shares[0]
+
+
+def test_the_same_is_said_of_studies_that_locked_nothing_of_it(tmp_path: Path) -> None:
+    made = MeasuredStudy(tmp_path)
+    made.whole(measured_design(metric("episodes", 0.7)))
+    assert_golden(headline(made.state()).answers[0].sentence)
+    assert threat_of(made, "every run with")
+
+
+def test_a_few_runs_of_one_arm_alone_that_never_got_there_are_a_threat(tmp_path: Path) -> None:
+    slow = study(tmp_path / "slow", "episodes", stuck={SLOW: 1})
+    assert [(rate.count, rate.of) for rate in slow.state().verdicts[0].reached] == [(4, 5), (5, 5)]
+    assert_golden(threat_of(slow, "no run of the"))
+
+
+def test_what_most_never_reached_is_no_number_anywhere(tmp_path: Path) -> None:
+    made = study(tmp_path, "episodes", ends={SLOW: 0.5, QUICK: 0.55})
+    head = headline(made.state())
+    assert_golden(f"{head.answers[0].sentence}\n{head.answers[0].practice}\n{head.next.command}")
+    found = content(made)
+    rows = [[entry.text for entry in row] for row in found.arms.rows]
+    assert [row[3:] for row in rows] == [["0 of 5", "not reached by 5 of 5", "–"]] * 2
+    assert found.shifts.arms[0].interval is None
+    assert len(found.shifts.arms[0].missed) == 5
+    assert "5,120 (0.000)" not in page(made)
+
+
+def test_the_hidden_curve_has_every_look_the_threshold_and_the_horizon(episodes: MeasuredStudy) -> None:
+    found = content(episodes).hidden
+    assert (found.threshold, found.horizon, found.unit) == (0.7, 5120.0, "training episodes")
+    assert [x for x, _ in found.arms[0].seeds[0].points] == list(range(0, 5121, 512))
+    assert "![Hidden success](figures/hidden-curves.svg)" in page(episodes)
+
+
+def test_without_looks_during_training_there_is_no_hidden_curve(tmp_path: Path) -> None:
+    assert content(study(tmp_path, "reward")).hidden is None
+
+
+def test_other_measures_stand_beside_with_differences_and_no_claim(episodes: MeasuredStudy) -> None:
+    """Without the one that was locked, and the mean reward, which is success again; no surprise where they agree."""
+    assert_golden(section(page(episodes), "Other measures"))
+    assert "other measures of" not in page(episodes)
+    others = {metric.key: metric for metric in other_metrics(episodes.state())}
+    assert others["hidden/tokens_per_solved"].worst == 256, "cut at what a play may take"
+
+
+def test_a_measure_that_says_something_else_than_the_verdict_is_named(tmp_path: Path) -> None:
+    assert_golden(threat_of(study(tmp_path, "episodes", ends={SLOW: 0.5}), "other measures of"))
+
+
+def test_a_metric_that_no_simulated_study_has_flown_says_so(
+    tmp_path: Path, episodes: MeasuredStudy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(measures, "FLOWN", frozenset({"", "success"}))
+    assert "not measured over simulated" in page(episodes)
+    assert "not measured over simulated" not in page(study(tmp_path, "success"))
+
+
+def test_rates_are_told_as_counts_with_the_exact_p_and_limits_and_no_spread(tmp_path: Path) -> None:
+    made = study(tmp_path, "collapse", collapsed={SLOW: 5})
+    (answer,) = headline(made.state()).answers
+    assert answer.verdict == "supported"
+    assert_golden(answer.sentence)
+    assert "Boschloo's exact test" in page(made)
+    found = content(made)
+    assert [[entry.text for entry in row][3:] for row in found.arms.rows] == [["5 of 5", "–"], ["0 of 5", "–"]]
+    interval = found.shifts.arms[1].interval
+    assert (interval.mean, interval.low, interval.high) == pytest.approx((0.0, 0.0, 0.5218), abs=1e-4)
+    others = [row[0].text for row in found.appendix.others.rows]
+    assert others == ["hidden success", "gain in hidden success"], "no course of trainings that nobody looked at"
+
+
+def test_too_few_runs_for_rates_say_what_they_see(tmp_path: Path) -> None:
+    (answer,) = headline(study(tmp_path, "collapse", collapsed={SLOW: 2}).state()).answers
+    assert answer.verdict == "inconclusive"
+    assert_golden(answer.practice)
+
+
+def test_collapses_are_told_where_they_count_with_their_value(tmp_path: Path) -> None:
+    made = study(tmp_path, "episodes", collapsed={SLOW: 2})
+    found = content(made).appendix.collapses
+    assert [(row[0].text, row[1].text) for row in found.rows] == [(SLOW, "2 of 5"), (QUICK, "0 of 5")]
+    assert made.state().verdicts[0].collapses == ()
+
+
+class Telling(MeasuredStudy):
+    """Its plays say how many tokens and turns they took: fewer, the better the policy; the first may say nothing."""
+
+    silent = False
+
+    def _part(self, version: int, share: float, of: int) -> dict[str, Any]:
+        found = super()._part(version, share, of)
+        for number, play in enumerate(found["episodes"]):
+            if number or not self.silent:
+                play.update(tokens=20 + number % 60, facts={"turns": 8 - 6 * share + number % 2})
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "of"), [("tokens", ""), ("fact", "turns"), ("transfer", "arith")])
+def test_what_plays_cost_or_say_and_what_is_solved_elsewhere_are_judged_told_and_verified(
+    tmp_path: Path, kind: str, of: str
+) -> None:
+    made = Telling(tmp_path, ends={SLOW: 0.7})
+    made.whole(measured_design(metric(kind, of=of), collapse=CollapseRule()))
+    (answer,) = headline(made.state()).answers
+    assert answer.verdict == "supported"
+    assert_golden(f"{answer.sentence}\n{answer.practice}")  # without a cut that no run met
+    made.append(EventType.REPORT_BUILT, **build_report(made.state(), tmp_path).payload(tmp_path))
+    assert verify(made.study, made.log.stored(made.study), tmp_path).drifts == ()
+    assert "got there." not in page(made)
+    assert "not measured over simulated" in page(made)
+
+
+def test_plays_of_which_a_number_was_not_said_are_counted_and_no_part_of_its_mean(tmp_path: Path) -> None:
+    made = Telling(tmp_path)
+    made.silent = True
+    made.whole(measured_design(metric("reward")))
+    (row,) = content(made).appendix.facts.rows
+    assert_golden(" | ".join(entry.text for entry in row))
+
+
+CONFOUNDS = "confounds speed with the level"
+
+
+@pytest.mark.parametrize(
+    ("kind", "threshold", "threat", "named"),
+    [("area", None, CONFOUNDS, True), ("area", 0.7, CONFOUNDS, False), ("episodes", 0.1, "stood at the thresh", True)],
+)
+def test_a_threat_of_the_whole_area_or_of_a_threshold_met_before_training_is_named(
+    tmp_path: Path, kind: str, threshold: float | None, threat: str, named: bool
+) -> None:
+    made = MeasuredStudy(tmp_path)
+    made.whole(measured_design(metric(kind, threshold)))
+    assert (threat in page(made)) == named

@@ -1,0 +1,212 @@
+""""""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.lines import Line2D
+from matplotlib.text import Text
+
+from studies.records.design import Metric
+from studies.report import figure_data, plots
+from studies.report.plots import NARROW, WIDE, wrapped
+from studies.report.theme import style
+from studies.statistics.comparison import mean_interval
+from studies.verdicts.wording import DecidingInterval
+from tests.studies.measured import metric
+from tests.studies.synthetic import hypothesis
+
+Draw = Callable[[str, float], plots.Drawing]
+
+NAMES = ("group_size=4", "group_size=16", "learning_rate=0.003, group_size=64, temperature=0.7, clip_ratio=0.28")
+
+
+def curves(names: tuple[str, ...] = NAMES, height: float = 1.0) -> figure_data.Curves:
+    def arm(index: int, name: str) -> figure_data.ArmCurves:
+        points = [tuple((float(x), height * (0.3 + 0.01 * x + 0.02 * n)) for x in range(1, 21)) for n in range(3)]
+        seeds = tuple(figure_data.SeedCurve(f"run{index}{n}", n, line) for n, line in enumerate(points))
+        return figure_data.ArmCurves(name, index, seeds, points[1])
+
+    return figure_data.Curves(
+        tuple(arm(index, name) for index, name in enumerate(names)), "hidden success", "training episodes"
+    )
+
+
+def shifts(names: tuple[str, ...] = NAMES) -> figure_data.Shifts:
+    def arm(index: int, name: str) -> figure_data.ArmShift:
+        pairs = tuple((f"run {n}", 0.3 + 0.01 * n, 0.5 + 0.02 * n + 0.1 * index) for n in range(4))
+        return figure_data.ArmShift(name, index, pairs, mean_interval([after for _, _, after in pairs]))
+
+    return figure_data.Shifts(tuple(arm(index, name) for index, name in enumerate(names)), "hidden success")
+
+
+def forecast(
+    low: float = 0.02, high: float = 0.2, estimate: float | None = 0.1, half: float = 0.05
+) -> figure_data.Forecast:
+    observed = None if estimate is None else DecidingInterval(estimate - half, estimate + half, 0.95)
+    return figure_data.Forecast(
+        "h1", f"{NAMES[2]} against {NAMES[0]}", (low, high), 0.8, observed, estimate, "supported"
+    )
+
+
+def forecasts(*items: figure_data.Forecast, margin: float | None = 0.05) -> figure_data.Forecasts:
+    return figure_data.Forecasts(items or (forecast(), forecast(estimate=None)), "hidden success", margin)
+
+
+def screened() -> figure_data.Screening:
+    found = tuple(
+        figure_data.Screened(f"c{n}", NAMES[n % 3], ((10, 0.3 + 0.02 * n), (20, 0.5 + 0.01 * n)), n < 2)
+        for n in range(6)
+    )
+    return figure_data.Screening(found, (10, 20), "success on the search tasks")
+
+
+DRAWN: dict[str, Draw] = {
+    "curves": lambda salt, width: plots.draw_curves(curves(), salt, width),
+    "curves of two arms": lambda salt, width: plots.draw_curves(curves(NAMES[:2]), salt, width),
+    "panels": lambda salt, width: plots.draw_panels([curves(height=scale) for scale in (1, 10, 0.01)], salt, width),
+    "before and after": lambda salt, width: plots.draw_shifts(shifts(), salt, width),
+    "forecasts": lambda salt, width: plots.draw_forecasts(forecasts(), salt, width),
+    "screen": lambda salt, width: plots.draw_screen(screened(), salt, width),
+}
+
+
+@cache
+def drawn(draw: Draw, width: float) -> Any:
+    with style("test"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        canvas = draw("test", width).canvas
+        canvas.set_dpi(72)
+        FigureCanvasAgg(canvas).draw()  # type: ignore[no-untyped-call]
+    return canvas
+
+
+def texts(canvas: Any) -> list[Text]:
+    """Return all text that is seen; ticks outside of their axes are not."""
+    unseen = set()
+    for axes in canvas.axes:
+        for axis in (axes.xaxis, axes.yaxis):
+            low, high = sorted(axis.get_view_interval())
+            unseen |= {tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high}
+    found = (text for text in canvas.findobj(Text) if text.get_visible() and text.get_text().strip())
+    return [text for text in found if text not in unseen]
+
+
+def lines(canvas: Any) -> Iterator[Line2D]:
+    yield from (line for line in canvas.findobj(Line2D) if line.get_visible() and len(line.get_xdata()) > 1)
+
+
+def crossings(canvas: Any) -> list[str]:
+    """Return each text that some line or bar runs through, by the boxes that both are drawn in."""
+    found = []
+    for text in texts(canvas):
+        box = text.get_window_extent()
+        for line in lines(canvas):
+            path = line.get_transform().transform_path(line.get_path())
+            if path.intersects_bbox(box, filled=False):
+                found.append(text.get_text())
+        for axes in canvas.axes:
+            for patch in axes.patches:
+                if patch.get_window_extent().overlaps(box):
+                    found.append(text.get_text())
+    return found
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("name", DRAWN)
+def test_text_crosses_nothing_stays_within_the_figure_and_has_names_of_arms_whole(name: str, width: float) -> None:
+    canvas = drawn(DRAWN[name], width)
+    assert crossings(canvas) == []
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts(canvas)]
+    for text, box in boxes:
+        assert min(box.x0, box.y0) >= -1, text
+        assert box.x1 <= canvas.bbox.x1 + 1, text
+        assert box.y1 <= canvas.bbox.y1 + 1, text
+    inner = [(text, box.shrunk(0.96, 0.8)) for text, box in boxes]
+    assert [(a, b) for n, (a, box) in enumerate(inner) for b, other in inner[n + 1 :] if box.overlaps(other)] == []
+    said = " ".join(" ".join(text.split()) for text, _ in boxes)
+    assert NAMES[0] in said
+    assert NAMES[2] in said or name == "curves of two arms"
+
+
+def test_a_name_of_several_parts_is_broken_between_them_and_loses_nothing() -> None:
+    name = "learning_rate=0.003+group_size=4+temperature=0.7"
+    assert wrapped(name, 30) == ["learning_rate=0.003+", "group_size=4+temperature=0.7"]
+    assert wrapped("", 29) == [""]
+
+
+def test_margin_and_prediction_are_drawn_and_named() -> None:
+    canvas = drawn(DRAWN["forecasts"], WIDE)
+    spans = [patch.get_extents().transformed(canvas.axes[0].transData.inverted()) for patch in canvas.axes[0].patches]
+    ends = sorted((round(span.x0, 6), round(span.x1, 6)) for span in spans)
+    assert ends == [(-0.05, 0.05), (0.02, 0.2)]
+    said = {text.get_text() for text in texts(canvas)}
+    assert {"predicted, 80 %", "observed, 95 % interval", "too small to matter (±0.05)"} <= said
+    without = drawn(lambda salt, width: plots.draw_forecasts(forecasts(margin=None), salt, width), WIDE)
+    assert not any("too small" in text.get_text() for text in texts(without))
+
+
+numbers = st.floats(-1, 1).map(lambda value: round(value, 3))
+
+
+@settings(max_examples=8)
+@given(numbers, numbers, st.none() | numbers, st.floats(0, 0.5), st.none() | st.floats(0.001, 0.3))
+@pytest.mark.slow
+def test_whatever_is_predicted_and_observed_no_text_is_crossed(
+    low: float, high: float, estimate: float | None, half: float, margin: float | None
+) -> None:
+    item = forecast(min(low, high), max(low, high), estimate, half)
+    assert crossings(drawn(lambda *how: plots.draw_forecasts(forecasts(item, margin=margin), *how), NARROW)) == []
+
+
+def test_a_picture_of_a_metric_is_the_same_bytes_again_and_needs_no_style_sheet() -> None:
+    svg, png = plots.picture(curves())
+    assert (svg, png) == plots.picture(curves())
+    assert png.startswith(b"\x89PNG")
+    assert "var(--arm-0" in svg
+
+
+@pytest.mark.slow
+def test_a_figure_of_the_same_data_is_drawn_once_and_one_of_other_data_anew() -> None:
+    plots.drawn_once.cache_clear()
+    first = plots.learning_curves(curves())
+    assert plots.learning_curves(curves()) == first
+    assert plots.drawn_once.cache_info().misses == 2, "a wide one and a narrow one"
+    other = plots.learning_curves(curves(height=0.5))
+    assert (other.wide != first.wide, other.narrow != first.narrow) == (True, True)
+    assert plots.learning_curves(curves(), "round-2-").wide != first.wide, "ids are kept apart by the name"
+    plots.drawn_once.cache_clear()
+    assert plots.learning_curves(curves()) == first, "drawn once more it is the same"
+
+
+def searched(chosen: Metric) -> Any:
+    """Return as much of a study as the figure of its screen reads: two candidates, with a run each."""
+    values = {"low": 0.2, "high": 0.8}
+    spec = SimpleNamespace(job={"steps": 8}, metric=chosen)
+    runs = {
+        name: (SimpleNamespace(spec=spec, status="collected", measurements={chosen.key: SimpleNamespace(value=value)}),)
+        for name, value in values.items()
+    }
+    arms = {name: SimpleNamespace(name=name, overrides={"group_size": hypothesis().control}) for name in values}
+    return SimpleNamespace(
+        candidates=arms, runs_of=lambda name, _phase: runs[name], selection=None,
+        locked_design=SimpleNamespace(metric=chosen),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("kind", "first", "named"), [("success", "high", "success on"), ("collapse", "low", "share of trainings")]
+)
+def test_a_screen_s_figure_begins_with_the_better_candidate(kind: str, first: str, named: str) -> None:
+    found = figure_data.screening(searched(metric(kind)))
+    assert found.candidates[0].name == first
+    assert found.measured.startswith(named)
+    assert found.measured.endswith("search tasks")

@@ -1,0 +1,237 @@
+""""""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from studies import EventType, ReportError, StudyState
+from studies.checks.conditions import confounded, off_design
+from studies.records.procedure import CollapseRule, EnvironmentRecord, Noise, Promise, Replication
+from studies.report.build import render_report
+from studies.report.evidence import Evidence, gather
+from studies.report.next_question import sight
+from studies.report.run_tables import brought, sandboxes
+from studies.report.validity import checks, noise_met, other_noise, threats
+from studies.verdicts.judge import judge_hypothesis, verdict_follows
+from tests.golden import assert_golden
+from tests.studies.report.pages import pages, section
+from tests.studies.synthetic import Synthetic, design, hypothesis
+
+Finished = tuple[StudyState, Path]
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+def said(state: StudyState, evidence: Evidence) -> str:
+    remarks = (*checks(state, evidence), *threats(state, evidence))
+    return "\n".join(f"{remark.level}: {remark.text}" for remark in remarks)
+
+
+def said_of(study: Synthetic) -> str:
+    return said(study.state(), gather(study.state(), study.folder))
+
+
+def with_job(state: StudyState, arm: str, **changes: object) -> StudyState:
+    """Return a state whose runs of `arm` were made with other job fields than the design declares."""
+    runs = {
+        run_id: replace(run, spec=run.spec.model_copy(update={"job": {**run.spec.job, **changes}}))
+        for run_id, run in state.runs.items()
+        if run.spec.arm == arm
+    }
+    return replace(state, runs={**state.runs, **runs})
+
+
+def test_a_clean_study_passes_every_check(finished: Finished) -> None:
+    state, folder = finished
+    assert {remark.level for remark in checks(state, gather(state, folder))} == {"passed", "note"}
+    assert confounded(state) == off_design(state) == {}
+
+
+def test_a_confound_between_the_arms_is_found_and_named(finished: Finished) -> None:
+    clean, folder = finished
+    state = with_job(clean, "group_size=16", learning_rate=3e-3)
+    assert confounded(state) == {"h1": ("learning_rate",)}
+    assert_golden(said(state, gather(clean, folder)))
+
+
+def test_both_arms_off_the_design_alike_are_found_though_they_do_not_differ(finished: Finished) -> None:
+    clean, folder = finished
+    state = with_job(with_job(clean, "group_size=16", steps=39), "group_size=4", steps=39)
+    assert confounded(state) == {}
+    assert off_design(state) == {"group_size=4": ("steps",), "group_size=16": ("steps",)}
+    assert_golden(said(state, gather(clean, folder)))
+
+
+@pytest.mark.parametrize(
+    "change", [{"estimate": 0.5}, {"verdict": "refuted"}, {"inputs_sha256": "0" * 64}, {"low": None}]
+)
+def test_a_verdict_that_does_not_follow_from_its_runs_refuses_the_report(
+    finished: Finished, change: dict[str, object]
+) -> None:
+    state, folder = finished
+    assert verdict_follows(state, state.verdicts[0])
+    with pytest.raises(ReportError, match="h1 does not follow"):
+        render_report(replace(state, verdicts=(state.verdicts[0].model_copy(update=change),)), folder)
+
+
+def test_a_verdict_on_a_replication_that_does_not_follow_refuses_the_report_too(study: Synthetic) -> None:
+    state = study.whole(design(replication=Replication(environment="arith", seeds=(71, 72))))
+    forged = judge_hypothesis(state, "h1", look=1, phase="replicate").model_copy(update={"verdict": "supported"})
+    with pytest.raises(ReportError, match="replication of h1 does not"):
+        render_report(replace(state, replications=(forged,)), study.folder)
+
+
+@pytest.mark.slow
+def test_unequal_training_and_retries_and_a_small_sample_are_threats(study: Synthetic) -> None:
+    specs = study.begin(design(seeds=2))
+    study.launch(specs[0])
+    study.end(specs[0], 1, "lost", "LOST", "vanished")
+    study.run(specs[0], 2)
+    for spec in specs[1:]:
+        study.launch(spec)
+        study.end(spec)
+        study.collect(spec, steps=30 if spec.arm == "group_size=16" else 40)
+    study.judge()
+    assert_golden(said_of(study))
+
+
+def test_a_run_that_went_on_is_told_with_its_step_and_its_attempts(study: Synthetic) -> None:
+    resumed, *others = study.begin(design(seeds=2))
+    study.launch(resumed)
+    study.end(resumed, 1, "lost", "lost", "vanished")
+    study.launch(resumed, 2, begins={"resumes": 1, "initial_sha256": "0" * 64, "why": "it was killed"})
+    study.end(resumed, 2, resumed_at=17)
+    study.collect(resumed, 2)
+    for spec in others:
+        study.run(spec)
+    assert_golden(said_of(study))
+    assert_golden(section(pages(study)[0], "Every run").partition("Files and")[0])
+
+
+def test_invalid_runs_are_counted_by_arm_and_code(study: Synthetic) -> None:
+    for spec in study.begin(design(seeds=2)):
+        study.launch(spec)
+        study.give_up(spec, "nan" if spec.arm == "group_size=16" else "lost")
+    assert_golden(said_of(study))
+
+
+def test_a_planned_run_that_never_began_is_no_result_that_is_left_out(study: Synthetic) -> None:
+    for spec in study.begin(design(seeds=2)):
+        study.give_up(spec, "budget_exhausted", "the budget was used up before the run had finished")
+    assert "4 planned runs never began" in said_of(study)
+    assert "left out of the analysis" not in said_of(study)
+    assert "had finished" not in section(pages(study)[0], "Every run").partition("Files and")[0]
+
+
+def test_the_power_that_is_told_is_of_the_runs_that_there_are_and_one_number(study: Synthetic) -> None:
+    promised = {"promise": Promise(power=0.8, effect=0.05), "noise": Noise(sd=0.06, df=20, episodes=512, basis="-")}
+    state = study.whole(design(seeds=5, **promised))
+    (told,) = (remark.text for remark in other_noise(state, gather(state, study.folder)))
+    assert ("is seen with 1" in told or "is seen with 9" in told) == ("not the planned" not in told)
+    few = state.verdicts[0].model_copy(update={"n_control": 2, "n_treatment": 2})
+    locked = state.design.model_copy(update={"collapse": CollapseRule()})
+    assert noise_met(replace(state, verdicts=(few,), design=locked)).power is None
+    assert sight(locked, locked.hypotheses[0], few) is None
+    assert noise_met(replace(state, verdicts=(few,))).power < noise_met(state).power
+
+
+def test_a_large_study_at_the_ceiling_says_so_and_not_that_it_is_small(study: Synthetic) -> None:
+    study.means, study.sd = {"group_size=4": 0.9, "group_size=16": 0.98}, 0.005
+    study.whole(design((hypothesis(),), seeds=10))
+    assert_golden(said_of(study))
+
+
+@pytest.mark.slow
+def test_pages_at_wandb_are_linked_and_a_copy_that_is_not_whole_is_noted(study: Synthetic) -> None:
+    first, second, third = list(study.whole().runs)[:3]
+    assert "Weights" not in pages(study)[1].text
+    url = "https://wandb.example/lab/ajet/runs/"
+    for run_id, at, more in (
+        (first, f"{url}{first}-a1", {"standing": "sent"}),
+        (second, f"{url}{second}-a1", {"standing": "failed", "reason": "W&B shows 2 of 3 steps"}),
+        (third, "javascript:alert(1)", {"standing": "sending"}),
+    ):
+        study.append(EventType.ATTEMPT_COPIED, run_id=run_id, attempt=1, url=at, **more)
+    assert_golden("\n".join(line for line in said_of(study).split("\n") if "W&B" in line))
+    markdown, page = pages(study)
+    assert "not whole: W&B shows 2 of 3 steps" in markdown.replace("&amp;", "&")
+    assert f"{url}{first}-a1" in page.links
+    assert not any(link.startswith("javascript") for link in page.links)
+
+
+IMAGE, OTHER = ("sha256:" + digits * 32 for digits in ("ab", "cd"))
+DOCKER, ANOTHER, PROCESS = {"kind": "docker", "image": IMAGE}, {"kind": "docker", "image": OTHER}, {"kind": "process"}
+NOTHING = Evidence({})
+
+
+def with_attempts(study: Synthetic, *sandboxes: dict[str, Any], **end: Any) -> StudyState:
+    """Return a study whose first runs had an attempt each, in these sandboxes."""
+    for spec, sandbox in zip(study.begin(study.design), sandboxes, strict=False):
+        study.launch(spec, sandbox=sandbox)
+        study.end(spec, **end)
+        study.collect(spec)
+    return study.state()
+
+
+def texts(state: StudyState) -> list[str]:
+    return [f"{remark.level}: {remark.text}" for remark in sandboxes(state, NOTHING)]
+
+
+def test_the_image_of_containers_is_named_in_full(study: Synthetic) -> None:
+    (text,) = texts(with_attempts(study, DOCKER, DOCKER))
+    assert_golden(text)
+    markdown, page = pages(study)
+    assert IMAGE in markdown
+    assert IMAGE in page.text
+    assert "| Image |" not in markdown, "one image of all runs needs no column"
+
+
+def test_each_run_names_its_image_where_they_differ_which_is_a_threat(study: Synthetic) -> None:
+    state = with_attempts(study, DOCKER, ANOTHER)
+    assert [text.split(":")[0] for text in texts(state)] == ["note", "note", "threat"]
+    markdown, page = pages(study)
+    assert "| Image |" in markdown
+    assert "Image" in page.words
+
+
+def test_processes_are_said_to_be_not_isolated(study: Synthetic) -> None:
+    (text,) = texts(with_attempts(study, PROCESS))
+    assert_golden(text)
+
+
+SHOP = EnvironmentRecord(
+    name="shop@0123456789ab", title="a shop", reference="./shop", code="c", data="d", requirements="",
+    drawn_by="records", tasks={"train": 8, "search": 2, "hidden": 8}, hidden_apart=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "places", [(DOCKER, DOCKER), (PROCESS,), (DOCKER, PROCESS), ({},)], ids=["docker", "process", "both", "unknown"]
+)
+def test_what_kept_hidden_tasks_from_clients_follows_from_where_these_ran(
+    study: Synthetic, places: tuple[dict[str, Any], ...]
+) -> None:
+    study.design = study.design.model_copy(update={"environments": (SHOP,)})
+    (remark,) = brought(with_attempts(study, *places), NOTHING)
+    assert remark.level == "note"
+    assert_golden(remark.text)
+
+
+def test_code_that_has_its_hidden_tasks_is_a_threat_wherever_it_ran(study: Synthetic) -> None:
+    study.design = study.design.model_copy(update={"environments": (SHOP.model_copy(update={"hidden_apart": False}),)})
+    (remark,) = brought(with_attempts(study, DOCKER), NOTHING)
+    assert remark.level == "threat"
+    assert_golden(remark.text)
+
+
+def test_what_containers_were_refused_is_counted_over_all_attempts(study: Synthetic) -> None:
+    state = with_attempts(study, DOCKER, DOCKER, refused={"client: a task it was not given": 2})
+    assert_golden(texts(state)[-1])
+
+
+def test_a_log_that_does_not_say_makes_no_claim(study: Synthetic) -> None:
+    assert texts(study.whole()) == []
+    assert "| Image |" not in pages(study)[0]

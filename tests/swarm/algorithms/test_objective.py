@@ -1,0 +1,443 @@
+"""Tests of objective."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from swarm.algorithms import losses
+from swarm.algorithms.losses import Surrogate, probability_ratio
+from swarm.algorithms.mismatch import MIN_TOKENS, Disputed, MismatchGuard, ReplicaSaid, disputed, distance, side, told
+from swarm.algorithms.objective import Objective, UpdateSums, batch_metrics
+from swarm.algorithms.rows import Row, Tokens
+from swarm.backends.protocols import Batch, TrainEpisode
+from swarm.job import Job
+from swarm.rendering.messages import BackendError
+from tests.golden import assert_golden
+
+_JOBS: list[dict[str, Any]] = [
+    {},
+    {"rollout_correction": "off", "dual_clip": 1.5, "clip_ratio_high": 0.3},
+    {"rollout_correction": "mask", "correction_cap": 1.3, "epochs": 2, "max_staleness": 1},
+    {"epochs": 2, "max_staleness": 1, "clip_ratio": 0.1},
+    {"algorithm": "gspo", "rollout_correction": "off", "clip_ratio": 0.05},
+    {"algorithm": "gspo", "minibatches": 2, "max_staleness": 2, "clip_ratio": 0.05},
+    {"kl_coef": 0.3, "kl_estimator": "k2", "entropy_coef": 0.2, "minibatches": 2},
+]
+_COUNTS = (3, 1, 6, 4)
+
+
+def _parts(job: Job, logits: Tensor, tokens: Tokens, sums: UpdateSums | None = None) -> tuple[Tensor, Tensor]:
+    logits = logits.clone().requires_grad_()
+    reference = tokens.rollout - 0.1 if job.kl_coef else None
+    loss = Objective(job).loss(logits.log_softmax(-1), tokens, reference, sums or UpdateSums(5, job.correction_cap))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    return loss.detach(), gradient
+
+
+def _with_sequences(job: Job, logits: Tensor, parts: list[Tokens], places: list[Tensor]) -> list[Tokens]:
+    objective = Objective(job)
+    if not objective.needs_sequences:
+        return parts
+    present = [
+        logits[place].log_softmax(-1).gather(-1, part.targets[:, None])[:, 0]
+        for part, place in zip(parts, places, strict=True)
+    ]
+    found = objective.sequences(list(zip(present, parts, strict=True)))
+    return [replace(part, sequence=own) for part, own in zip(parts, found, strict=True)]
+
+
+@given(st.sampled_from(_JOBS), st.integers(0, 1000), st.permutations(range(sum(_COUNTS))), st.integers(1, 13))
+def test_micro_batches_of_any_cut_add_up(fields: dict[str, Any], seed: int, order: list[int], cut: int) -> None:
+    job = Job(**fields)
+    logits, tokens = make_tokens(_COUNTS, seed)
+    whole, gradient = _parts(job, logits, tokens)
+    places = [torch.tensor(order[:cut]), torch.tensor(order[cut:])]
+    parts = _with_sequences(job, logits, [select(tokens, place) for place in places], places)
+    sums = UpdateSums(5, job.correction_cap)
+    found = [_parts(job, logits[place], part, sums) for place, part in zip(places, parts, strict=True)]
+    assert torch.allclose(sum((loss for loss, _ in found), torch.zeros(())), whole)
+    for place, (_, own) in zip(places, found, strict=True):
+        assert torch.allclose(own, gradient[place])
+    sums.steps = 1
+    straight = UpdateSums(5, job.correction_cap)
+    _parts(job, logits, tokens, straight)
+    straight.steps = 1
+    assert dict(sums.metrics()) == pytest.approx(dict(straight.metrics()))
+
+
+@pytest.mark.parametrize("fields", _JOBS)
+def test_a_token_of_weight_0_adds_nothing(fields: dict[str, Any]) -> None:
+    job = Job(**fields)
+    logits, tokens = make_tokens(_COUNTS)
+    loss, gradient = _parts(job, logits, replace(tokens, weights=tokens.weights * (tokens.episodes != 2)))
+    others = tokens.episodes != 2
+    expected, plain = _parts(job, logits[others], select(tokens, others.nonzero()[:, 0]))
+    assert torch.allclose(loss, expected)
+    assert torch.allclose(gradient[others], plain)
+    assert gradient[~others].abs().max() == 0
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "gspo"])
+@pytest.mark.parametrize("correction", ["truncate", "mask"])
+def test_a_single_step_on_stale_tokens_weighs_each_by_its_ratio_and_never_clips(
+    algorithm: str, correction: str
+) -> None:
+    job = Job(algorithm=algorithm, rollout_correction=correction, clip_ratio=1e-6, correction_cap=1.2)
+    logits, tokens = make_tokens(_COUNTS)
+    sums = UpdateSums(5, job.correction_cap)
+    _, gradient = _parts(job, logits, tokens, sums)
+    present = logits.requires_grad_().log_softmax(-1).gather(-1, tokens.targets[:, None])[:, 0]
+    ratio = (present.detach() - tokens.rollout).exp()
+    assert ratio.max() > 1.2
+    weights = ratio.clamp(max=1.2) if correction == "truncate" else ratio * ((ratio <= 1.2) & (ratio >= 1 / 1.2))
+    (expected,) = torch.autograd.grad(-(weights * tokens.weights * tokens.advantages * present).sum(), logits)
+    assert torch.allclose(gradient, expected)
+    assert sums.metrics()["actor/pg_clipfrac"] == 0
+    assert sums.metrics()["actor/ppo_kl"] == 0
+
+
+@pytest.mark.parametrize("correction", ["truncate", "mask", "off"])
+def test_several_steps_at_staleness_0_clip_against_the_engine_s_log_probs_and_weigh_nothing(correction: str) -> None:
+    logits, tokens = make_tokens(_COUNTS)
+    tokens = replace(tokens, proximal=None)
+    _, gradient = _parts(Job(epochs=2, rollout_correction=correction), logits, tokens)
+    _, plain = _parts(Job(rollout_correction="off"), logits, tokens)
+    assert torch.equal(gradient, plain)
+
+
+_GENERATOR = torch.Generator().manual_seed(0)
+
+
+def _random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, generator=_GENERATOR, dtype=torch.float64)
+
+
+@given(st.lists(st.integers(0, 5), max_size=30))
+def test_episode_means_are_each_episode_s_own(numbers: list[int]) -> None:
+    episodes, values = torch.tensor(numbers, dtype=torch.long), _random(len(numbers))
+    expected = [values[episodes == number].mean().item() for number in numbers]
+    assert losses.episode_means(values, episodes).tolist() == pytest.approx(expected)
+
+
+def test_ratios_far_apart_stay_finite_in_value_and_gradient() -> None:
+    present = torch.tensor([0.0, -500.0]).requires_grad_()
+    ratio = losses.token_log_ratio(present, torch.tensor([-500.0, 0.0]))
+    loss = losses.clipped(ratio, torch.tensor([-1.0, -1.0]), 0.2, 0.2).loss.sum()
+    loss = loss + losses.sequence_log_ratio(present, torch.tensor([400.0, 400.0])).exp().sum()
+    loss = loss + losses.divergence(present, torch.tensor([-500.0, 500.0]), "k3").sum()
+    torch.autograd.backward(loss)
+    assert loss.isfinite()
+    assert present.grad is not None
+    assert present.grad.isfinite().all()
+
+
+def test_entropy_without_a_gradient_is_the_same() -> None:
+    logprobs = _random(200, 5).log_softmax(-1)
+    with torch.no_grad():
+        assert torch.equal(losses.entropy(logprobs), -(logprobs.exp() * logprobs).sum(-1))
+        assert losses.entropy(logprobs[:0]).shape == (0,)
+
+
+def test_logprobs_are_taken_at_the_temperature() -> None:
+    logits = torch.tensor([[0.0, math.log(4.0)]])
+    assert losses.all_logprobs(logits, 2.0).exp()[0].tolist() == pytest.approx([1 / 3, 2 / 3])
+
+
+def test_ratios_are_held_where_they_are_finite() -> None:
+    far = probability_ratio(torch.tensor([0.0, -900.0]), torch.tensor([-900.0, 0.0]))
+    assert far.tolist() == pytest.approx([math.exp(20), math.exp(-20)])
+
+
+VOCABULARY = 7
+
+
+def make_tokens(counts: Sequence[int], seed: int = 0, *, drift: float = 0.3, age: int = 2) -> tuple[Tensor, Tokens]:
+    """Logits (M, V), and tokens sampled up to `age` versions before 5, whose three policies are `drift` apart."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def noise(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    total, sizes = sum(counts), torch.tensor(counts)
+    logits, targets = noise(total, VOCABULARY), torch.randint(VOCABULARY, (total,), generator=generator)
+    present = logits.log_softmax(-1).gather(-1, targets[:, None])[:, 0]
+    proximal = present + drift * noise(total)
+    tokens = Tokens(
+        targets=targets,
+        rollout=proximal + drift * noise(total),
+        versions=5 - torch.randint(age + 1, (total,), generator=generator),
+        proximal=proximal,
+        advantages=noise(len(counts)).repeat_interleave(sizes),
+        weights=(noise(len(counts)).exp() / max(1, total)).repeat_interleave(sizes),
+        episodes=torch.arange(len(counts)).repeat_interleave(sizes),
+    )
+    return logits, tokens
+
+
+def select(tokens: Tokens, places: Tensor) -> Tokens:
+    found = {field.name: getattr(tokens, field.name) for field in fields(tokens)}
+    return replace(tokens, **{name: value[places] for name, value in found.items() if value is not None})
+
+
+def _add(sums: UpdateSums, tokens: Tokens, present: torch.Tensor, weights: torch.Tensor | None = None) -> None:
+    never = torch.zeros(len(present), dtype=torch.bool)
+    weights = torch.ones_like(present) if weights is None else weights
+    sums.add_tokens(tokens, present, tokens.rollout, Surrogate(present, never, never), weights)
+
+
+def _made(*, drift: float = 0.3, age: int = 2) -> tuple[Tokens, torch.Tensor]:
+    logits, tokens = make_tokens((3, 1, 6, 4), drift=drift, age=age)
+    return tokens, logits.log_softmax(-1).gather(-1, tokens.targets[:, None])[:, 0]
+
+
+def test_an_update_without_tokens_has_finite_metrics() -> None:
+    empty = UpdateSums(3, 2.0).metrics()
+    assert all(math.isfinite(value) for value in empty.values())
+    assert empty["training/rollout_probs_diff_valid"] == 0
+    tokens, present = _made()
+    sums = UpdateSums(5, 2.0)
+    _add(sums, select(tokens, torch.arange(0)), present[:0])
+    assert sums.metrics() == UpdateSums(5, 2.0).metrics()
+    assert set(batch_metrics(Batch(0, ()), []).values()) == {0.0}
+
+
+@pytest.mark.parametrize("value", [0.0, -1e-9, -60.0, -1e30])
+def test_metrics_stay_finite_for_any_log_prob(value: float) -> None:
+    tokens, present = _made()
+    extreme = torch.full_like(present, value)
+    for begun, rollout in ((extreme, tokens.rollout), (present, extreme), (extreme, extreme)):
+        sums = UpdateSums(5, 2.0)
+        _add(sums, replace(tokens, rollout=rollout), begun, torch.zeros_like(present))
+        assert all(math.isfinite(found) for found in sums.metrics().values())
+
+
+def test_epochs_do_not_count_a_token_twice() -> None:
+    tokens, present = _made()
+    once, twice = UpdateSums(5, 2.0), UpdateSums(5, 2.0)
+    _add(once, tokens, present)
+    _add(twice, tokens, present)
+    once.steps = twice.steps = 1
+    _add(twice, tokens, present - 0.5)
+    changed = {name for name, value in twice.metrics().items() if value != once.metrics()[name]}
+    assert changed == {"actor/ppo_kl"}
+
+
+def test_later_minibatches_are_compared_only_where_the_beginning_is_known() -> None:
+    tokens, present = _made()
+    first, second = (tokens.episodes < 2).nonzero()[:, 0], (tokens.episodes >= 2).nonzero()[:, 0]
+
+    def begun(proximal: bool) -> UpdateSums:
+        sums = UpdateSums(5, 2.0)
+        for places in (first, second):
+            own = select(tokens, places)
+            _add(sums, own if proximal else replace(own, proximal=None), present[places])
+            sums.steps += 1
+        return sums
+
+    unknown, alone = begun(False).metrics(), UpdateSums(5, 2.0)
+    _add(alone, select(tokens, first), present[first])
+    assert unknown["rollout_corr/kl"] == alone.metrics()["rollout_corr/kl"]
+    both = torch.cat([present[first], tokens.proximal[second]])  # type: ignore[index]
+    expected = (torch.cat([tokens.rollout[first], tokens.rollout[second]]) - both).mean().item()
+    assert begun(True).metrics()["rollout_corr/kl"] == pytest.approx(expected)
+    assert (
+        unknown["offpolicy/token_weighted_policy_age"] == begun(True).metrics()["offpolicy/token_weighted_policy_age"]
+    )
+
+
+def test_a_token_s_age_is_counted_from_the_version_the_update_began_with() -> None:
+    tokens, present = _made()
+    tokens = replace(tokens, versions=torch.tensor([5, 5, 4, 3, 5, 5, 5, 5, 5, 5, 1, 2, 2, 2]))
+    sums = UpdateSums(5, 2.0)
+    _add(sums, tokens, present)
+    found = sums.metrics()
+    assert found["offpolicy/token_weighted_policy_age"] == pytest.approx((1 + 2 + 4 + 3 * 3) / 14)
+
+
+def test_the_mismatch_is_over_tokens_of_the_update_s_own_version_in_its_first_step() -> None:
+    tokens, present = _made()
+    sums = UpdateSums(5, 2.0)
+    _add(sums, tokens, present)
+    fresh = tokens.versions == 5
+    assert 0 < fresh.sum() < len(fresh)
+    expected = (present - tokens.rollout)[fresh].abs().exp().mean().item()
+    assert (sums.mismatch, sums.fresh) == (pytest.approx(expected), int(fresh.sum()))
+    sums.steps = 1
+    _add(sums, tokens, present - 1)
+    assert sums.metrics()["training/token_mult_prob_error"] == pytest.approx(expected)
+
+
+def test_without_a_token_of_its_version_an_update_s_mismatch_is_unknown() -> None:
+    tokens, present = _made()
+    sums = UpdateSums(6, 2.0)
+    _add(sums, tokens, present)
+    assert sums.fresh == 0
+    assert sums.metrics()["training/token_mult_prob_error"] == 0
+
+
+def test_weights_that_mask_everything_leave_no_sample() -> None:
+    tokens, present = _made()
+    sums = UpdateSums(5, 2.0)
+    _add(sums, tokens, present, torch.zeros_like(present))
+    found = sums.metrics()
+    assert found["rollout_corr/rollout_is_eff_sample_size"] == 0
+    assert found["rollout_corr/rollout_rs_masked_fraction"] == 1
+
+
+def test_the_batch_s_metrics_describe_its_advantages_and_groups() -> None:
+    episodes = tuple(
+        TrainEpisode(str(i), group, reward, ())
+        for i, (group, reward) in enumerate(zip("aabb", (1.0, 1.0, 0.0, 1.0), strict=True))
+    )
+    found = batch_metrics(Batch(0, episodes), [0.0, 0.0, -1.0, 2.0])
+    assert found == {
+        "critic/advantages/mean": 0.25,
+        "critic/advantages/max": 2.0,
+        "critic/advantages/min": -1.0,
+        "batch/constant_groups": 1.0,
+    }
+
+
+@pytest.mark.parametrize(
+    ("fields", "stale", "proximal", "sequences"),
+    [
+        ({}, True, False, False), ({"epochs": 2, "max_staleness": 1}, False, False, False),
+        ({"epochs": 2}, True, True, False), ({"minibatches": 2, "rollout_correction": "mask"}, True, True, False),
+        ({"minibatches": 2, "rollout_correction": "off"}, True, False, False),
+        ({"algorithm": "gspo"}, False, False, False), ({"algorithm": "gspo", "epochs": 2}, False, False, True),
+        ({"algorithm": "gspo", "rollout_correction": "off"}, False, False, True),
+    ],
+)  # fmt: skip
+def test_what_nothing_else_knows_is_computed_apart(
+    fields: dict[str, Any], stale: bool, proximal: bool, sequences: bool
+) -> None:
+    objective = Objective(Job(**fields))
+    assert (objective.needs_proximal(stale=stale), objective.needs_sequences) == (proximal, sequences)
+
+
+IDS = torch.arange(6)
+PLACES = torch.tensor([1, 2, 4])
+TRUTH = torch.tensor([-1.0, -2.0, -3.0, -4.0, -5.0])
+
+
+def third(ids: Tensor, temperature: float) -> Tensor:
+    """The truth at temperature 1, and at another one what the row's own sides are measured at."""
+    assert torch.equal(ids, IDS)
+    return TRUTH / temperature
+
+
+def said(engine: float, learner: float, **how: object) -> str:
+    truth = TRUTH[PLACES]
+    return side([Disputed(IDS, PLACES, truth + engine, truth - learner)], third, 1.0, 1.1, "float32", **how)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("engine", "learner", "word"),
+    [
+        (0.5, 0.01, "The engine moved"), (0.01, 0.5, "The learner moved"), (0.5, 0.5, "Both moved"),
+        (0.09, 0.09, "Neither moved"), (float("nan"), 0.0, "The engine moved"), (0.01, 0.01, "The learner moved"),
+    ],
+)  # fmt: skip
+def test_the_side_that_is_far_from_the_third_opinion_moved(engine: float, learner: float, word: str) -> None:
+    found = said(engine, learner)
+    assert found.startswith(word)
+    assert_golden(found)
+
+
+def test_the_replica_that_is_off_or_serves_an_older_version_is_named() -> None:
+    truth, off = TRUTH[PLACES], TRUTH[PLACES] + 0.5
+    replicas = {
+        0: ReplicaSaid(7, [truth]),
+        1: ReplicaSaid(7, [off]),
+        2: ReplicaSaid(6, [truth[:2]]),
+        3: ReplicaSaid(refused="its process ended"),
+    }
+    found = said(0.5, 0.0, replicas=lambda rows: replicas, version=7)
+    assert_golden(found)
+    assert_golden(said(0.5, 0.0, replicas=lambda rows: {0: replicas[0]}, version=7))
+    assert "No replica serves" in said(0.5, 0.0, replicas=lambda rows: {}, version=7)
+
+
+def test_replicas_are_held_to_temperature_1_and_the_sides_to_the_job_s() -> None:
+    rows = [Disputed(IDS, PLACES, (TRUTH / 2)[PLACES] + 0.5, (TRUTH / 2)[PLACES])]
+    replicas = {0: ReplicaSaid(0, [TRUTH[PLACES]])}
+    found = side(rows, third, 2.0, 1.1, "float32", lambda rows: replicas)
+    assert "The engine moved" in found
+    assert "replica 0 is 1 away now" in found
+
+
+def test_replicas_are_not_asked_where_the_engine_did_not_move() -> None:
+    def never(rows: object) -> dict[int, ReplicaSaid]:
+        raise AssertionError
+
+    assert "The learner moved" in said(0.0, 0.5, replicas=never)
+
+
+def row(gap: float, versions: list[int]) -> tuple[Row, Tensor]:
+    rollout = torch.tensor([-1.0, -2.0, -3.0])
+    return Row(0, "g", IDS[:5], PLACES, IDS[PLACES + 1], rollout, torch.tensor(versions)), rollout + gap
+
+
+def test_the_rows_that_differ_most_are_disputed_by_the_tokens_of_the_version_alone() -> None:
+    rows = [row(0.1 * number, [3, 3, 2]) for number in range(6)]
+    found = disputed([*rows, row(9.0, [2, 2, 2])], version=3)
+    assert [round(distance([each.engine], [each.learner]), 3) for each in found] == [1.649, 1.492, 1.35, 1.221]
+    assert [each.places.tolist() for each in found] == [[1, 2]] * 4
+    assert found[0].ids.tolist() == [0, 1, 2, 3]
+
+
+def test_what_fails_or_hangs_meanwhile_is_said_behind_the_guard_s_own_words() -> None:
+    guard = MismatchGuard(1.1)
+    guard.restore(2)
+
+    def failing() -> str:
+        raise OSError("the model's folder\nis gone")
+
+    with pytest.raises(BackendError, match=r"not known: OSError: .*gone\.$"):
+        guard.check(1.2, MIN_TOKENS, failing)
+    held = threading.Event()
+    try:
+        assert "not known" in told(lambda: str(held.wait(60)), 0.05)
+    finally:
+        held.set()
+
+
+def test_the_third_update_in_a_row_above_the_limit_stops_the_training_with_what_was_measured() -> None:
+    guard = MismatchGuard(1.1)
+    guard.check(1.2, MIN_TOKENS)
+    guard.check(1.3, MIN_TOKENS)
+    with pytest.raises(BackendError, match=r"1\.25.*mismatch_limit of 1\.1"):
+        guard.check(1.25, MIN_TOKENS)
+
+
+@pytest.mark.parametrize(
+    ("updates", "count"),
+    [
+        ([(error, MIN_TOKENS) for error in (1.2, 1.2, 1.1, 1.2, 1.2, 1.0)], 0),
+        ([(1.2, MIN_TOKENS), (0.0, 0), (1.2, MIN_TOKENS), (9.0, MIN_TOKENS - 1), (1.0, MIN_TOKENS - 1)], 2),
+    ],
+    ids=["one within the limit begins anew", "one that cannot be judged neither counts nor excuses"],
+)
+def test_updates_above_the_limit_are_counted_and_the_count_goes_on_from_a_saved_one(
+    updates: list[tuple[float, int]], count: int
+) -> None:
+    guard, other = MismatchGuard(1.1), MismatchGuard(1.1)
+    for error, tokens in updates:
+        guard.check(error, tokens)
+    assert guard.state == count
+    other.restore(guard.state)
+    for each in (guard, other):
+        for _ in range(2 - count):
+            each.check(1.2, MIN_TOKENS)
+        with pytest.raises(BackendError, match="3 updates"):
+            each.check(1.2, MIN_TOKENS)

@@ -1,0 +1,334 @@
+"""Tests of batcher."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.backends.local import batcher as batcher_module
+from swarm.backends.local.batcher import Batcher, Generation, distribution, group_by_length, sample
+from swarm.backends.local.policy import Policy
+from swarm.backends.protocols import Sampling
+from tests.lazily import lazy
+from tests.swarm.backends.local.models import (
+    VOCABULARY,
+    answer_of,
+    assert_forced,
+    forced_logprobs,
+    generate,
+    make_policy,
+    make_prompts,
+)
+
+_TOLERANCE = 5e-5
+
+
+def _batcher(policy: Policy, slots: int = 4, positions: int = 96, seed: int = 0) -> Batcher:
+    return Batcher(policy, slots=slots, positions=positions, seed=seed)
+
+
+def test_a_long_prompt_fed_in_pieces_beside_short_ones_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher_module, "_CHUNK", 7)
+    monkeypatch.setattr(batcher_module, "_WASTE", 3)
+    policy = make_policy()
+    prompts = [[5] * 60, *make_prompts(5)]
+    for generation in generate(_batcher(policy), prompts, Sampling(max_tokens=5)):
+        assert_forced(policy, generation)
+
+
+def _count_fed(policy: Policy, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    fed: list[int] = []
+    plain = policy.decode
+
+    def counting(ids: torch.Tensor, *inputs: Any) -> torch.Tensor:
+        fed.append(ids.numel())
+        return plain(ids, *inputs)
+
+    monkeypatch.setattr(policy, "decode", counting)
+    return fed
+
+
+def test_a_new_turn_feeds_only_its_new_tokens_and_gets_the_same_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy()
+    batcher = _batcher(policy)
+    fed = _count_fed(policy, monkeypatch)
+    ids = make_prompts(1)[0] + [3] * 20
+    for _ in range(4):
+        turn = generate(batcher, [ids], 3)[0]
+        assert_forced(policy, turn)
+        ids = [*turn.ids, 7, 8, 9]
+    assert fed[0] == turn.prompt_length - 3 * 6
+    assert fed[3:] == [4, 1, 1] * 3
+
+
+@cache
+def _shared_policy() -> Policy:
+    return make_policy()
+
+
+@given(st.integers(0, 10_000))
+def test_random_conversations_over_few_slots_are_always_right(seed: int) -> None:
+    policy = _shared_policy()
+    rng = random.Random(seed)
+    batcher = _batcher(policy, slots=rng.randint(1, 3), seed=seed)
+    histories = [[rng.randrange(2) for _ in range(rng.randint(1, 12))] for _ in range(3)]
+    for _ in range(3):
+        chosen = rng.sample(range(3), rng.randint(1, 3))
+        turns = generate(batcher, [histories[i] for i in chosen], Sampling(max_tokens=rng.randint(1, 4)))
+        for i, turn in zip(chosen, turns, strict=True):
+            assert_forced(policy, turn)
+            histories[i] = [*turn.ids[: rng.randint(1, len(turn.ids))], rng.randrange(2)]
+
+
+@torch.no_grad()
+def _change_weights(policy: Policy, seed: int = 1) -> None:
+    for parameter in policy.model.parameters():
+        parameter.add_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(seed)) * 0.1)
+    policy.version += 1
+    policy.revision += 1
+
+
+@given(st.lists(st.integers(1, 700), max_size=80))
+def test_grouping_loses_nobody_and_bounds_padding(lengths: list[int]) -> None:
+    found = np.array(lengths, np.int64)
+    groups = list(group_by_length(found))
+    assert sorted(index for group in groups for index in group.tolist()) == list(range(len(lengths)))
+    for group in groups:
+        longest = found[group].max()
+        assert 0 <= (longest - found[group]).sum() <= 256
+        assert len(group) * longest <= 8192
+
+
+def test_running_answers_advance_in_every_step_however_many_prompts_come(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher_module, "_PREFILL", 8)
+    monkeypatch.setattr(batcher_module, "_WASTE", 0)
+    policy = make_policy()
+    batcher = _batcher(policy, slots=12)
+    (running,) = generate(batcher, [[1, 2, 3]], 60, steps=1)
+    crowd = generate(batcher, [[(7 * i + j) % VOCABULARY for j in range(30)] for i in range(10)], 2, steps=0)
+    fed = _count_fed(policy, monkeypatch)
+    for advanced in range(2, 20):
+        fed.clear()
+        batcher.step()
+        assert len(running.fresh) == advanced
+        answers = 1 + sum(1 for generation in crowd if generation.fresh)
+        assert sum(fed) <= 8 + answers
+    while batcher.busy:
+        batcher.step()
+    for generation in [running, *crowd]:
+        assert_forced(policy, generation)
+
+
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=6), st.integers(1, 4), st.integers(0, 99))
+def test_everybody_gets_a_first_token_in_bounded_time_and_in_order(lengths: list[int], slots: int, seed: int) -> None:
+    batcher = _batcher(_shared_policy(), slots=slots, seed=seed)
+    budget, answer = 16, 3
+    rng = random.Random(seed)
+    generations = [Generation([rng.randrange(2) for _ in range(n)], Sampling(max_tokens=answer)) for n in lengths]
+    first: dict[int, int] = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(batcher_module, "_PREFILL", budget)
+        patch.setattr(batcher_module, "_FORWARD", budget)
+        for generation in generations:
+            batcher.add(generation)
+        steps = 0
+        while batcher.busy:
+            steps += 1
+            for generation in batcher.step():
+                first.setdefault(generations.index(generation), steps)
+    assert sorted(first) == list(range(len(lengths)))
+    for place in range(len(lengths)):
+        prompts = sum(-(-length // budget) + 1 for length in lengths[: place + 1])
+        assert first[place] <= prompts + answer * (place // slots + 1)
+
+
+def test_a_group_s_shared_prompt_is_computed_once_and_changes_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher_module, "_CHUNK", 16)
+    policy = make_policy()
+    opening = (make_prompts(1, seed=4)[0] * 9)[:60]
+    siblings = [[*opening, *tail] for tail in ([], [1], [1, 2, 3], [4] * 5)]
+    alone = [answer_of(generate(_batcher(policy), [ids], Sampling(max_tokens=5, seed=3))[0]) for ids in siblings]
+    fed = _count_fed(policy, monkeypatch)
+    together = generate(_batcher(policy), siblings, Sampling(max_tokens=5, seed=3))
+    assert [answer_of(turn) for turn in together] == alone
+    for turn in together:
+        assert_forced(policy, turn)
+    tails = [1 + len(ids) - len(opening) for ids in siblings]
+    assert sum(fed) <= len(opening) + sum(tails) + 4 * 5 + 3 * max(tails)  # once, the rest, the answers, padding
+
+
+def test_siblings_of_a_cancelled_leader_go_on_with_one_of_them_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batcher_module, "_CHUNK", 16)
+    policy = make_policy()
+    batcher = _batcher(policy)
+    opening = [i % VOCABULARY for i in range(70)]
+    generations = generate(batcher, [[*opening, tail] for tail in range(3)], 3, steps=1)
+    generations[0].cancelled = True
+    fed = _count_fed(policy, monkeypatch)
+    while batcher.busy:
+        batcher.step()
+    assert not generations[0].fresh
+    for generation in generations[1:]:
+        assert_forced(policy, generation)
+    assert sum(fed) < len(opening) + 16
+
+
+def test_an_update_makes_a_running_group_compute_its_shared_prompt_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = make_policy()
+    batcher = _batcher(policy)
+    opening = [i % VOCABULARY for i in range(64)]
+    generations = generate(batcher, [[*opening, tail] for tail in range(4)], 4, steps=0)
+    while not all(len(generation.fresh) >= 2 for generation in generations):
+        batcher.step()
+    _change_weights(policy)
+    fed = _count_fed(policy, monkeypatch)
+    while batcher.busy:
+        batcher.step()
+    assert len(opening) < sum(fed) < 2 * len(opening)
+    for generation in generations:
+        kept = [token for token in generation.fresh if token.version == 1]
+        start = len(generation.ids) - len(kept)
+        expected = forced_logprobs(policy, generation.ids[:start], generation.ids[start:])
+        assert [token.logprob for token in kept] == pytest.approx(expected, abs=_TOLERANCE)
+
+
+def test_several_revisions_are_all_followed_and_each_token_bears_its_version() -> None:
+    policy = make_policy()
+    batcher = _batcher(policy)
+    (generation,) = generate(batcher, [[1, 2, 3, 4]], 6, steps=0)
+    for place in range(6):
+        if place in (2, 3, 5):
+            _change_weights(policy, seed=place)
+            policy.version = int(place == 5)
+        batcher.step()
+        start = generation.prompt_length + place
+        expected = forced_logprobs(policy, generation.ids[:start], generation.ids[start:])
+        assert [generation.fresh[-1].logprob] == pytest.approx(expected, abs=_TOLERANCE)
+    assert [token.version for token in generation.fresh] == [0, 0, 0, 0, 0, 1]
+
+
+stats = lazy("scipy.stats")
+
+
+def _uniforms(count: int) -> torch.Tensor:
+    return torch.rand(count, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    "rule", [Sampling(1), Sampling(1, temperature=0.5), Sampling(1, top_p=0.8), Sampling(1, top_k=3)]
+)
+def test_frequencies_match_the_reported_probabilities(rule: Sampling) -> None:
+    logits = torch.randn(8, generator=torch.Generator().manual_seed(0)) * 2
+    draws = 20_000
+    ids, logprobs, _ = sample(logits.expand(draws, -1), [rule] * draws, _uniforms(draws))
+    expected = distribution(logits[None], [rule])[0].double().exp()
+    assert torch.allclose(logprobs.double(), expected.log()[ids])
+    kept = expected > 0
+    counts = torch.bincount(ids, minlength=8)
+    assert counts[~kept].sum() == 0
+    assert stats.chisquare(counts[kept].numpy(), (expected[kept] / expected[kept].sum() * draws).numpy()).pvalue > 1e-3
+
+
+def test_temperature_divides_the_logits() -> None:
+    logits = torch.tensor([[0.0, 1.0, 3.0]])
+    assert torch.allclose(distribution(logits, [Sampling(1, temperature=2.0)]), (logits / 2).log_softmax(-1))
+
+
+def test_top_p_keeps_the_fewest_tokens_whose_mass_reaches_it() -> None:
+    logits = torch.tensor([[0.5, 0.3, 0.15, 0.05]]).log()
+    cut = distribution(logits, [Sampling(1, top_p=0.7)])[0].exp()
+    assert torch.allclose(cut, torch.tensor([0.625, 0.375, 0.0, 0.0]))
+    assert torch.allclose(distribution(logits, [Sampling(1, top_p=0.01)])[0].exp(), torch.tensor([1.0, 0, 0, 0]))
+
+
+def test_top_k_and_top_p_apply_in_that_order() -> None:
+    logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log()
+    cut = distribution(logits, [Sampling(1, top_k=3, top_p=0.5)])[0].exp()
+    assert torch.allclose(cut, torch.tensor([0.0, 4 / 7, 0.0, 3 / 7]))
+
+
+def test_a_greedy_row_takes_the_likeliest_id_with_the_model_s_own_logprob() -> None:
+    logits = torch.tensor([[0.0, 2.0, 1.0], [5.0, 0.0, 0.0]])
+    rules = [Sampling(1, temperature=0.0, top_k=1), Sampling(1, temperature=0.0, top_logprobs=3)]
+    ids, logprobs, top = sample(logits, rules, _uniforms(2))
+    assert ids.tolist() == [1, 0]
+    assert torch.allclose(logprobs, logits.log_softmax(-1)[[0, 1], [1, 0]])
+    assert ([len(each) for each in top], top[1][0]) == ([0, 3], (0, logprobs[1].item()))
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        *({"temperature": cold} for cold in (1e-4, 1e-38, 1e-46, 1e-300)),
+        *({"top_p": small} for small in (1e-9, 1e-50, 5e-324)),
+    ],
+    ids=str,
+)
+def test_the_coldest_temperature_and_the_smallest_top_p_draw_the_likeliest_id(rule: dict[str, float]) -> None:
+    ids, logprobs, _ = sample(torch.tensor([[0.0, 2.0, 1.0]]), [Sampling(1, **rule)], _uniforms(1))  # type: ignore[arg-type]
+    assert (ids.tolist(), logprobs.tolist()) == ([1], [0.0])
+
+
+@given(st.lists(st.floats(-60, 60), min_size=2, max_size=20), st.sampled_from([0.0, 0.5, 1 - 2**-53]))
+def test_a_draw_is_always_an_id_that_could_be_drawn(logits: list[float], uniform: float) -> None:
+    row = torch.tensor([[*logits, -torch.inf]])
+    ids, logprobs, _ = sample(row, [Sampling(1)], torch.tensor([uniform], dtype=torch.float64))
+    assert 0 <= ids.item() < len(logits)
+    assert torch.isfinite(logprobs).all()
+
+
+def test_the_likeliest_ids_come_in_order_under_the_same_distribution_and_only_where_asked() -> None:
+    logits = torch.tensor([[0.1, 0.4, 0.2, 0.3]]).log().repeat(3, 1)
+    rules = [Sampling(1), Sampling(1, top_logprobs=2), Sampling(1, top_k=3, top_logprobs=9)]
+    none, two, cut = sample(logits, rules, _uniforms(3)).top
+    assert none == ()
+    assert [token for token, _ in two] == [1, 3]
+    assert [token for token, _ in cut] == [1, 3, 2]
+    assert dict(two)[1] == pytest.approx(torch.tensor(0.4).log().item())
+    assert dict(cut)[1] == pytest.approx(torch.tensor(4 / 9).log().item())
+
+
+def test_a_large_vocabulary_is_drawn_from_as_its_exact_cumulative_distribution_says() -> None:
+    logits = torch.randn(4, 5000, generator=torch.Generator().manual_seed(3)) * 3
+    logits[:, 1000:2100] = -torch.inf
+    draws = 500
+    uniforms = _uniforms(4 * draws)
+    ids, *_ = sample(logits.repeat(draws, 1), [Sampling(1)] * (4 * draws), uniforms)
+    sums = logits.double().softmax(-1).cumsum(-1).repeat(draws, 1)
+    low = sums.gather(-1, (ids[:, None] - 1).clamp(min=0))[:, 0] * (ids > 0)
+    high = sums.gather(-1, ids[:, None])[:, 0]
+    assert ((low - 1e-6 <= uniforms) & (uniforms <= high + 1e-6)).all()
+    assert not ((ids >= 1000) & (ids < 2100)).any()
+
+
+@given(st.integers(0, 2999), st.sampled_from([0.0, 0.5, 1 - 2**-53]))
+def test_the_only_id_that_could_come_is_drawn_from_a_large_vocabulary(only: int, uniform: float) -> None:
+    row = torch.full((1, 3000), -torch.inf)
+    row[0, only] = 1.0
+    ids, logprobs, _ = sample(row, [Sampling(1)], torch.tensor([uniform], dtype=torch.float64))
+    assert (ids.item(), logprobs.item()) == (only, 0.0)
+
+
+@given(st.integers(0, 999), st.integers(1, 2999))
+def test_the_last_draw_of_a_large_vocabulary_is_an_id_that_could_come(seed: int, possible: int) -> None:
+    logits = torch.full((1, 3000), -torch.inf)
+    logits[0, :possible] = torch.randn(possible, generator=torch.Generator().manual_seed(seed)) * 5
+    last = torch.tensor([1 - 2**-53], dtype=torch.float64)
+    assert sample(logits, [Sampling(max_tokens=1)], last).ids.item() < possible
+
+
+def test_a_row_s_cut_leaves_its_neighbours_alone() -> None:
+    logits = torch.randn(4, 30, generator=torch.Generator().manual_seed(2))
+    rules = [Sampling(1), Sampling(1, top_k=3), Sampling(1, top_p=0.4), Sampling(1, top_k=5, top_p=0.9)]
+    together = distribution(logits, rules)
+    for row, rule in enumerate(rules):
+        assert torch.allclose(together[row], distribution(logits[row : row + 1], [rule])[0])
+    assert torch.equal(together[0], logits[0].log_softmax(-1))
+    assert (together > -torch.inf).sum(-1)[:2].tolist() == [30, 3]

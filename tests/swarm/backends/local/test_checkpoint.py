@@ -1,0 +1,211 @@
+"""Tests of checkpoint."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from swarm.backends.local import checkpoint, model_check, policy
+from swarm.backends.local.checkpoint import Checkpoint, read, write
+from swarm.backends.local.fused_forward import CannotFuse
+from swarm.backends.local.model_check import main
+from swarm.backends.protocols import NoRoom
+from swarm.job import Job, PathModel
+from swarm.models import ModelCheck, conditions
+from swarm.rendering.messages import BackendError
+from tests.swarm.backends.local.models import TEMPLATE, save_folder
+
+
+@pytest.fixture(autouse=True)
+def one_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody reads the figures here, so that one round is enough."""
+    monkeypatch.setattr(model_check, "_LONG_ENOUGH_S", 0.0)
+
+
+def job(folder: Path, **fields: Any) -> Job:
+    return Job(**{"model": PathModel(path=str(folder)), "max_context": 64, "device": "cpu", **fields})
+
+
+def checked(job: Job, out: Path) -> ModelCheck:
+    assert main(["--job", job.model_dump_json(), "--folder-hash", "abc", "--out", str(out)]) == 0
+    return ModelCheck.model_validate_json(out.read_bytes())
+
+
+@pytest.mark.slow
+def test_a_model_served_by_the_fast_ways_is_said_to_be(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = job(save_folder(tmp_path / "m"))
+    found = checked(asked, tmp_path / "out.json")
+    assert (found.fused, found.fused_lost, found.trees, found.trees_lost) == (True, None, True, None)
+    assert (found.architecture, found.positions, found.folder_hash) == ("llama", 256, "abc")
+    assert found.trained_parameters == found.parameters > 1000
+    assert found.logprob_gap < 1e-4 < found.logprob_tolerance
+    assert found.conditions == conditions(asked)
+    assert found.fed_per_sampled_token < 1.5, "prompts are fed once for a group"
+    assert found.busy > 0
+    assert 0 < found.loaded_bytes <= found.peak_bytes
+    assert found.fits_at_once == 64 < found.memory_holds
+    for seconds in (
+        found.seconds_per_prompt_token, found.seconds_per_generated_token, found.seconds_per_learned_token
+    ):  # fmt: skip
+        assert 0 < seconds < 1
+    assert len(capsys.readouterr().out.splitlines()) == 4, "a line as each part begins"
+
+
+@pytest.mark.slow
+def test_what_is_lost_is_said_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unfused(*_: object) -> None:
+        raise CannotFuse("nobody wrote one")
+
+    monkeypatch.setattr(policy, "fused_forward", unfused)
+    found = checked(job(save_folder(tmp_path / "m"), merging="linear"), tmp_path / "out.json")
+    assert found.fed_per_sampled_token > 2.5, "prompts are fed once for an episode"
+    assert (found.fused, found.fused_lost) == (False, "nobody wrote one")
+    assert "`linear`" in str(found.trees_lost)
+
+
+@pytest.mark.slow
+def test_an_adapter_is_told_from_the_weights_below_it(tmp_path: Path) -> None:
+    folder = save_folder(tmp_path / "m")
+    whole, adapted = (checked(job(folder, lora_rank=rank), tmp_path / "out.json") for rank in (0, 2))
+    assert adapted.parameters == whole.parameters > adapted.trained_parameters > 0
+    assert adapted.fused == (adapted.fused_lost is None)
+
+
+@pytest.mark.slow
+def test_a_bound_on_the_cache_bounds_what_fits(tmp_path: Path) -> None:
+    folder = save_folder(tmp_path / "m")
+    free = checked(job(folder), tmp_path / "out.json")
+    bytes_of_one = free.cache_bytes_per_token * 65
+    bounded = checked(job(folder, kv_cache_bytes=max(1 << 16, 3 * bytes_of_one)), tmp_path / "out.json")
+    assert bounded.fits_at_once == max(1 << 16, 3 * bytes_of_one) // bytes_of_one
+
+
+@pytest.mark.parametrize(
+    ("template", "tools", "thinking"),
+    [
+        (TEMPLATE, "ignored", False),
+        (TEMPLATE + "{% if tools %}{{ raise_exception('no tools') }}{% endif %}", "refused", False),
+        ("{% if tools %}{{ tools | tojson }} <tool_call> <think>{% endif %}" + TEMPLATE, "rendered", True),
+    ],
+)
+@pytest.mark.slow
+def test_what_a_template_does_with_tools_is_said(tmp_path: Path, template: str, tools: str, thinking: bool) -> None:
+    folder = save_folder(tmp_path / "m")
+    (folder / "chat_template.jinja").write_text(template)
+    found = checked(job(folder), tmp_path / "out.json").template
+    assert (found.tools, found.thinking, found.system) == (tools, thinking, True)
+    assert ("no tools" in str(found.tools_refusal)) == (tools == "refused")
+
+
+def test_what_a_server_would_refuse_is_one_line_and_no_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = save_folder(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": 64}))
+    out = tmp_path / "out.json"
+    capsys.readouterr()  # how far saving the folder was
+    for asked in (job(folder), job(folder, max_context=9999), job(tmp_path / "nothing")):
+        assert main(["--job", asked.model_dump_json(), "--folder-hash", "abc", "--out", str(out)]) == 2
+        assert capsys.readouterr().err.count("\n") == 1
+        assert not out.exists()
+
+
+_CHECKPOINT = Checkpoint({"a": {"x": torch.arange(6.0).view(2, 3)}, "b": {"y": torch.tensor(3)}}, {"version": 4})
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    write(tmp_path / "deep" / "c", _CHECKPOINT)
+    found = read(tmp_path / "deep" / "c")
+    assert found.facts == {"version": 4}
+    assert torch.equal(found.sets["a"]["x"], _CHECKPOINT.sets["a"]["x"])
+    assert torch.equal(found.sets["b"]["y"], _CHECKPOINT.sets["b"]["y"])
+
+
+def test_a_checkpoint_of_the_same_name_is_replaced_and_nothing_is_left_beside_it(tmp_path: Path) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    write(tmp_path / "c", Checkpoint({"a": {"x": torch.ones(1)}}, {"version": 5}))
+    assert read(tmp_path / "c").facts == {"version": 5}
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+def test_a_failed_write_leaves_the_old_checkpoint_and_no_scraps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_file", full)
+    with pytest.raises(BackendError, match="No space left"):
+        write(tmp_path / "c", Checkpoint({"a": {}}, {"version": 9}))
+    assert read(tmp_path / "c").facts == {"version": 4}
+    assert [path.name for path in tmp_path.iterdir()] == ["c"]
+
+
+@pytest.mark.parametrize("last", range(5))
+def test_a_killed_writer_leaves_all_or_nothing(last: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It dies as it syncs a file or a folder: two sets, the manifest, the folder, the folder's place."""
+    write(tmp_path / "1", _CHECKPOINT)
+    syncs = iter(range(5))
+
+    def sync(_: Path) -> None:
+        if next(syncs) == last:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as dying:
+        dying.setattr(checkpoint, "_sync", sync)
+        dying.setattr(checkpoint.shutil, "rmtree", lambda *_, **__: None)  # the dead clear nothing away
+        with pytest.raises(KeyboardInterrupt):
+            write(tmp_path / "2", _CHECKPOINT)
+    assert (tmp_path / "2").exists() == (last == 4)
+    assert sorted(read(found).facts["version"] for found in tmp_path.glob("[0-9]")) == [4] * (1 + (last == 4))
+    write(tmp_path / "2", Checkpoint(_CHECKPOINT.sets, {"version": 9}))
+    assert read(tmp_path / "2").facts == {"version": 9}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A real file system of 64 KiB, where this machine lets us have one."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(disk)], capture_output=True)
+    if mounted.returncode:
+        pytest.skip("this machine lets nobody mount a small disk")
+    yield disk
+    subprocess.run(["umount", str(disk)], check=True)
+
+
+def test_a_full_disk_is_told_from_other_failures_and_leaves_no_scraps(small_disk: Path) -> None:
+    large = Checkpoint({"a": {"x": torch.zeros(100_000)}}, {"version": 9})
+    with pytest.raises(NoRoom, match="No space left"):
+        write(small_disk / "c", large)
+    assert list(small_disk.iterdir()) == []
+    write(small_disk / "c", _CHECKPOINT)
+    with pytest.raises(BackendError) as refusal:
+        write(small_disk / "c" / "manifest.json" / "c", _CHECKPOINT)
+    assert not isinstance(refusal.value, NoRoom)
+
+
+@pytest.mark.parametrize(
+    ("name", "kept", "error"), [("a", -1, "a.safetensors"), ("b", 0, "b.safetensors"), ("manifest", 0, "no checkpoint")]
+)
+def test_what_is_damaged_or_missing_is_named(name: str, kept: int, error: str, tmp_path: Path) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    file = next((tmp_path / "c").glob(f"{name}.*"))
+    file.write_bytes(file.read_bytes()[:-1] + b"!") if kept else file.unlink()
+    with pytest.raises(BackendError, match=error):
+        read(tmp_path / "c")
+
+
+@pytest.mark.parametrize("text", ["{", "[]", json.dumps({"format": 99, "files": {}}), '{"format": 1}'])
+def test_a_manifest_that_makes_no_sense_is_refused(tmp_path: Path, text: str) -> None:
+    write(tmp_path / "c", _CHECKPOINT)
+    (tmp_path / "c" / "manifest.json").write_text(text)
+    with pytest.raises(BackendError, match="manifest"):
+        read(tmp_path / "c")

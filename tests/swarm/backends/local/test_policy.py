@@ -1,0 +1,405 @@
+"""Tests of policy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from swarm.backends.local import checkpoint
+from swarm.backends.local.fused_forward import CannotFuse, FusedForward, JoinedLinear
+from swarm.backends.local.kv_cache import SlotCache
+from swarm.backends.local.policy import Policy, add_adapter, frozen_copy, trained
+from tests.swarm.backends.local.models import KINDS, make_model, same_weights
+
+_VOCABULARY = 48
+_POSITIONS = 64
+_SIZES: dict[str, Any] = {
+    "vocab_size": _VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 256,
+    "initializer_range": 0.2, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}  # fmt: skip
+_FAMILIES: dict[str, dict[str, Any]] = {"llama": {}, "mistral": {"sliding_window": None}, "qwen2": {}, "qwen3": {}}
+
+
+def _make(family: str, seed: int = 0, **fields: Any) -> Any:
+    """Return a model whose every parameter is random, also the norms' and the biases'."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        config = transformers.CONFIG_MAPPING[family](**_SIZES | _FAMILIES[family] | fields)
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter), alpha=0.2)
+    return model
+
+
+def _feed(policy: Policy, ids: Tensor, starts: list[int], cuts: list[int]) -> Tensor:
+    """Return the features (B, L, F) of ids (B, L) by `decode` in parts, row b from position starts[b] on."""
+    device = torch.device("cpu")
+    cache = SlotCache(policy.cache_shape, len(ids) + 1, _POSITIONS, policy.dtype, device)
+    rows = np.arange(len(ids))[::-1].copy() + 1
+    columns = torch.arange(ids.shape[1]) + torch.tensor(starts)[:, None]
+    parts = []
+    for begin, end in zip([0, *cuts], [*cuts, ids.shape[1]], strict=True):
+        positions = columns[:, begin:end]
+        mask = cache.bind(rows, positions, int(positions.max()) + 1)
+        early = torch.arange(mask.shape[-1]) < torch.tensor(starts)[:, None]
+        mask = mask.masked_fill(early[:, None, None], -torch.inf)
+        with torch.inference_mode():
+            parts.append(policy.decode(ids[:, begin:end], positions, mask, cache))
+    return torch.cat(parts, 1)
+
+
+@torch.no_grad()
+def _own(model: Any, ids: Tensor) -> Tensor:
+    features: Tensor = model.base_model(input_ids=ids, use_cache=False).last_hidden_state
+    return features
+
+
+def _fused(model: Any) -> Policy:
+    policy = Policy(model)
+    policy.fuse()
+    assert policy.fused
+    return policy
+
+
+def _ids(rows: int, length: int, seed: int = 0) -> Tensor:
+    return torch.randint(_VOCABULARY, (rows, length), generator=torch.Generator().manual_seed(seed))
+
+
+def _assert_own(policy: Policy, atol: float = 1e-5) -> None:
+    """Check a prefill, a chunk and single tokens, in rows at different positions, against one plain forward."""
+    ids = _ids(3, 12)
+    found = _feed(policy, ids, [0, 5, 30], [6, 9, 10, 11])
+    assert torch.allclose(found.float(), _own(policy.model, ids).float(), atol=atol)
+
+
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_the_way_of_other_devices_is_the_same(family: str) -> None:
+    policy = _fused(_make(family, num_attention_heads=8, num_key_value_heads=2))
+    assert policy._fused is not None
+    policy._fused._plain = False  # not fp32 on a CPU
+    _assert_own(policy)
+
+
+_ROPES: dict[str, dict[str, Any]] = {
+    "linear": {"rope_type": "linear", "factor": 4.0},
+    "yarn": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+    "llama3": {
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 64,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rope", _ROPES)
+def test_scaled_rotary_embeddings_are_the_module_s_own(rope: str) -> None:
+    _assert_own(_fused(_make("llama", rope_parameters={"rope_theta": 10_000.0, **_ROPES[rope]})))
+
+
+_flags = st.booleans()
+_fields = st.one_of(
+    st.tuples(st.just("llama"), st.fixed_dictionaries({"attention_bias": _flags, "mlp_bias": _flags})),
+    st.tuples(st.just("mistral"), st.just({})),
+    st.tuples(st.just("qwen2"), st.just({})),
+    st.tuples(st.just("qwen3"), st.fixed_dictionaries({"attention_bias": _flags})),
+)
+
+
+@given(
+    _fields, st.sampled_from([(1, 1), (2, 2), (4, 1), (6, 3)]), st.sampled_from([2, 8, 10]), st.integers(1, 3), _flags,
+    st.integers(1, 4), st.data(),
+)  # fmt: skip
+def test_any_small_config_gives_the_module_s_own_features(
+    chosen: tuple[str, dict[str, bool]],
+    heads: tuple[int, int],
+    width: int,
+    layers: int,
+    tied: bool,
+    rows: int,
+    data: st.DataObject,
+) -> None:
+    sizes = {"num_attention_heads": heads[0], "num_key_value_heads": heads[1], "head_dim": width}
+    # Qwen 2 has no width of its own: its heads share the hidden size.
+    hidden = heads[0] * width if chosen[0] == "qwen2" else 24
+    family, flags = chosen
+    model = _make(family, hidden_size=hidden, num_hidden_layers=layers, tie_word_embeddings=tied, **sizes, **flags)
+    ids = _ids(rows, 8, data.draw(st.integers(0, 100)))
+    cuts = sorted(data.draw(st.sets(st.integers(1, 7))))
+    starts = data.draw(st.lists(st.integers(0, 40), min_size=rows, max_size=rows))
+    found = _feed(_fused(model), ids, starts, cuts)
+    own = _own(model, ids)
+    assert torch.allclose(found, own, atol=1e-5 * max(1.0, own.abs().max().item()))
+
+
+def test_bfloat16_is_as_near_to_fp32_as_the_module_is() -> None:
+    exact, ids = _make("qwen3"), _ids(3, 12)
+    model = copy.deepcopy(exact).to(torch.bfloat16)
+    own = (_own(model, ids).float() - _own(exact, ids)).abs().mean()
+    found = _feed(_fused(model), ids, [0, 5, 30], [6, 9, 10, 11])
+    assert found.dtype == torch.bfloat16
+    assert (found.float() - _own(exact, ids)).abs().mean() < 1.5 * own
+
+
+def _step(model: Any) -> None:
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.05, fused=True)
+    model(input_ids=_ids(2, 6), use_cache=False).logits.square().mean().backward()
+    optimizer.step()
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("family", _FAMILIES)
+def test_an_optimiser_s_step_serves_at_once(family: str) -> None:
+    policy = _fused(_make(family))
+    before = _feed(policy, _ids(3, 12), [0, 0, 0], [])
+    with policy.rewriting():
+        _step(policy.model)
+    assert policy.fused
+    assert not torch.allclose(_feed(policy, _ids(3, 12), [0, 0, 0], []), before, atol=1e-2)
+    _assert_own(policy)
+
+
+def test_gradients_and_steps_are_those_of_a_model_that_was_never_fused() -> None:
+    plain, fused = _make("qwen2"), _fused(_make("qwen2")).model
+    for _ in range(3):
+        _step(plain)
+        _step(fused)
+    for (name, value), (_, own) in zip(fused.named_parameters(), plain.named_parameters(), strict=True):
+        assert torch.allclose(value, own, atol=1e-6), name
+
+
+def test_a_copy_does_not_follow_the_model() -> None:
+    policy = _fused(_make("llama"))
+    twin = copy.deepcopy(policy.model)
+    before = _own(twin, _ids(2, 6))
+    with policy.rewriting():
+        _step(policy.model)
+    assert torch.equal(_own(twin, _ids(2, 6)), before)
+    _assert_own(policy)
+
+
+def test_a_saved_model_is_the_model_and_takes_no_more_room(tmp_path: Path) -> None:
+    model = _fused(_make("llama", tie_word_embeddings=False)).model
+    checkpoint.write(tmp_path / "one", checkpoint.Checkpoint({"model": dict(model.named_parameters())}, {}))
+    assert same_weights(dict(model.named_parameters()), dict(checkpoint.read(tmp_path / "one").sets["model"]))
+    model.save_pretrained(tmp_path)
+    again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path)
+    state = again.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    bytes_of_weights = sum(value.nbytes for value in model.parameters())
+    assert (tmp_path / "model.safetensors").stat().st_size < bytes_of_weights + 10_000
+
+
+def _train(policy: Policy, seed: int = 0) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    with policy.rewriting(), torch.no_grad():
+        for value in trained(policy.model).values():
+            value.add_(torch.randn(value.shape, generator=draws, dtype=value.dtype), alpha=0.2)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3"])
+def test_an_adapter_is_served_as_it_is_trained(kind: str) -> None:
+    model = _make(kind)
+    add_adapter(model, rank=3, alpha=6.0, seed=0)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    policy = _fused(model)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    for seed in range(2):
+        _train(policy, seed)
+        _assert_own(policy, atol=1e-4)
+    assert policy.fused
+
+
+@pytest.mark.parametrize(
+    "change",
+    [lambda model: add_adapter(model, rank=2, alpha=4.0, seed=0), lambda model: model.to(torch.float64)],
+    ids=["adapter", "type"],
+)
+def test_a_later_adapter_and_another_type_end_it_until_it_is_fused_again(change: Callable[[Any], None]) -> None:
+    policy = _fused(_make("llama"))
+    with policy.rewriting():
+        change(policy.model)
+    _train(policy)
+    _assert_own(policy)
+    assert not policy.fused
+    policy.fuse()
+    _assert_own(policy)
+    assert policy.fused
+
+
+def test_an_adapter_that_is_merged_or_switched_off_later_ends_it() -> None:
+    for change in (lambda layer: layer.merge(), lambda layer: layer.enable_adapters(False)):
+        model = _make("llama")
+        add_adapter(model, rank=2, alpha=4.0, seed=0)
+        policy = _fused(model)
+        _train(policy)
+        with policy.rewriting():
+            change(policy.model.base_model.layers[1].mlp.down_proj)
+        _assert_own(policy)
+        assert not policy.fused
+        policy.fuse()
+        assert not policy.fused
+        assert "adapter" in (policy.unfused or "")
+
+
+def test_a_forward_patched_later_serves_from_the_next_change_of_weights_on() -> None:
+    policy = _fused(_make("llama"))
+    with policy.rewriting():
+        mlp = policy.model.base_model.layers[1].mlp
+        mlp.forward = lambda x: 2 * type(mlp).forward(mlp, x)
+    _assert_own(policy)
+    assert not policy.fused
+
+
+@pytest.mark.parametrize(
+    ("family", "fields", "reason"),
+    [
+        ("mistral", {"sliding_window": 8}, "slides"),
+        ("llama", {"hidden_act": "gelu"}, "activation is gelu"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "type dynamic"),
+    ],
+)
+def test_what_it_cannot_compute_is_refused_by_name(family: str, fields: dict[str, Any], reason: str) -> None:
+    with pytest.raises(CannotFuse, match=reason):
+        FusedForward(_make(family, **fields))
+
+
+def _layers(bias: bool) -> list[nn.Linear]:
+    return [nn.Linear(3, rows, bias=bias) for rows in (4, 2, 5)]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@torch.no_grad()
+def test_one_product_gives_what_the_layers_give_side_by_side(bias: bool) -> None:
+    layers, x = _layers(bias), torch.randn(7, 3)
+    projection = JoinedLinear(*layers)
+    for _ in range(2):
+        expected = torch.cat([layer(x) for layer in layers], -1)
+        assert torch.allclose(projection(x), expected, atol=1e-6)
+        sums = torch.ones(7, 11)
+        projection.add_to(sums, x)
+        assert torch.allclose(sums, expected + 1, atol=1e-6)
+        for layer in layers:  # the second time: the weights changed in place
+            for parameter in layer.parameters():
+                parameter.mul_(2)
+
+
+def test_the_values_of_the_layers_stay_as_they_were() -> None:
+    layers = _layers(bias=True)
+    before = [[value.clone() for value in layer.parameters()] for layer in layers]
+    JoinedLinear(*layers)
+    for layer, values in zip(layers, before, strict=True):
+        assert all(torch.equal(new, old) for new, old in zip(layer.parameters(), values, strict=True))
+
+
+def test_a_layer_that_does_more_than_a_product_is_refused() -> None:
+    class Louder(nn.Linear):
+        pass
+
+    with pytest.raises(CannotFuse, match="Louder"):
+        JoinedLinear(nn.Linear(3, 3), Louder(3, 3))
+
+
+def test_a_bias_on_some_of_the_layers_is_refused() -> None:
+    with pytest.raises(CannotFuse, match="only some"):
+        JoinedLinear(nn.Linear(3, 3, bias=True), nn.Linear(3, 3, bias=False))
+
+
+IDS = torch.tensor([[3, 1, 4, 1, 5]])
+
+
+def _logits_of(model: Any, ids: Tensor = IDS) -> Tensor:
+    logits: Tensor = model(input_ids=ids, use_cache=False).logits
+    return logits
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_features_and_head_give_the_model_s_own_logits(kind: str) -> None:
+    policy = Policy(make_model(kind))
+    features = policy.features(IDS, use_cache=False)
+    assert features.shape[-1] == policy.config.hidden_size
+    assert torch.allclose(policy.head(features[0]), _logits_of(policy.model)[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("cap", [1e4, 30.0])
+def test_a_soft_cap_of_logits_is_seen_however_little_it_shows(cap: float) -> None:
+    config = transformers.Gemma2Config(
+        vocab_size=48, hidden_size=32, intermediate_size=48, num_hidden_layers=1, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, attn_logit_softcapping=None, final_logit_softcapping=cap,
+        initializer_range=1e-3,
+    )  # fmt: skip
+    policy = Policy(transformers.Gemma2ForCausalLM(config).eval())
+    ids = torch.tensor([[3, 1, 4]])
+    with torch.no_grad():
+        policy.model.model.norm.weight.fill_(1e6)
+    found = policy.head(policy.features(ids, use_cache=False))
+    assert torch.equal(found, _logits_of(policy.model, ids))
+    assert found.abs().max() <= cap
+
+
+def _adapted(kind: str = "llama", seed: int = 0) -> Any:
+    model = make_model(kind)
+    add_adapter(model, rank=3, alpha=6.0, seed=seed)
+    return model
+
+
+@torch.no_grad()
+def _disturb(model: Any) -> None:
+    for weight in trained(model).values():
+        weight.add_(0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_linear_layer_but_the_head_gets_one_and_nothing_else_learns(kind: str) -> None:
+    plain, model = make_model(kind), _adapted(kind)
+    layers = {n for n, m in plain.named_modules() if isinstance(m, torch.nn.Linear) and n != "lm_head"}
+    assert {name.split(".lora_")[0] for name in trained(model)} == layers
+    assert all(name.split(".lora_")[1] in ("A.default.weight", "B.default.weight") for name in trained(model))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_fresh_adapter_changes_no_logit_and_the_split_forward_is_kept(kind: str) -> None:
+    policy = Policy(_adapted(kind))
+    assert torch.equal(_logits_of(policy.model), _logits_of(make_model(kind)))
+    _disturb(policy.model)
+    features = policy.features(IDS, use_cache=False)
+    assert features.shape[-1] == policy.config.hidden_size
+    assert torch.allclose(policy.head(features[0]), _logits_of(policy.model)[0], atol=1e-5)
+    assert not torch.allclose(_logits_of(policy.model), _logits_of(make_model(kind)), atol=1e-2)
+
+
+def test_the_seed_alone_decides_the_adapter() -> None:
+    before = torch.get_rng_state()
+    first, again, other = _adapted(seed=1), _adapted(seed=1), _adapted(seed=2)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert all(torch.equal(weight, trained(again)[name]) for name, weight in trained(first).items())
+    assert any(not torch.equal(weight, trained(other)[name]) for name, weight in trained(first).items())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_reference_of_an_adapted_model_is_its_base_over_the_same_memory(kind: str) -> None:
+    model = _adapted(kind)
+    reference = frozen_copy(model)
+    _disturb(model)
+    assert torch.equal(_logits_of(reference), _logits_of(make_model(kind)))
+    assert {weight.data_ptr() for weight in reference.parameters()} < {w.data_ptr() for w in model.parameters()}
+    assert len(dict(reference.named_parameters())) == len(dict(make_model(kind).named_parameters()))
+
+
+def test_the_reference_of_a_whole_model_is_a_copy_that_nothing_moves() -> None:
+    model = make_model()
+    before, reference = _logits_of(model), frozen_copy(model)
+    _disturb(model)
+    assert torch.equal(_logits_of(reference), before)
+    assert not torch.equal(_logits_of(model), before)
+    assert not trained(reference)

@@ -1,0 +1,339 @@
+"""Tiny models: made once, the same every time, better than chance after imitation; their template and tools."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from hypothesis import given
+from hypothesis import strategies as st
+from jinja2 import Template
+from safetensors.torch import load_file
+
+from swarm.backends import tiny_model as tiny
+from swarm.backends.local import LocalBackend
+from swarm.backends.tiny_model import (
+    LARGEST_NUMBER,
+    _batch,
+    assistant_labels,
+    build_tokenizer,
+    encode_plays,
+    ensure_tiny,
+    number_codes,
+    tiny_hash,
+)
+from swarm.environments import Demonstration, Message, get_environment
+from swarm.errors import InvalidRequest
+from swarm.job import Job, TinyModel
+from swarm.rendering.messages import BackendError, ToolCall, gathered
+from swarm.rendering.renderer import HFRenderer
+from swarm.timelines import CallTree, Drift
+
+pytestmark = pytest.mark.slow
+
+SPEC = TinyModel(hidden_size=16, layers=1, warm_start_steps=3)
+PLAY: list[Message] = [
+    {"role": "user", "content": "above 4 below 15"},
+    {"role": "assistant", "content": "9"},
+    {"role": "user", "content": "below 9"},
+    {"role": "assistant", "content": "12"},
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ensure_tiny(SPEC, "guess", tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> transformers.PreTrainedTokenizerFast:
+    return build_tokenizer(["above 4 below 15", "pass"], 128)
+
+
+TWO = """
+import os, sys
+from swarm.backends import tiny_model as model
+
+for file in sys.argv[1:3]:  # forked, so that torch is imported once; it was not used yet
+    if not os.fork():
+        os.dup2(os.open(file, os.O_CREAT | os.O_WRONLY), 1)
+        code = model.main(sys.argv[3:])
+        sys.stdout.flush()
+        os._exit(code)
+sys.exit(max(os.waitstatus_to_exitcode(os.wait()[1]) for _ in range(2)))
+"""
+"""Runs the command with the arguments from the third on in two processes at once; what each prints is in a file."""
+
+
+def test_transformers_loads_it_from_the_folder_alone(folder: Path) -> None:
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    assert model.config.model_type == "llama"
+    assert not model.config.tie_word_embeddings
+    assert model.config.head_dim >= 16
+    assert len(tokenizer) == model.config.vocab_size
+    assert model.config.eos_token_id == tokenizer.eos_token_id
+    rendered = tokenizer.apply_chat_template(PLAY[:1], tokenize=False, add_generation_prompt=True)
+    assert rendered == "<|im_start|>user\nabove 4 below 15<|im_end|><|im_start|>assistant\n"
+
+
+def test_the_same_spec_gives_the_same_weights_whatever_the_number_of_threads(folder: Path, tmp_path: Path) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        again = ensure_tiny(SPEC, "guess", tmp_path)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert again.name == folder.name
+    for name in ("model.safetensors", "tokenizer.json"):
+        assert (again / name).read_bytes() == (folder / name).read_bytes()
+
+
+def test_another_seed_gives_other_weights(folder: Path, tmp_path: Path) -> None:
+    other = ensure_tiny(SPEC.model_copy(update={"seed": 1}), "guess", tmp_path)
+    mine, theirs = (load_file(path / "model.safetensors") for path in (folder, other))
+    assert all(not torch.equal(mine[name], theirs[name]) for name in mine if "proj" in name)
+
+
+def test_the_name_depends_on_spec_environment_and_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    names = {tiny_hash(SPEC, "guess"), tiny_hash(SPEC, "arith"), tiny_hash(TinyModel(), "guess")}
+    monkeypatch.setattr(tiny, "_VERSION", tiny._VERSION + 1)
+    assert len(names | {tiny_hash(SPEC, "guess")}) == 4
+
+
+def test_a_model_that_is_there_is_not_made_again(folder: Path) -> None:
+    written = (folder / "model.safetensors").stat().st_mtime_ns
+    steps: list[int] = []
+    assert ensure_tiny(SPEC, "guess", folder.parent, lambda done, of: steps.append(done)) == folder
+    assert steps == []
+    assert (folder / "model.safetensors").stat().st_mtime_ns == written
+
+
+def test_progress_counts_every_step_and_torchs_random_numbers_are_left_alone(tmp_path: Path) -> None:
+    torch.manual_seed(3)
+    before, seen = torch.get_rng_state(), list[tuple[int, int]]()
+    ensure_tiny(SPEC, "arith", tmp_path, lambda done, of: seen.append((done, of)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_model_that_breaks_while_it_is_made_leaves_no_folder(tmp_path: Path) -> None:
+    def breaks(done: int, of: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        ensure_tiny(SPEC, "guess", tmp_path, breaks)
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
+    assert (ensure_tiny(SPEC, "guess", tmp_path) / "model.safetensors").is_file()
+
+
+def test_two_processes_at_once_make_it_once(tmp_path: Path) -> None:
+    models, files = tmp_path / "models", [tmp_path / "first", tmp_path / "second"]
+    spec = json.dumps({"hidden_size": 16, "layers": 1, "warm_start_steps": 5})
+    given = ("--models", str(models), "--environment", "arith", "--spec", spec)
+    command = [sys.executable, "-c", TWO, *map(str, files), *given]
+    ended = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=400, capture_output=True)
+    assert ended.returncode == 0, ended.stderr.decode()
+    outputs = [file.read_text() for file in files]
+    paths = {out.splitlines()[-1] for out in outputs}
+    assert len(paths) == 1
+    assert (Path(paths.pop()) / "model.safetensors").is_file()
+    assert sum("warm start 5/5" in out for out in outputs) == 1
+    assert len([path for path in models.iterdir() if path.is_dir()]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--environment", "chess"], "arith, guess, market"),
+        (["--environment", "guess", "--spec", '{"layers": 0}'], "layers"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(
+    arguments: list[str], said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert tiny.main([*arguments, "--models", str(tmp_path)]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert said in printed.err
+    assert printed.err.count("\n") == 1
+
+
+def test_an_unknown_environment_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequest, match="chess"):
+        ensure_tiny(SPEC, "chess", tmp_path / "models")
+    assert not (tmp_path / "models").exists()
+
+
+@pytest.mark.parametrize(
+    ("environment", "name", "vocabulary", "batch"),
+    [
+        ("guess", "d9d3c8e042bc64a7", "3bbf932b81af78c4", "242366cecad5828d"),
+        ("arith", "a3779683a5d01b7f", "04d29ee73cacd514", "bedfa41e96368ef1"),
+    ],
+)
+def test_models_of_earlier_environments_stay_as_they_were(
+    environment: str, name: str, vocabulary: str, batch: str
+) -> None:
+    """Their name, vocabulary and first batch, as recorded before tools were shown to tiny models."""
+    tokenizer, world = tiny._tokenizer(get_environment(environment)), get_environment(environment)
+    ids, labels = _batch(tokenizer, world, random.Random("warm start 0"))
+    found = [tokenizer.backend_tokenizer.to_str(), json.dumps([ids.tolist(), labels.tolist()])]
+    hashes = [hashlib.sha256(text.encode()).hexdigest()[:16] for text in found]
+    assert [tiny_hash(TinyModel(), environment), *hashes] == [name, vocabulary, batch]
+
+
+def test_a_call_fits_the_default_job() -> None:
+    market = get_environment("market")
+    tokenizer = tiny._tokenizer(market)
+    play = Demonstration(market.game(market.tasks("train")[0]).opening(), market.game(market.tasks("train")[0]).tools)
+    answer = market.oracle(market.tasks("train")[0], play.messages)
+    asked, told = encode_plays(tokenizer, [play, Demonstration([*play.messages, answer], play.tools)])
+    assert told[: len(asked)] == asked
+    assert len(told) - len(asked) - 2 <= 10 < Job().max_tokens
+
+
+def test_a_number_is_one_token_and_codes_of_numbers_hold_their_order(
+    tokenizer: transformers.PreTrainedTokenizerFast,
+) -> None:
+    assert {len(tokenizer.encode(str(n), add_special_tokens=False)) for n in range(LARGEST_NUMBER + 1)} == {1}
+    distances = torch.cdist(codes(), codes())
+    near = torch.stack([distances[n, n + 2] for n in range(198)])
+    far = torch.stack([distances[n, (n + 100) % 200] for n in range(198)])
+    assert near.max() < far.min()
+    assert (distances + 10.0 * torch.eye(200)).min() > 0.1
+    assert torch.equal(codes(), codes())
+    assert not torch.equal(codes(), codes(seed=1))
+
+
+@given(text=st.text())
+def test_any_text_comes_back_from_its_ids(tokenizer: transformers.PreTrainedTokenizerFast, text: str) -> None:
+    ids = tokenizer.encode(text, add_special_tokens=False)
+    assert tokenizer.decode(ids) == text.encode("utf-8", "replace").decode()
+
+
+@given(first=st.text(), second=st.text())
+def test_an_answer_and_what_follows_are_encoded_apart(
+    tokenizer: transformers.PreTrainedTokenizerFast, first: str, second: str
+) -> None:
+    """A prompt may be built from served ids and the rendering of new messages alone."""
+    messages = [{"role": "assistant", "content": first}, {"role": "user", "content": second}]
+    whole, left, right = (
+        tokenizer.encode(tokenizer.apply_chat_template(part, tokenize=False), add_special_tokens=False)
+        for part in (messages, messages[:1], messages[1:])
+    )
+    assert whole == left + right
+
+
+def test_only_the_assistants_tokens_are_imitated(tokenizer: transformers.PreTrainedTokenizerFast) -> None:
+    (ids,) = encode_plays(tokenizer, [Demonstration(PLAY)])
+    labels = assistant_labels(tokenizer, ids)
+    assert tokenizer.decode([label for label in labels if label >= 0]) == "9<|im_end|>12<|im_end|>"
+    assert all(label in (token, -100) for label, token in zip(labels, ids, strict=True))
+
+
+def test_imitation_teaches_to_answer_with_a_number(tmp_path: Path) -> None:
+    made = ensure_tiny(TinyModel(hidden_size=32, layers=1, warm_start_steps=60), "arith", tmp_path)
+    model, tokenizer = (
+        transformers.AutoModelForCausalLM.from_pretrained(made),
+        transformers.AutoTokenizer.from_pretrained(made),
+    )
+    question: list[Message] = [{"role": "user", "content": "7+12"}]
+    prompt = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
+    ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
+    with torch.no_grad():
+        chances = torch.softmax(model(input_ids=ids).logits[0, -1], -1)
+    numbers = tokenizer.convert_tokens_to_ids([str(number) for number in range(LARGEST_NUMBER + 1)])
+    assert float(chances[numbers].sum()) > 0.9
+
+
+async def test_a_context_beyond_it_is_refused_before_it_is_made(tmp_path: Path) -> None:
+    backend = LocalBackend(Job(backend="local", max_context=4096), tmp_path)
+    with pytest.raises(BackendError, match=r"at most 2048, .* found 4096"):
+        await backend.start()
+    assert os.listdir(tmp_path) == []
+
+
+def test_heads_are_as_wide_as_the_spec_says_and_the_usual_model_keeps_its_name(tmp_path: Path) -> None:
+    wide = TinyModel(head_size=32, warm_start_steps=0)
+    assert tiny_hash(TinyModel(), "guess") == tiny_hash(TinyModel.recorded(TinyModel().value()), "guess")
+    assert tiny_hash(wide, "guess") != tiny_hash(TinyModel(warm_start_steps=0), "guess")
+    assert "head_size" not in TinyModel().value()
+    config = json.loads((ensure_tiny(wide, "guess", tmp_path) / "config.json").read_text())
+    assert (config["head_dim"], config["num_attention_heads"]) == (32, 2)
+
+
+ADD: dict[str, Any] = {
+    "type": "function",
+    "function": {"name": "add", "description": "adds", "parameters": {"type": "object", "properties": {"a": {}}}},
+}
+FIRST = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] or '' }}<|im_end|>"
+    "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+"""The template of version 0.1.0, which knew no tools."""
+MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["system", "user", "assistant", "tool"]), "content": st.text()}),
+    min_size=1,
+    max_size=4,
+)
+
+
+@pytest.fixture(scope="module")
+def renderer() -> HFRenderer:
+    return HFRenderer(build_tokenizer(["above 4 below 15", "pass"], 2048))
+
+
+@given(messages=MESSAGES, opened=st.booleans())
+def test_without_tools_it_says_as_ever(renderer: HFRenderer, messages: list[dict[str, str]], opened: bool) -> None:
+    before = Template(FIRST).render(messages=messages, add_generation_prompt=opened)
+    assert renderer.render(messages, generation_prompt=opened) == before
+
+
+def test_tools_are_shown_behind_the_system_prompt(renderer: HFRenderer) -> None:
+    system, user = {"role": "system", "content": "be brief"}, {"role": "user", "content": "hi"}
+    shown = renderer.render([system, user], tools=[ADD], generation_prompt=True)
+    assert shown.startswith("<|im_start|>system\nbe brief\n<tools>\n")
+    assert json.dumps(ADD["function"]) in shown
+    assert shown.count("<|im_start|>") == 3
+    alone = renderer.render([user], tools=[ADD], generation_prompt=True)
+    assert alone.startswith("<|im_start|>system\n<tools>\n")
+    assert len(renderer.encode(alone)) < 250  # words it does not know are bytes, and its context is short
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1}', '{"a": "é\\"<x>\\n"}', "{}"])
+@pytest.mark.parametrize("words", ["", "let me see"])
+def test_a_conversation_with_calls_comes_back_as_served(renderer: HFRenderer, arguments: str, words: str) -> None:
+    tree, reader = CallTree(renderer), renderer.answers.reader("", [ADD])
+    history: list[dict[str, Any]] = [{"role": "user", "content": "hi"}]
+    for _ in range(3):
+        prompt = tree.prompt(history, [ADD])
+        call = f'<tool_call>\n{{"name": "add", "arguments": {arguments}}}\n</tool_call>'
+        text = f"{words}\n{call}" if words else call
+        reader = renderer.answers.reader(prompt.prompt_text, [ADD])
+        read = gathered([*reader.feed(text), *reader.finish()])
+        assert (read.content, read.tool_calls) == (words, (ToolCall("add", arguments),))
+        sampled = [*renderer.encode(text), renderer.eos_id]
+        function = {"name": "add", "arguments": arguments}
+        calls = [{"id": "c", "type": "function", "function": function}]
+        said = {"role": "assistant", "content": words, "tool_calls": calls}
+        tree.add(prompt, sampled, [0.0] * len(sampled), [0] * len(sampled), text=text, answer=said)
+        history += [said, {"role": "tool", "tool_call_id": "c", "content": "5"}]
+    assert (tree.drift[Drift.START], tree.drift[Drift.CLEAN]) == (1, 2)
+    assert len(tree.nodes[-1].path()) == 3
+
+
+def codes(seed: int = 0) -> torch.Tensor:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return number_codes(200, 64)

@@ -1,0 +1,364 @@
+"""The Messages API: turns and blocks in, blocks and events out, and a history that comes back as it was served."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import TypeAdapter
+
+from swarm.dialects.base import Ask, ToolChoice, sealed, signature
+from swarm.dialects.messages import MessagesDialect, parse_count
+from swarm.errors import (
+    ContextExceeded,
+    EngineUnavailable,
+    EpisodeEnded,
+    InvalidKey,
+    InvalidRequest,
+    LeaseLost,
+    NotFound,
+    SwarmError,
+    Throttled,
+)
+from swarm.rendering.messages import Piece, Reasoning, ToolCall, Words
+from swarm.timelines.matching import canonical
+from tests.golden import assert_golden
+from tests.lazily import lazy
+from tests.swarm.dialects.support import MODEL, NAME, answers, events, json_values, kept, reply, streamed, whole
+
+streaming = lazy("anthropic.lib.streaming._messages")
+types = lazy("anthropic.types")
+DIALECT = MessagesDialect()
+USER = {"role": "user", "content": "hi"}
+TOOL = {"name": "add", "description": "adds", "input_schema": {"type": "object"}}
+
+
+def body(**fields: Any) -> dict[str, Any]:
+    return {"model": MODEL, "max_tokens": 9, "messages": [USER], **fields}
+
+
+def parse(**fields: Any) -> Ask:
+    return DIALECT.parse(json.dumps(body(**fields)).encode(), MODEL)
+
+
+def turns(*found: Any) -> tuple[Any, ...]:
+    return parse(messages=list(found)).messages
+
+
+CALLS = {
+    "role": "assistant",
+    "content": [{"type": "tool_use", "id": f"call{n}", "name": "add", "input": {}} for n in range(3)],
+}
+
+
+def result(**fields: Any) -> dict[str, Any]:
+    return {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "call0", **fields}]}
+
+
+def test_a_system_prompt_is_the_clients_and_comes_first() -> None:
+    assert parse().messages == (USER,)
+    assert parse(system="be brief").messages == ({"role": "system", "content": "be brief"}, USER)
+    blocks = [{"type": "text", "text": "be ", "cache_control": {"type": "ephemeral"}}, {"type": "text", "text": "kind"}]
+    assert parse(system=blocks).messages == ({"role": "system", "content": "be kind"}, USER)
+    late = {"role": "system", "content": "now be long"}
+    assert turns(USER, late, USER) == (USER, late, USER)
+
+
+def test_tool_results_and_words_keep_their_order() -> None:
+    content = [
+        {"type": "tool_result", "tool_use_id": "call0", "content": "1"},
+        {"type": "tool_result", "tool_use_id": "call1", "content": [{"type": "text", "text": "2"}]},
+        {"type": "tool_result", "tool_use_id": "call2"},
+        {"type": "text", "text": "go "},
+        {"type": "text", "text": "on"},
+    ]
+    assert turns(USER, CALLS, {"role": "user", "content": content})[2:] == (
+        {"role": "tool", "tool_call_id": "call0", "content": "1"},
+        {"role": "tool", "tool_call_id": "call1", "content": "2"},
+        {"role": "tool", "tool_call_id": "call2", "content": ""},
+        {"role": "user", "content": "go on"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"content": "no file", "is_error": True}, "Error: no file"), ({"is_error": True}, "Error: "),
+        ({"content": "error: no file", "is_error": True}, "error: no file"),
+        ({"content": "fine", "is_error": False}, "fine"),
+    ],
+)  # fmt: skip
+def test_the_model_sees_that_a_result_is_an_error(fields: dict[str, Any], text: str) -> None:
+    assert turns(USER, CALLS, result(**fields))[2]["content"] == text
+
+
+@cache  # building it takes seconds
+def stream_event() -> TypeAdapter[Any]:
+    return TypeAdapter(types.RawMessageStreamEvent)
+
+
+@given(answers, st.booleans())
+def test_what_was_served_comes_back_as_the_message_that_was_kept(pieces: Sequence[Piece], omitted: bool) -> None:
+    found = reply(pieces)
+    asked = body(thinking={"type": "adaptive", "display": "omitted"}) if omitted else body()
+    answer = types.Message.model_validate(whole(DIALECT, asked, found))
+    snapshot: Any = None
+    buffers: dict[int, bytes] = {}
+    for event in streamed(DIALECT, asked, pieces, found):
+        seen = stream_event().validate_python(event)
+        snapshot = streaming.accumulate_event(event=seen, current_snapshot=snapshot, json_bufs=buffers)
+    for message in (answer, snapshot):
+        back = {"role": "assistant", "content": [block.model_dump(mode="json") for block in message.content]}
+        first, turn, last = turns(USER, back, USER)
+        assert (first, last) == (USER, USER)
+        assert canonical(turn) == canonical(kept(found))
+    assert snapshot.usage.model_dump() == answer.usage.model_dump()
+    assert (snapshot.stop_reason, snapshot.id) == (answer.stop_reason, answer.id)
+
+
+@given(answers)
+def test_blocks_of_a_stream_open_and_close_in_turn(pieces: Sequence[Piece]) -> None:
+    seen = streamed(DIALECT, body(), pieces, reply(pieces))
+    assert [event["type"] for event in (seen[0], *seen[-2:])] == ["message_start", "message_delta", "message_stop"]
+    place, is_open = 0, False
+    for event in seen[1:-2]:
+        assert event["index"] == place
+        assert is_open == (event["type"] != "content_block_start")
+        is_open = event["type"] != "content_block_stop"
+        place += not is_open
+    assert not is_open
+    assert place >= 1
+
+
+@pytest.mark.parametrize(
+    ("pieces", "fields", "reason", "sequence"),
+    [
+        ([Words("x")], {}, "end_turn", None),
+        ([Words("x")], {"stop": "END"}, "stop_sequence", "END"),
+        ([ToolCall("add", "{}")], {}, "tool_use", None),
+        ([ToolCall("add", "{}")], {"finish": "length"}, "max_tokens", None),
+    ],
+)
+def test_why_an_answer_ended_is_said(
+    pieces: list[Piece], fields: dict[str, Any], reason: str, sequence: str | None
+) -> None:
+    found = reply(pieces, **fields)
+    ends = [whole(DIALECT, body(), found), streamed(DIALECT, body(), pieces, found)[-2]["delta"]]
+    assert [(end["stop_reason"], end["stop_sequence"]) for end in ends] == [(reason, sequence)] * 2
+
+
+@pytest.mark.parametrize("arguments", ['{"a": 1e999}', '{"a":' * 300 + "1" + "}" * 300, "{\n}"])
+def test_arguments_are_served_as_the_model_wrote_them(arguments: str) -> None:
+    ask, found = parse(), reply([ToolCall("add", arguments)])
+    raw = DIALECT.whole(NAME, MODEL, ask, [found])
+    assert arguments.encode() in raw
+    assert json.loads(raw)["content"][0]["input"] == json.loads(arguments)
+    (delta,) = [
+        event["delta"]
+        for event in streamed(DIALECT, body(), [*found.answer.tool_calls], found)
+        if event["type"] == "content_block_delta"
+    ]
+    assert delta["partial_json"] == arguments
+
+
+def test_usage_counts_each_prompt_token_once() -> None:
+    used = whole(DIALECT, body(), reply([Words("x")]))["usage"]
+    assert used == {
+        "input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 30, "output_tokens": 7,
+    }  # fmt: skip
+
+
+def test_sampling_tools_and_choices_are_understood() -> None:
+    wishes = parse(temperature=1, top_p=0.5, top_k=4, stop_sequences=["a", "b"]).wishes
+    assert (wishes.max_tokens, wishes.temperature, wishes.top_p, wishes.top_k, wishes.stop) == (
+        9, 1.0, 0.5, 4, ("a", "b"),
+    )  # fmt: skip
+    function = {"name": "add", "description": "adds", "parameters": {"type": "object"}}
+    assert parse(tools=[TOOL]).tools == ({"type": "function", "function": function},)
+    for choice, understood in [
+        ({"type": "auto"}, ToolChoice()),
+        ({"type": "any"}, ToolChoice("required")),
+        ({"type": "tool", "name": "add"}, ToolChoice("required", "add")),
+        ({"type": "none"}, ToolChoice("none")),
+    ]:
+        assert parse(tool_choice=choice, tools=[TOOL]).tool_choice == understood
+    assert parse().parallel_tool_calls
+    assert not parse(tool_choice={"type": "auto", "disable_parallel_tool_use": True}).parallel_tool_calls
+    format_ = {"type": "json_schema", "schema": {"type": "object"}}
+    assert parse(output_config={"format": format_}).wishes.json_schema == {"type": "object"}
+    advised = parse(output_config={"effort": "high"})
+    assert (advised.left_out, advised.wishes.others) == (("output_config.effort",), {})
+
+
+@pytest.mark.parametrize(
+    ("block", "place"),
+    [
+        ({"type": "thinking", "thinking": "other", "signature": signature("hm")}, "signature"),
+        ({"type": "thinking", "thinking": "other", "signature": sealed("hm")}, "signature"),
+        ({"type": "thinking", "thinking": "hm", "signature": ""}, "signature"),
+        ({"type": "thinking", "thinking": "hm"}, "signature"),
+        ({"type": "redacted_thinking", "data": "EmwK"}, "data"),
+    ],
+)
+def test_thinking_that_is_not_ours_is_refused(block: dict[str, Any], place: str) -> None:
+    with pytest.raises(InvalidRequest) as found:
+        turns(USER, {"role": "assistant", "content": [block]}, USER)
+    assert found.value.param == f"messages.1.content.0.{place}"
+
+
+def test_redacted_thinking_is_read_where_this_server_sealed_it() -> None:
+    block = {"type": "redacted_thinking", "data": sealed("hm")}
+    assert turns(USER, {"role": "assistant", "content": [block]}, USER)[1]["reasoning_content"] == "hm"
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"max_tokens": None}, {"max_tokens": 0}, {"messages": []}, {"messages": [{"role": "user", "content": []}]},
+        {"messages": [{"role": "tool", "content": "x"}]},
+        {"messages": [USER, {"role": "assistant", "content": "I think"}]},
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]},
+        {"messages": [{"role": "user", "content": [{"type": "document", "source": {}}]}]},
+        {"messages": [USER, result(content="1")]},
+        {"messages": [USER, CALLS, result(content=[{"type": "image", "source": {}}])]},
+        {"messages": [USER, {"role": "assistant", "content": [{"type": "server_tool_use"}]}, USER]},
+        {"messages": [{**USER, "name": "bob"}]}, {"tools": [{"type": "bash_20250124", "name": "bash"}]},
+        {"tools": [{"type": "web_search", "name": "web_search"}]}, {"tools": [{"name": "add"}]},
+        {"tool_choice": {"type": "some"}}, {"tool_choice": {"type": "tool"}}, {"tool_choice": {"type": "any"}},
+        {"thinking": {"type": "always"}}, {"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}},
+        {"stop_sequences": [""]}, {"stop_sequences": "x"}, {"stop_sequences": ["x"] * 65}, {"temperature": "hot"},
+        {"container": "c"}, {"seed": 3},
+    ],
+)  # fmt: skip
+def test_what_is_not_honoured_is_refused_by_name(fields: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequest) as found:
+        parse(**fields)
+    assert found.value.param is not None
+    assert found.value.param.split(".")[0] == next(iter(fields))
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cache_control": {"type": "ephemeral"}, "metadata": {"user_id": "me"}, "service_tier": "auto"},
+        {"thinking": {"type": "enabled", "budget_tokens": 2048}},
+        {"thinking": {"type": "disabled"}},
+        {"tools": [], "stop_sequences": [], "speed": "standard", "output_config": {}},
+        {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}},
+    ],
+)
+def test_what_asks_for_nothing_passes(fields: dict[str, Any]) -> None:
+    assert parse(**fields) == parse()
+
+
+def test_what_a_coding_agent_sends_is_read() -> None:
+    cached = {"cache_control": {"type": "ephemeral", "ttl": "1h"}}
+    thought = {"type": "thinking", "thinking": "hm", "signature": signature("hm"), **cached}
+    call = {"type": "tool_use", "id": "call0", "name": "add", "input": {"a": 1}, **cached}
+    answered = {"type": "tool_result", "tool_use_id": "call0", "content": [{"type": "text", "text": "1", **cached}]}
+    ask = parse(
+        system=[{"type": "text", "text": "be brief", **cached}],
+        messages=[
+            {"role": "user", "content": [{"type": "text", "text": "hi", **cached}]},
+            {"role": "assistant", "content": [thought, call]},
+            {"role": "user", "content": [{**answered, **cached}]},
+        ],
+        tools=[{**TOOL, **cached, "eager_input_streaming": True, "defer_loading": False}],
+        thinking={"type": "adaptive"},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        metadata={"user_id": "u"},
+        stream=True,
+    )
+    assert [message["role"] for message in ask.messages] == ["system", "user", "assistant", "tool"]
+    assert ask.stream
+
+
+def test_a_count_shows_the_model_what_a_call_would() -> None:
+    asked = {"model": MODEL, "messages": [USER], "system": "be brief", "tools": [TOOL]}
+    counted = parse_count(json.dumps(asked).encode(), MODEL)
+    called = parse(system="be brief", tools=[TOOL])
+    assert (counted.messages, counted.tools) == (called.messages, called.tools)
+    with pytest.raises(InvalidRequest, match="max_tokens"):
+        parse_count(json.dumps({**asked, "max_tokens": 3}).encode(), MODEL)
+
+
+FIELDS = ("messages", "system", "tools", "tool_choice", "thinking", "output_config", "stop_sequences", "top_k")
+
+
+@given(st.dictionaries(st.sampled_from(FIELDS), json_values, max_size=3), st.lists(json_values, min_size=1, max_size=4))
+def test_whatever_is_sent_is_read_or_refused_by_name(fields: dict[str, Any], content: list[Any]) -> None:
+    with contextlib.suppress(InvalidRequest):
+        turns = [{"role": "assistant", "content": content}, {"role": "user", "content": content}]
+        ask = parse(**{"messages": [USER, *turns], **fields})
+        assert all(isinstance(message["content"], str) for message in ask.messages)
+        DIALECT.whole(NAME, MODEL, ask, [reply([Words("x")])])
+
+
+def test_another_model_is_not_found() -> None:
+    with pytest.raises(NotFound):
+        parse(model="other")
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (InvalidRequest("x", param="top_k"), "invalid_request_error"), (InvalidKey("x"), "authentication_error"),
+        (NotFound("x"), "not_found_error"), (EngineUnavailable("x"), "overloaded_error"),
+        (LeaseLost("x"), "conflict_error"), (EpisodeEnded("x"), "invalid_request_error"),
+        (Throttled("x"), "rate_limit_error"), (SwarmError("x"), "api_error"),
+    ],
+)  # fmt: skip
+def test_errors_have_anthropics_form_and_keep_our_code(error: SwarmError, kind: str) -> None:
+    wire = {"type": kind, "message": "x", "code": error.code, "param": error.param}
+    assert json.loads(DIALECT.error(error)) == {"type": "error", "error": wire}
+    writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
+    assert events(writer.failed(error)) == [{"type": "error", "error": wire}]
+
+
+def test_a_prompt_that_is_too_long_is_told_in_the_words_agents_look_for() -> None:
+    told = json.loads(DIALECT.error(ContextExceeded("expected 200 tokens", param="messages")))["error"]
+    assert_golden(told["message"])
+    assert (told["type"], told["code"]) == ("invalid_request_error", "context_length_exceeded")
+
+
+def test_a_ping_keeps_a_stream_alive() -> None:
+    writer = DIALECT.writer(NAME, MODEL, parse(), 0, 40)
+    assert events(writer.keep_alive()) == [{"type": "ping"}]
+
+
+def test_thinking_is_signed_at_the_end_of_its_block() -> None:
+    seen = streamed(DIALECT, body(), [Reasoning("h"), Reasoning("m"), Words("so")], reply([Words("so")]))
+    signed = [event["delta"] for event in seen if event.get("delta", {}).get("type") == "signature_delta"]
+    assert signed == [{"type": "signature_delta", "signature": signature("hm")}]
+
+
+def test_tools_that_the_provider_would_run_are_left_out_and_told() -> None:
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+    asked = parse(tools=[TOOL, search])
+    assert (asked.tools, asked.left_out) == (parse(tools=[TOOL]).tools, ("web_search",))
+
+
+def test_what_is_left_out_is_told_by_its_kind_however_many_versions_of_it_are_sent() -> None:
+    """A name that the server has not heard before is a count, a metric and a line of its log."""
+    sent = [{"type": f"web_search_{number:08}", "name": "search"} for number in range(1000)]
+    assert parse(tools=[*sent, {"type": "mcp_toolset"}]).left_out == ("web_search", "mcp_toolset")
+
+
+@pytest.mark.parametrize(
+    ("thread", "code"),
+    [
+        ({"type": "create"}, "thread_unsupported_request"),
+        ({"type": "continue", "previous_message_id": "msg_1"}, "thread_not_found"),
+    ],
+)
+def test_a_thread_is_refused_in_the_protocols_own_words(thread: dict[str, Any], code: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        parse(thread=thread)
+    error = json.loads(DIALECT.error(refused.value))["error"]
+    assert (error["type"], error["param"], error["details"]["error_code"]) == ("invalid_request_error", "thread", code)

@@ -1,0 +1,154 @@
+"""The other families: their calls, their thinking, and what happens to answers that are broken or cut."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from swarm.rendering.messages import Answer, AnswerFormat, ToolCall, Words
+from tests.swarm.rendering.support import (
+    CALL,
+    GLM,
+    HARMONY,
+    JSON,
+    LLAMA3,
+    MISTRAL,
+    PYTHON,
+    THINK,
+    TOOLS,
+    XML,
+    read,
+    read_parts,
+)
+
+NOW = ToolCall("clock", "{}")
+
+
+ONE, OTHER = '{"name": "weather", "parameters": {"city": "Bonn"}}', '{"name": "clock", "parameters": {}}'
+MARK = '{"city": "[TOOL_CALLS]"}'
+CUT = '[TOOL_CALLS]clock[ARGS]{"a'
+START = "<|start|>assistant"
+OPENED = "<|start|>user<|message|>hi<|end|><|start|>assistant<|channel|>"
+SPOKEN = (
+    "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>commentary<|message|>Let me see.<|end|>"
+    '<|start|>assistant<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{"city": "Bonn"}'
+)
+
+
+@pytest.mark.parametrize(
+    ("answers", "prompt", "text", "expected"),
+    [
+        (LLAMA3, "", ONE, Answer("", "", (CALL,))),
+        (LLAMA3, "", f"<|python_tag|>{ONE}; {OTHER}", Answer("", "", (CALL, NOW))),
+        (LLAMA3, "", f'{{"type": "function", {ONE[1:]}', Answer("", "", (CALL,))),
+        *((LLAMA3, "", text, Answer(text)) for text in (f"{ONE} is my answer", f"See: {ONE}", ONE[:-1])),
+        (MISTRAL, "", f'[TOOL_CALLS]weather[ARGS]{{"city": "Bonn"}}{CUT}', Answer(CUT, "", (CALL,))),
+        (MISTRAL, "", '[TOOL_CALLS][{"name": "clock"', Answer('[TOOL_CALLS][{"name": "clock"')),
+        (MISTRAL, "", f"[TOOL_CALLS]weather[ARGS]{MARK}", Answer("", "", (ToolCall("weather", MARK),))),
+        (MISTRAL, "", f'[TOOL_CALLS][{{"name": "weather", "arguments": {MARK}}}]',
+         Answer("", "", (ToolCall("weather", MARK),))),
+        *((GLM, "", f"<tool_call>{body}</tool_call>", Answer(f"<tool_call>{body}</tool_call>")) for body in (
+            "", "  ", "weather stray", "weather<arg_key>a</arg_key>", "weather<arg_value>2</arg_value>",
+        )),
+        (GLM, "", "\nHello", Answer("Hello")),
+        (GLM, "", "\n<think></think>\nHello", Answer("Hello")),
+        *((HARMONY, START, SPOKEN + end, Answer("Let me see.", "Hm.", (CALL,))) for end in ("<|call|>", "")),
+        (HARMONY, START, "<|channel|>final<|message|>5<|return|>", Answer("5")),
+        (HARMONY, START, ' to=functions.weather<|channel|>commentary json<|message|>{"city": "Bonn"}',
+         Answer("", "", (CALL,))),
+        (HARMONY, f"{OPENED}analysis<|message|>", "Hm.<|end|>", Answer("", "Hm.")),
+        (HARMONY, f"{OPENED}final<|message|>", "5", Answer("5")),
+        *((HARMONY, START, text, Answer(text)) for text in (
+            '<|channel|>commentary to=functions.weather<|message|>{"city": "Bo',
+            "<|channel|>commentary to=python<|message|>print(1)", "<|channel|>fin", "<|channel|>" + "x" * 400,
+        )),
+        (PYTHON, "", 'See.\n```tool_code\nweather(city="Bonn")\n```', Answer("See.", "", (CALL,))),
+        (PYTHON, "", '```tool_code\n[weather(city="Bonn"), clock()]\n```', Answer("", "", (CALL, NOW))),
+        (PYTHON, "", '```tool_code\nweather(city="a ``` b")\n```',
+         Answer("", "", (ToolCall("weather", '{"city": "a ``` b"}'),))),
+        (JSON, "", '```json\n{"name": "weather", "parameters": {"city": "Bonn"}}\n```', Answer("", "", (CALL,))),
+        *((PYTHON, "", text, Answer(text)) for text in map("```tool_code\n{}\n```".format, (
+            "weather('Bonn')", "weather(city=open('x'))", "x = 1", "weather(**a)", "weather(", "f(a=1e999)",
+            "f(a='\\ud800')", "f(a={1, 2})", "f(a=" + "[" * 300,
+        ))),
+        (THINK, "", "<think>\nHm.\n</think>\n\n5", Answer("5", "Hm.")),
+        (THINK, "<|Assistant|><think>\n", "Hm.\n</think>\n\n5", Answer("5", "Hm.")),
+    ],
+)  # fmt: skip
+def test_calls_thinking_and_what_is_broken_or_cut_are_read_as_the_family_writes_them(
+    answers: AnswerFormat, prompt: str, text: str, expected: Answer
+) -> None:
+    assert read(answers, text, prompt) == expected
+
+
+def test_llama_json_that_is_no_call_streams() -> None:
+    reader = LLAMA3.reader("", TOOLS)
+    assert reader.feed('{"na') == ()
+    assert reader.feed('rrow": 1') == (Words('{"narrow": 1'),)
+    assert reader.feed("}") == (Words("}"),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '[TOOL_CALLS] [{"name": "weather", "arguments": {"city": "Bonn"}}, {"name": "clock", "arguments": {}}]',
+        '[TOOL_CALLS]weather[ARGS]{"city": "Bonn"}[TOOL_CALLS]clock[ARGS]{}',
+        '[TOOL_CALLS]weather[CALL_ID]abc[ARGS]{"city": "Bonn"}[TOOL_CALLS]clock[CALL_ID]d[ARGS]{}',
+    ],
+)
+def test_mistral_calls_of_every_version_are_read(text: str) -> None:
+    assert read(MISTRAL, text) == Answer("", "", (CALL, NOW))
+    assert read(MISTRAL, f" Let me see.{text}") == Answer("Let me see.", "", (CALL, NOW))
+    assert read(MISTRAL, f"[THINK]Hm.[/THINK]{text}") == Answer("", "Hm.", (CALL, NOW))
+
+
+GLM_CALL = (
+    "<tool_call>weather\n<arg_key>city</arg_key>\n<arg_value>{}</arg_value>\n"
+    "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>"
+)
+XML_CALL = (
+    "<tool_call>\n<function=weather>\n<parameter=city>\n{}\n</parameter>\n"
+    "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>"
+)
+
+
+@pytest.mark.parametrize(("answers", "call"), [(GLM, GLM_CALL), (XML, XML_CALL)])
+@pytest.mark.parametrize(
+    ("city", "as_json"),
+    [(text, json.dumps(text, ensure_ascii=False)) for text in ("Bonn", "5", "true", '"q"', "</tool_call>", "é")],
+)
+def test_values_without_quotes_are_read_by_the_tools_schema(
+    answers: AnswerFormat, call: str, city: str, as_json: str
+) -> None:
+    found = read(answers, f"\n<think>Hm.</think>\nSee.\n{call.format(city)}")
+    assert found == Answer("See.", "Hm.", (ToolCall("weather", f'{{"city": {as_json}, "days": 2}}'),))
+
+
+def test_values_of_no_known_type_are_json_if_they_can_be() -> None:
+    text = "<tool_call>other<arg_key>a</arg_key><arg_value>{}</arg_value></tool_call>"
+    for value, as_json in (
+        ("[1,2]", "[1,2]"),
+        ("null", "null"),
+        ('"x"', '"\\"x\\""'),
+        ("words", '"words"'),
+        ("NaN", '"NaN"'),
+        ("1, 2", '"1, 2"'),
+        (" 5 ", "5"),
+        ('["\\ud800"]', '"[\\"\\\\ud800\\"]"'),
+    ):
+        assert read(GLM, text.format(value)).tool_calls == (ToolCall("other", f'{{"a": {as_json}}}'),)
+
+
+def test_a_schema_that_says_nothing_of_an_argument_is_no_obstacle() -> None:
+    vaguely: tuple[Any, ...] = (None, {"a": True}, {"a": {}})
+    for given_properties in vaguely:
+        vague = {"function": {"name": "f", "parameters": {"type": "object", "properties": given_properties}}}
+        text = "<tool_call>f<arg_key>a</arg_key><arg_value>5</arg_value></tool_call>"
+        assert read(GLM, text, tools=[vague]).tool_calls == (ToolCall("f", '{"a": 5}'),)
+        assert GLM.grammar([vague])
+
+
+def test_thinking_that_was_only_begun_says_nothing() -> None:
+    assert read_parts(THINK, ["<think>", "\n\n"]) == []

@@ -1,0 +1,198 @@
+"""Streams get their shares, exactly where that is possible, and less than one place off where it is not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarm.errors import InvalidRequest
+from swarm.rollout.groups import Groups
+from swarm.rollout.streams import DeficitRoundRobin, Streams
+from swarm.store import StreamMoved
+from tests.swarm.rollout.test_batch import play
+from tests.swarm.server.support import Clock, job
+
+SHARES = st.dictionaries(st.sampled_from("abcdef"), st.integers(1, 50), min_size=1)
+
+
+@given(shares=SHARES, places=st.integers(1, 60))
+def test_what_is_given_never_differs_from_what_is_owed_by_a_whole_place(shares: dict[str, int], places: int) -> None:
+    dealer, given_, total = DeficitRoundRobin(shares, {}), Counter[str](), sum(shares.values())
+    for dealt in range(1, places + 1):
+        given_[dealer.deal()] += 1
+        for name, share in shares.items():
+            assert abs(given_[name] - Fraction(share * dealt, total)) < 1
+
+
+@given(parts=st.lists(st.integers(1, 5), min_size=1, max_size=5), scale=st.integers(1, 3), batches=st.integers(1, 5))
+def test_shares_that_divide_the_batch_are_exact_in_every_batch(parts: list[int], scale: int, batches: int) -> None:
+    shares = {f"s{number}": part / 7 for number, part in enumerate(parts)}
+    needed = sum(parts) * scale
+    streams = Streams(shares, needed, 0, 2)
+    for _ in range(batches):
+        batch = window(streams)
+        assert batch == {f"s{number}": part * scale for number, part in enumerate(parts)}
+        streams.took(batch)
+
+
+def window(streams: Streams) -> Counter[str]:
+    """What streams that all play get, place by place."""
+    taken: Counter[str] = Counter()
+    for name in streams.shares:
+        while streams.admits(name, taken):
+            taken[name] += 1
+    return taken
+
+
+@given(shares=SHARES, needed=st.integers(1, 12), surplus=st.integers(0, 4), batches=st.integers(1, 6))
+def test_a_restart_between_batches_changes_nothing(
+    shares: dict[str, int], needed: int, surplus: int, batches: int
+) -> None:
+    through = Streams(shares, needed, surplus, 2)
+    written: dict[str, StreamMoved] = {}
+    for _ in range(batches):
+        restarted = Streams(shares, needed, surplus, 2)
+        restarted.recover(tuple(written.values()), shares)
+        assert restarted._window == through._window
+        through.took(Counter(through._window[:needed]))
+        written.update({moved.name: moved for moved in through.moved()})
+    assert sum(moved.credit for moved in written.values()) == pytest.approx(0, abs=1e-9)
+    assert sum(moved.trained for moved in written.values()) == batches * needed
+
+
+def test_a_stream_without_a_share_is_refused_where_streams_have_shares() -> None:
+    streams = Streams({"math": 1, "code": 1}, 4, 0, 2)
+    with pytest.raises(InvalidRequest, match=r"code, math.*'web'"):
+        streams.check("web")
+    Streams({}, 4, 0, 2).check("web")
+
+
+def test_new_shares_hold_from_the_next_place_that_is_taken() -> None:
+    streams = Streams({"a": 1, "b": 1}, 4, 0, 2)
+    streams.set_shares({"b": 1, "c": 1}, ["a", "b"])
+    assert window(streams) == {"b": 2, "c": 1}
+    streams.took(Counter({"a": 1, "b": 2, "c": 1}))
+    assert window(streams) == {"b": 2, "c": 2}
+
+
+def mixed(**fields: object) -> Groups:
+    return Groups(job(streams={"a": 1, "b": 1}, episodes_per_step=8, **fields), Clock())
+
+
+def fill(alive: Groups, stream: str, groups: int, start: int = 0) -> None:
+    for number in range(2 * groups):
+        play(alive, f"{stream}{start + number}", f"task-{stream}", stream=stream)
+
+
+def test_a_batch_waits_for_a_stream_that_plays_nothing_and_no_other_has_its_places() -> None:
+    alive = mixed(surplus_groups=2)
+    fill(alive, "a", 3)
+    assert alive.room("task-a", "a") is None
+    assert not alive.complete
+    fill(alive, "b", 2)
+    assert Counter(group.stream for group in alive.take()) == {"a": 2, "b": 2}
+
+
+def test_the_cursor_counts_groups_that_were_played_to_their_end() -> None:
+    alive = Groups(job(batch_rule="varied_groups"), Clock())
+    for number, (task, reward) in enumerate(zip("aabbc", (1.0, 1.0, 0.0, 1.0, 0.0), strict=True)):
+        play(alive, f"e{number}", task, reward)
+    (status,) = alive.streams.status(Counter(), {})
+    assert (status.name, status.cursor) == ("default", 2)
+    alive = Groups(job(batch_rule="episodes", episodes_per_step=6), Clock())
+    for number in range(5):
+        play(alive, f"e{number}", f"task-{number}")
+    (status,) = alive.streams.status(Counter(), {})
+    assert status.cursor == 2, "group_size episodes each"
+
+
+def test_shares_are_written_all_together_and_those_that_went_too() -> None:
+    streams = Streams({"a": 1, "b": 3}, 4, 0, 2)
+    streams.played_group("a")
+    written = {moved.name: moved for moved in streams.moved()}
+    assert {name: moved.share for name, moved in written.items()} == {"a": 0.25, "b": 0.75}
+    streams.set_shares({"b": 1, "c": 1}, [])
+    written |= {moved.name: moved for moved in streams.moved()}
+    restarted = Streams({"a": 1, "b": 3}, 4, 0, 2)
+    restarted.recover(tuple(written.values()), {"a": 1, "b": 3})
+    assert restarted.shares == {"b": 0.5, "c": 0.5}
+    assert [status.cursor for status in restarted.status(Counter(), {})] == [1, 0, 0]
+
+
+@given(
+    shares=st.dictionaries(st.sampled_from("abcd"), st.integers(1, 20), min_size=2), needed=st.integers(1, 12),
+    surplus=st.integers(0, 3), data=st.data(),
+)  # fmt: skip
+def test_whatever_begins_ends_or_is_given_up_no_stream_is_off_its_share_by_a_whole_place(
+    shares: dict[str, int], needed: int, surplus: int, data: st.DataObject
+) -> None:
+    """Streams may play nothing for any time; batches are taken as they come to be, and a restart comes at any time."""
+    streams = Streams(shares, needed, surplus, 2)
+    taken, trained, written = Counter[str](), Counter[str](), dict[str, StreamMoved]()
+    for _ in range(data.draw(st.integers(1, 20))):
+        name = data.draw(st.sampled_from(sorted(shares)))
+        for _ in range(data.draw(st.integers(-needed, 2 * needed))):
+            taken[name] += streams.admits(name, taken)
+        taken -= Counter({name: data.draw(st.integers(0, needed))})
+        batch = Counter(streams._window[:needed])
+        if batch <= taken:
+            streams.took(batch)
+            taken, trained = taken - batch, trained + batch
+            written |= {moved.name: moved for moved in streams.standing()}
+        if data.draw(st.booleans()):
+            streams = Streams(shares, needed, surplus, 2)
+            streams.recover(tuple(written.values()), shares)
+        dealt = trained + Counter(streams._window)
+        assert taken <= Counter(streams._window)
+        for name, share in shares.items():
+            for counts in (trained, dealt):
+                assert abs(counts[name] - Fraction(share * counts.total(), sum(shares.values()))) < 1
+
+
+@given(order=st.permutations("m" * 4 + "c" * 3 + "w" * 3), batches=st.integers(1, 3), surplus=st.integers(0, 3))
+def test_forty_thirty_thirty_is_exact_however_late_the_slow_stream_is(
+    order: list[str], batches: int, surplus: int
+) -> None:
+    """Groups end in any order, a slow stream's twenty times later: the batch waits, and has its three groups of it."""
+    alive = Groups(job(streams={"m": 40, "c": 30, "w": 30}, episodes_per_step=20, surplus_groups=surplus), Clock())
+    for batch in range(batches):
+        for number, name in enumerate(sorted(order, key=lambda name: name == "w")):
+            assert not alive.complete
+            for late in range(2):
+                play(alive, f"{batch}-{number}-{late}", f"{name}-{batch}-{number}", stream=name)
+        assert alive.complete
+        assert Counter(group.stream for group in alive.take()) == {"m": 4, "c": 3, "w": 3}
+
+
+def test_a_stream_that_lost_its_share_leaves_no_place_that_nobody_can_have() -> None:
+    alive = mixed()
+    group = alive.room("task-a", "a")
+    assert group is not None
+    alive.join(group, "a0")
+    alive.streams.set_shares({"b": 1, "c": 1}, ["a"])
+    alive.leave("a0")
+    alive.streams.reclaim(alive.taken)
+    fill(alive, "b", 2)
+    fill(alive, "c", 2)
+    assert Counter(group.stream for group in alive.take()) == {"b": 2, "c": 2}
+
+
+def test_a_server_that_dies_after_a_stream_lost_its_share_starts_again_and_keeps_its_groups() -> None:
+    streams = Streams({"a": 1, "b": 1}, 4, 0, 2)
+    streams.set_shares({"b": 1, "c": 1}, ["a", "a", "a"])
+    restarted = Streams({"a": 1, "b": 1}, 4, 0, 2)
+    restarted.recover(streams.moved(), {"a": 1, "b": 1})
+    restarted.readmit(["a", "a", "a"])
+    assert Counter(restarted._window) == {"a": 3, "b": 1}
+
+
+def test_streams_with_curves_of_their_own_are_few_and_those_with_shares_first() -> None:
+    streams = Streams({"z": 1}, 4, 0, 2)
+    for number in range(100):
+        streams.came(f"s{number}")
+    assert streams.charted[:2] == ("z", "s0")
+    assert len(streams.charted) == 32

@@ -1,0 +1,264 @@
+"""What an attacker meets: no door without a key, no key by guessing, no memory by sending, no secret in a log."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import jwt
+import pytest
+
+from swarm.server import Keys
+from swarm.server.connections import MAX_HEAD_BYTES, MAX_HEADERS, LimitedHttp
+from swarm.server.http import MAX_CONTROL_BYTES
+from swarm.server.openapi import OPERATIONS
+from tests.swarm.server.support import Served, serving
+from tests.swarm.server.test_control import routes
+
+
+def forged(keys: Keys) -> dict[str, str | None]:
+    """Every kind of key that must open nothing."""
+    good, claims = keys.role("admin"), {"use": "role", "role": "admin", "exp": int(time.time()) + 3600}
+    head, payload, signature = good.split(".")
+    viewer = keys.role("viewer").split(".")
+    plain = json.loads(base64.urlsafe_b64decode(payload + "=="))
+    longer = base64.urlsafe_b64encode(json.dumps({**plain, "exp": plain["exp"] + 1}).encode()).decode().rstrip("=")
+    return {
+        "none": None, "text": "secret", "empty parts": "..", "not ascii": "schlüssel", "truncated": good[:-4],
+        "without its signature": f"{head}.{payload}.",
+        "expired": jwt.encode({**claims, "exp": 1}, keys._secret, algorithm="HS256"),
+        "without an end": jwt.encode({"use": "role", "role": "admin"}, keys._secret, algorithm="HS256"),
+        "of no algorithm": jwt.encode(claims, None, algorithm="none"),
+        "of another algorithm": jwt.encode(claims, keys._secret, algorithm="HS512"),
+        "of another server": Keys().role("admin"), "with another's payload": f"{viewer[0]}.{payload}.{viewer[2]}",
+        "with a later end": f"{head}.{longer}.{signature}",
+    }  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::jwt.warnings.InsecureKeyLengthWarning")
+async def test_no_route_but_health_opens_to_a_forged_key(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.server.connections.FAILURES", 100_000)
+    walked = routes(served)
+    assert len(walked) >= len(OPERATIONS)
+    keys = forged(served.server.keys)
+    for method, path, name in [*((*one, "text") for one in walked), *(("GET", "/status", name) for name in keys)]:
+        answer = await served.call(method, path.replace("{episode_id}", "e"), keys[name])
+        assert answer.status == (200 if path == "/health" else 401), (name, method, path, answer)
+
+
+@pytest.mark.parametrize("operation", [o for o in OPERATIONS if "lease" in o.uses], ids=lambda o: o.name)
+async def test_nobody_but_its_holder_moves_an_episode(served: Served, operation: Any) -> None:
+    mine, other = await served.begin("a", kind="eval"), await served.begin("a", kind="eval")
+    path = operation.path.replace("{episode_id}", mine["episode_id"])
+    keys = served.server.keys
+    for key in (mine["api_key"], other["lease_token"], other["api_key"], keys.role("admin"), keys.role("client")):
+        assert (await served.call(operation.method, path, key, {"reward": 1})).status == 403
+    assert (await served.verb(mine, "heartbeat")).body["state"] == "open"
+
+
+async def test_many_wrong_keys_are_answered_429_and_valid_keys_still_pass(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.connections.FAILURES", 5)
+    lease = await served.begin("a", kind="eval")
+    for _ in range(5):
+        assert (await served.call("GET", "/status", "wrong")).status == 401
+    refused = await served.call("GET", "/status", "wrong")
+    assert (refused.status, refused.code) == (429, "throttled")
+    assert int(refused.headers["retry-after"]) >= 1
+    assert (await served.call("GET", "/status")).status == 429
+    assert (await served.call("GET", "/health")).status == 200
+    assert (await served.call("GET", "/status", served.admin)).status == 200
+    assert (await served.chat(lease, "hi")).status == 200
+    fresh = await served.begin("b", kind="eval")  # a key that was never seen before passes as well
+    assert (await served.chat(fresh, "hi")).status == 200
+
+
+async def test_a_valid_key_in_the_header_of_another_protocol_is_no_guess(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.connections.FAILURES", 2)
+    lease = await served.begin("a", kind="eval")
+
+    async def listed(key: str) -> int:
+        return (await served.call("GET", "/v1/models", x_api_key=key)).status
+
+    assert [await listed(lease["api_key"]) for _ in range(4)] == [401] * 4, "that route takes a Bearer token"
+    assert [await listed("guessed") for _ in range(3)] == [401, 401, 429]
+
+
+async def test_bodies_have_an_end(served: Served) -> None:
+    large = b'{"task_id": "' + b"x" * MAX_CONTROL_BYTES + b'"}'
+    told = await served.call("POST", "/episodes", served.admin, raw=large)
+    assert (told.status, told.code) == (413, "body_too_large")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(large), 1 << 16):
+            yield large[start : start + (1 << 16)]
+
+    assert (await served.call("POST", "/episodes", served.admin, raw=pieces())).status == 413
+    lease = await served.begin("a", kind="eval")
+    long = await served.chat(lease, "x" * (MAX_CONTROL_BYTES + 1))
+    assert (long.status, long.code) == (400, "context_length_exceeded")
+
+
+async def sent(served: Served, *parts: bytes) -> bytes:
+    """Send raw bytes; return all that is answered until the server closes, or the first answer's head."""
+    reader, writer = await served.connect()
+    try:
+        for part in parts:
+            writer.write(part)
+            await writer.drain()
+        return await asyncio.wait_for(reader.read(), 120)
+    finally:
+        writer.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"GE", b"GET /health HTTP/1.1\r\nHost: x\r\n", b"half a body"])
+async def test_who_says_nothing_or_half_of_a_request_is_not_waited_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    impatient(monkeypatch)
+    if said == b"half a body":
+        said = f"POST /episodes HTTP/1.1\r\nAuthorization: Bearer {served.admin}\r\n".encode()
+        said += b"Content-Length: 500\r\n\r\n{"
+    assert await sent(served, said) == b""
+    assert LimitedHttp._dropped["silent"] == 1
+
+
+async def test_who_says_half_of_a_line_after_an_answer_is_not_waited_for(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    impatient(monkeypatch)
+    reader, writer = await served.connect()
+    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+    head = await reader.readuntil(b"\r\n\r\n")
+    size = re.search(rb"content-length: (\d+)", head)
+    assert size is not None
+    await reader.readexactly(int(size[1]))
+    writer.write(b"\r\n")
+    assert await reader.read() == b""
+    assert LimitedHttp._dropped["silent"] == 1
+    writer.close()
+
+
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the server wait for hardly anything, and count anew what it drops."""
+    monkeypatch.setattr("swarm.server.connections.TICK_S", 0.01)
+    monkeypatch.setattr("swarm.server.connections.PATIENCE_S", 0.05)
+    monkeypatch.setattr(LimitedHttp, "_dropped", Counter[str]())
+
+
+async def test_too_many_connections_that_wait_keep_nobody_out(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.server.connections.MOST_WAITING", 5)
+    crowd = [await served.connect() for _ in range(20)]
+    reader, writer = await served.connect()
+    writer.write(b"GET /health HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+    assert (await reader.read()).startswith(b"HTTP/1.1 200 ")
+    assert [await reader.read() for reader, _ in crowd[:10]] == [b""] * 10
+    for _, each in [*crowd, (reader, writer)]:
+        each.close()
+
+
+async def test_a_connection_beyond_those_that_have_a_request_under_way_is_told_to_come_again(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await served.call("GET", "/health")
+    monkeypatch.setattr("swarm.server.connections.most_connections", lambda: 1)
+    reader, writer = await served.connect()  # in place of the one that waited
+    writer.write(f"GET /events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.admin}\r\n\r\n".encode())
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    assert b'"code":"engine_unavailable"' in await sent(served, b"")
+    writer.close()
+
+
+async def test_episodes_without_a_call_are_bounded_and_keep_no_agent_out_that_plays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.rollout.episodes.MOST_UNPAID", 3)
+    monkeypatch.setattr("swarm.rollout.episodes.UNPAID_PER_S", 0.0)
+    async with serving(tmp_path) as served:
+        assert (await served.chat(await served.begin("a", kind="eval", owner="plays"))).status == 200
+        for _ in range(2):
+            lease = await served.begin("a", kind="eval", owner="floods")
+            await served.post(f"/episodes/{lease['episode_id']}/abort", lease["lease_token"], {"reason": "r" * 1900})
+        asked = {"task_id": "a", "kind": "eval", "owner": "floods too"}
+        assert (await served.post("/episodes", served.admin, asked)).code == "throttled"
+        assert served.server.training.rollout.counts["throttled"] == 1
+        await served.begin("a", kind="eval", owner="plays")
+
+
+async def test_heads_have_an_end(served: Served, caplog: pytest.LogCaptureFixture) -> None:
+    start = b"GET /health HTTP/1.1\r\nHost: x\r\n"
+    crowd = b"".join(b"x-%d: y\r\n" % number for number in range(MAX_HEADERS + 1))
+    endless = [b"x" * 8192] * (MAX_HEAD_BYTES // 8192 + 2)  # one header that never ends
+    for parts in ([start, crowd, b"\r\n"], [start, b"x: ", *endless], [b"GET /", *endless], [b"nonsense\r\n\r\n"]):
+        head, _, body = (await sent(served, *parts)).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ")
+        assert json.loads(body)["error"]["code"] == "invalid_request"
+    assert len([line for line in caplog.messages if "connections_dropped" in line]) <= 1
+    assert (await served.call("GET", "/health")).status == 200
+    whole = await sent(served, start, b"".join(b"x-%d: y\r\n" % n for n in range(60)), b"connection: close\r\n\r\n")
+    assert whole.startswith(b"HTTP/1.1 200 ")
+
+
+async def test_no_key_and_no_secret_is_in_any_log(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    issued: list[str] = []
+    sign = Keys._sign
+
+    def noted(self: Keys, claims: dict[str, Any], life_s: float) -> str:
+        issued.append(sign(self, claims, life_s))
+        return issued[-1]
+
+    monkeypatch.setattr(Keys, "_sign", noted)
+    with caplog.at_level(logging.DEBUG):
+        async with serving(tmp_path) as served:
+            for number in range(4):
+                lease = await served.begin(f"t{number // 2}")
+                await served.chat(lease, "hi")
+                await served.chat(lease, "hi", stream=True, temperature=7)
+                await served.verb(lease, "abort", {"reward": 1})
+                await served.end(lease, 1.0)
+                await served.verb(lease, "heartbeat")
+            given_up = await served.begin("gone")
+            await served.verb(given_up, "abort", {"reason": "why not"})
+            await served.call("GET", "/status", "wrong-but-perhaps-nearly-right")
+            served.backend.die("test")
+            await served.until(state="FAILED")
+            secret = served.server.keys._secret
+    assert len(issued) >= 15
+    written = caplog.text + "".join(str(record.args) for record in caplog.records)
+    assert "event=fence" in written or "event=abort" in written
+    for key in (*issued, "wrong-but-perhaps-nearly-right", secret.hex(), base64.b64encode(secret).decode()):
+        assert key not in written
+        assert key.rpartition(".")[2] not in written  # the signature is the secret part
+
+
+@pytest.mark.parametrize("path", ["/v1/messages", "/v1/messages/count_tokens"])
+async def test_what_never_reaches_anthropics_protocol_is_told_in_its_form_too(
+    served: Served, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarm.server.connections.FAILURES", 1)
+    monkeypatch.setattr("swarm.server.http.MAX_BODY_BYTES", 100)
+    lease = await served.begin("a", kind="eval")
+    large = await served.call("POST", path, lease["api_key"], raw=b" " * 101)
+    wrong, again = [await served.call("POST", path, "wrong", {}) for _ in range(2)]
+    monkeypatch.setattr("swarm.server.http.read_body", None)
+    defect = await served.call("POST", path, lease["api_key"], {})
+    found = [
+        (answer.status, answer.body["type"], answer.body["error"]["type"]) for answer in (large, wrong, again, defect)
+    ]
+    assert found == [
+        (413, "error", "request_too_large"), (401, "error", "authentication_error"),
+        (429, "error", "rate_limit_error"), (500, "error", "api_error"),
+    ]  # fmt: skip

@@ -1,0 +1,288 @@
+"""Tests of control."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import Route
+
+from swarm.backends.protocols import Batch, CallReward
+from swarm.job import Job
+from swarm.server import make_app
+from swarm.store import open_store
+from swarm.training.metrics import make_batch
+from tests.swarm.server.support import Answer, Clock, Served, eventually, job, serving
+
+
+def routes(served: Served) -> list[tuple[str, str]]:
+    """Every method and path of the application, as it was built."""
+    found = []
+    for route in make_app(served.server).routes:
+        assert isinstance(route, Route), route
+        found += [(method, route.path) for method in sorted(route.methods or {"GET"})]
+    return found
+
+
+async def test_a_wrong_route_and_a_wrong_method_are_openai_errors(served: Served) -> None:
+    for path in ("/v1/nothing", "/docs", "/redoc"):
+        missing = await served.call("GET", path)
+        assert (missing.status, missing.code) == (404, "not_found")
+    wrong = await served.call("GET", "/v1/chat/completions")
+    assert (wrong.status, wrong.body["error"]["type"]) == (405, "invalid_request_error")
+
+
+async def test_end_abort_and_heartbeat_can_be_repeated_and_late_calls_are_told(served: Served) -> None:
+    lease = await served.begin("a")
+    await served.chat(lease, "hi")
+    assert (await served.verb(lease, "heartbeat")).body["state"] == "open"
+    for _ in range(2):
+        ended = (await served.end(lease)).body
+        assert (ended["episode_id"], ended["state"]) == (lease["episode_id"], "ended")
+    lates = [await served.verb(lease, verb) for verb in ("heartbeat", "abort")]
+    for late in (*lates, await served.chat(lease, "x")):
+        assert (late.status, late.code) == (410, "episode_ended")
+    lease = await served.begin("a")
+    for _ in range(2):
+        assert (await served.verb(lease, "abort", {"reason": "gave up"})).body["state"] == "aborted"
+    assert (await served.end(lease)).status == 410
+
+
+async def test_a_fenced_owner_gets_409_and_need_not_try_again(served: Served) -> None:
+    lease = await served.begin("a")
+    rollout = served.rollout
+    rollout.ledger.fence(next(iter(rollout.leases)), "test")
+    for late in (await served.end(lease), await served.chat(lease, "x"), await served.verb(lease, "heartbeat")):
+        assert (late.status, late.code, late.headers["x-should-retry"]) == (409, "lease_lost", "false")
+
+
+async def test_a_reward_must_be_a_number_and_a_malformed_begin_names_its_field(served: Served) -> None:
+    lease = await served.begin("a")
+    for reward in (None, "much", float("nan"), float("inf")):
+        answer = await served.verb(lease, "end", {"reward": reward})
+        assert (answer.status, answer.body["error"]["param"]) in {(400, "reward"), (400, None)}
+        assert (await served.verb(lease, "heartbeat")).status == 200
+    begins: list[dict[str, Any]] = [{}, {"task_id": ""}, {"task_id": "a", "wait_s": -1}, {"task_id": "a", "colour": 1}]
+    for body, field in zip(begins, ("task_id", "task_id", "wait_s", "colour"), strict=True):
+        answer = await served.post("/episodes", served.admin, body)
+        assert (answer.status, answer.code, answer.body["error"]["param"]) == (400, "invalid_request", field)
+
+
+async def test_a_client_that_goes_away_leaves_the_line(served: Served) -> None:
+    for task in "aabb":
+        await served.begin(task)
+    line = served.rollout.ledger.line
+    waiting = asyncio.create_task(served.begin("c", wait_s=30))
+    await eventually(lambda: len(line), lambda length: length == 1)
+    waiting.cancel()
+    await eventually(lambda: len(line), lambda length: length == 0)
+
+
+async def test_a_request_cut_short_leaves_the_server_well(served: Served) -> None:
+    for path in ("/episodes", "/v1/chat/completions"):
+        _, writer = await served.connect()
+        lease = await served.begin("a", kind="eval")
+        key = served.admin if path == "/episodes" else lease["api_key"]
+        head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\nContent-Length: 100\r\n\r\n{{"
+        writer.write(head.encode())
+        await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+        assert (await served.chat(lease, "hi")).status == 200
+
+
+async def test_the_life_of_a_job(tmp_path: Path) -> None:
+    async with serving(tmp_path, start=False) as served:
+        assert (await served.post("/engine/start", served.admin)).code == "job_conflict"
+        assert (await served.call("GET", "/job", served.admin)).status == 404
+        refused = await served.post("/job", served.admin, {"backend": "fake", "steps": 0})
+        assert refused.body["error"]["param"] == "steps"
+        first, second = job(seed=1), job(seed=2)
+
+        async def load(wanted: Any) -> Answer:
+            return await served.post("/job", served.admin, wanted.model_dump(mode="json"))
+
+        assert (await load(first)).body["job_digest"] == first.digest()
+        assert (await served.post("/episodes", served.admin, {"task_id": "a"})).code == "engine_unavailable"
+        assert (await load(second)).status == 200
+        assert (await load(first)).status == 200
+        for _ in range(2):
+            assert (await served.post("/engine/start", served.admin)).status == 200
+        await served.until(state="ROLLING", policy_version=0, needed_episodes=4, group_size=2)
+        assert (await load(second)).code == "job_conflict"
+        assert (await load(first)).status == 200
+        assert (await served.get("/job"))["seed"] == 1
+        lease = await served.begin("a")
+        for _ in range(2):
+            assert (await served.post("/engine/stop", served.admin)).body["state"] == "OFFLINE"
+        assert served.backend.stopped
+        assert (await served.chat(lease, "x")).code == "engine_unavailable"
+        assert (await load(second)).status == 200
+        await served.post("/engine/start", served.admin)
+        await served.until(state="ROLLING", job_digest=second.digest())
+        assert (await served.chat(lease, "x")).code == "lease_lost"
+
+
+async def test_an_oversized_body_is_refused(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("swarm.server.http.MAX_BODY_BYTES", 100)
+    answer = await served.post("/episodes", served.admin, {"task_id": "a" * 200})
+    assert (answer.status, answer.code) == (400, "invalid_request")
+    assert "100 bytes" in answer.message
+
+
+async def test_a_defect_is_an_openai_error_without_its_inner_words(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken() -> None:
+        raise RuntimeError("inner words")
+
+    monkeypatch.setattr(served.server, "status", broken)
+    answer = await served.call("GET", "/status", served.admin)
+    assert (answer.status, answer.code) == (500, "server_error")
+    assert "inner" not in answer.message
+
+
+async def played(served: Served) -> dict[str, Any]:
+    """Begin an episode in which a solver, a critic and somebody call."""
+    lease = await served.begin("t")
+    critic = {"x_ajet_agent": "critic", "x_ajet_train": "false"}
+    for text, headers in (("one", {"x_ajet_agent": "solver"}), ("two", critic), ("three", {})):
+        assert (await served.chat(lease, text, headers=headers)).status == 200
+    return lease
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"by_call": {"3": 1.0}}, "none of the episode's calls: 0, 1, 2"),
+        ({"by_agent": {"nobody": 1.0}}, "critic, solver"), ({"by_call": {"0": None}}, "by_call"),
+        ({"by_call": {"0": 1e99}}, "by_call"), ({"by_call": {"-1": 1.0}}, "by_call"),
+        ({"by_agent": {"solver": "much"}}, "by_agent"),
+    ],
+)  # fmt: skip
+async def test_what_is_not_there_is_refused_and_the_episode_stays_open(
+    served: Served, fields: dict[str, Any], said: str
+) -> None:
+    lease = await played(served)
+    answer = await served.end(lease, 1.0, **fields)
+    assert (answer.status, said in answer.message) == (400, True), answer.message
+    assert (await served.end(lease, 1.0)).body["state"] == "ended"
+
+
+async def test_they_are_shown_survive_a_restart_and_reach_the_learner(tmp_path: Path) -> None:
+    wanted = job(episodes_per_step=4, group_size=4)
+    async with serving(tmp_path, wanted) as served:
+        lease = await played(served)
+        ended = await served.end(lease, 0.25, by_call={"2": 2.0}, by_agent={"solver": -1.0, "critic": 5.0})
+        assert ended.status == 200
+        name = lease["episode_id"]
+        record = (await served.get(f"/episodes/{name}"))["record"]
+        assert [(c.get("agent"), c["reward"]) for c in record] == [("solver", -1.0), ("critic", 5.0), (None, 2.0)]
+        plain = await served.play("t")
+        (call,) = (await served.get(f"/episodes/{plain}"))["record"]
+        assert not {"reward", "agent"} & set(call)
+    store, recovered = await asyncio.to_thread(
+        open_store, f"sqlite:///{tmp_path / 'store.sqlite3'}", wanted, (tmp_path / "installation").read_text()
+    )
+    await store.close()
+    found = {sample.episode: sample for sample in recovered.pool}
+    assert found[plain].call_rewards == ()
+    (episode,) = make_batch(1, [found[name]]).episodes
+    assert episode.call_rewards == (CallReward(0, -1.0, "solver"), CallReward(2, 2.0))
+    assert {call for row in episode.rows for call in row.calls} == {-1, 0, 2}
+    for asked in (False, True):
+        (episode,) = make_batch(1, [found[plain]], by_call=asked).episodes
+        assert episode.call_rewards == ()
+        assert {call for row in episode.rows for call in row.calls} == ({-1, 0} if asked else set())
+
+
+async def test_of_a_team_they_are_prepared_and_committed(served: Served) -> None:
+    lease = await played(served)
+    prepared = await served.verb(lease, "prepare", {"reward": 1.0, "by_agent": {"solver": 0.5}})
+    assert prepared.body["state"] == "prepared"
+    assert (await served.verb(lease, "commit")).body["state"] == "ended"
+    record = (await served.get(f"/episodes/{lease['episode_id']}"))["record"]
+    assert [call["reward"] for call in record] == [0.5, 1.0, 1.0]
+
+
+def overlapping(**fields: Any) -> Job:
+    """Two groups of two, and one batch ahead."""
+    return job(**{"steps": 3, "max_staleness": 1, **fields})
+
+
+async def learning(served: Served) -> None:
+    """Wait until the learner has a batch and is held."""
+    await eventually(lambda: served.backend.learner.learning, bool)
+
+
+def versions(batch: Batch) -> set[int]:
+    return {v for episode in batch.episodes for row in episode.rows for v in row.versions if v >= 0}
+
+
+async def test_episodes_begin_generate_and_end_while_a_batch_is_learned(tmp_path: Path) -> None:
+    async with serving(tmp_path, overlapping()) as served:
+        served.backend.learner.hold()
+        await served.play_step("aabb")
+        await learning(served)
+        await served.play_step("ccdd")
+        status = await served.status()
+        assert (status["state"], status["updating"], status["step"], status["collected_episodes"]) == (
+            "ROLLING", True, 0, 4,
+        )  # fmt: skip
+        full = await served.post("/episodes", served.admin, {"task_id": "e"})
+        assert (full.status, full.code) == (429, "throttled")
+        waiting = asyncio.create_task(served.begin("e"))
+        served.backend.learner.release()
+        assert (await waiting)["policy_version"] >= 1
+        status = await served.until(step=2, updating=False)
+        assert status["metrics"]["training/off_policy/trajectory_staleness_worst/max"] == 1
+        assert [versions(batch) for batch in served.backend.learner.batches] == [{0}, {0}]
+        assert [change.target for change in served.server.machine.events] == ["BOOTING", "ROLLING"]
+
+
+async def test_a_generation_goes_on_through_an_update_under_the_new_weights(tmp_path: Path) -> None:
+    async with serving(tmp_path, overlapping(), script=lambda *_: "a long answer", chunk_size=1) as served:
+        lease = await served.begin("e")
+        served.backend.engine.hold()
+        call = asyncio.create_task(served.chat(lease, "hi"))
+        await eventually(lambda: served.backend.engine.active, lambda active: active == 1)
+        served.backend.learner.update(Batch(0, ()))
+        served.backend.publish()
+        served.backend.engine.release()
+        assert (await call).body["system_fingerprint"] == "policy-1"
+
+
+async def test_who_holds_up_a_batch_with_an_old_group_is_fenced_and_others_are_not(tmp_path: Path) -> None:
+    clock = Clock()
+    async with serving(tmp_path, overlapping(drain_timeout_s=10, lease_ttl_s=86_000), clock=clock) as served:
+        old, young = await served.begin("a"), None
+        await served.chat(old, "hi")
+        await served.play_step("bbcc")
+        await served.until(step=1)
+        young = await served.begin("f")
+        await served.play_step("ddee")
+
+        def passed() -> int:
+            clock.now += 1
+            return served.rollout.counts["drop_held_up_batch"]
+
+        await eventually(passed, bool)
+        await served.until(step=2)
+        assert (await served.end(old)).code == "lease_lost"
+        assert (await served.chat(young, "hi")).status == 200
+        assert served.rollout.counts["drop_held_up_batch"] == 1
+
+
+async def test_a_surplus_group_that_became_too_old_is_given_up_with_a_reason(tmp_path: Path) -> None:
+    async with serving(tmp_path, overlapping(surplus_groups=1)) as served:
+        served.backend.learner.hold()
+        stale = await served.begin("a")
+        await served.play_step("bbccddee")
+        await learning(served)
+        served.backend.learner.release()
+        await served.until(step=2, updating=False)
+        assert (await served.chat(stale, "hi")).code == "lease_lost"
+        counts = served.rollout.counts
+        assert (counts["drop_outdated"], counts["fenced"], counts["trained"]) == (1, 1, 8)

@@ -1,0 +1,282 @@
+"""Tests of metrics."""
+
+from __future__ import annotations
+
+import gc
+import subprocess
+import sys
+import weakref
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from swarm.backends.fake import FakeBackend
+from swarm.backends.protocols import Batch
+from swarm.client import AsyncSwarmClient
+from swarm.rollout.state import Gate
+from swarm.rollout.task_sampler import Group
+from swarm.store import Sample
+from swarm.timelines import Drift, Node
+from swarm.training import loop
+from swarm.training.checkpoints import Checkpoints, listed
+from swarm.training.metrics import STEPS, WINDOW_S, EngineWork, FlatRewards, Pace, Stopwatch, batch_metrics, make_batch
+from swarm.wire import CheckpointList
+from tests.swarm.server.support import Clock, job, serving
+
+
+def folders(path: Path) -> set[str]:
+    return {each.name for each in path.iterdir()}
+
+
+def test_an_older_checkpoint_stays_until_the_newer_one_is_counted_on(tmp_path: Path) -> None:
+    learner = FakeBackend(job()).learner
+    checkpoints = Checkpoints(tmp_path / "c", 1, [])
+    checkpoints.count_on(1, checkpoints.save(learner, 1))
+    name = checkpoints.save(learner, 2)
+    assert folders(tmp_path / "c") == {"step-000001", "step-000002"}
+    checkpoints.count_on(2, name)
+    assert folders(tmp_path / "c") == {"step-000002"}
+
+
+def test_the_newest_one_that_loads_is_loaded(tmp_path: Path) -> None:
+    learner = FakeBackend(job()).learner
+    checkpoints = Checkpoints(tmp_path, 3, [])
+    for step in (1, 2, 3):
+        learner.update(Batch(step, ()))
+        checkpoints.count_on(step, checkpoints.save(learner, step))
+    (tmp_path / "step-000003" / "fake.json").unlink()
+    fresh = FakeBackend(job()).learner
+    known = [(3, "step-000003"), (2, "step-000002"), (1, "step-000001")]
+    assert Checkpoints(tmp_path, 3, known).load(fresh) == 2
+    assert fresh.version == 2
+
+
+def test_a_checkpoint_the_store_does_not_know_is_not_loaded_and_goes(tmp_path: Path) -> None:
+    learner = FakeBackend(job()).learner
+    learner.update(Batch(1, ()))
+    Checkpoints(tmp_path, 2, []).save(learner, 1)
+    for name in (".step-000002.partial-x", "step-000003.part", "mine"):
+        (tmp_path / name).mkdir()
+    fresh = FakeBackend(job()).learner
+    assert Checkpoints(tmp_path, 2, []).load(fresh) == 0
+    assert (fresh.version, folders(tmp_path)) == (0, {"mine"})
+
+
+def test_only_what_is_on_disk_is_listed(tmp_path: Path) -> None:
+    learner = FakeBackend(job()).learner
+    checkpoints = Checkpoints(tmp_path, 2, [])
+    name = checkpoints.save(learner, 1)
+    size = sum(path.stat().st_size for path in (tmp_path / name).iterdir())
+    known = [(1, name), (2, "step-000002")]
+    assert [(found.step, found.name, found.size_bytes) for found in listed(tmp_path, known)] == [(1, name, size)]
+    assert listed(tmp_path / "none", known) == []
+
+
+async def test_the_kept_ones_are_told_newest_first_with_the_engine_on_or_off(tmp_path: Path) -> None:
+    wanted = job(steps=4, checkpoint_every=1, checkpoints_kept=2)
+    async with serving(tmp_path, wanted, start=False) as served, AsyncSwarmClient(served.url, served.admin) as client:
+        assert await client.checkpoints() == CheckpointList(job_digest=None, checkpoints=())
+        served.server.load(wanted)
+        await served.server.start()
+        await served.until(state="ROLLING")
+        assert await client.checkpoints() == CheckpointList(job_digest=wanted.digest(), checkpoints=())
+        await served.play_to(3)
+        running = await client.checkpoints()
+        await served.server.stop()
+        assert await client.checkpoints() == running
+    async with serving(tmp_path, start=False) as later, AsyncSwarmClient(later.url, later.admin) as client:
+        assert await client.checkpoints() == running  # of a process that has loaded no job
+    (folder,) = (tmp_path / "checkpoints").iterdir()
+    sizes = {path.name: sum(file.stat().st_size for file in path.iterdir()) for path in folder.iterdir()}
+    assert [(found.step, found.name) for found in running.checkpoints] == [(3, "step-000003"), (2, "step-000002")]
+    assert {found.name: found.size_bytes for found in running.checkpoints} == sizes
+    assert running.job_digest == wanted.digest()
+
+
+AGE = "training/off_policy/trajectory_staleness"
+
+
+def group(*episodes: list[tuple[int, ...]]) -> Group:
+    """A group whose episodes have calls that sampled tokens of these policy versions."""
+    samples = []
+    for number, calls in enumerate(episodes):
+        nodes = tuple(
+            Node(index, None, (1,), (2,) * len(versions), (-0.1,) * len(versions), versions, "", Drift.START)
+            for index, versions in enumerate(calls)
+        )
+        samples.append(Sample(f"e{number}", "a", "default", "me", "a#1", float(number), None, 1.0, nodes))
+    return Group("a#1", "a", "default", 0.0, ended=samples)
+
+
+@pytest.mark.parametrize(
+    ("mean", "most", "constant", "warned"),
+    [(0.02, 1.0, 14, True), (0.0, 0.0, 16, True), (0.5, 1.0, 14, False), (0.02, 1.0, 8, False)],
+)
+def test_rewards_near_their_worst_in_equal_groups_are_seen_after_some_steps(
+    mean: float, most: float, constant: int, warned: bool
+) -> None:
+    flat, step = FlatRewards(), {"critic/rewards/mean": mean, "critic/rewards/min": 0.0, "critic/rewards/max": most}
+    told = [flat.look({**step, "batch/constant_groups": float(constant), "batch/groups": 16.0}) for _ in range(5)]
+    assert [found is not None for found in told] == [False] * 4 + [warned]
+    learned = {**step, "critic/rewards/mean": 0.9, "critic/rewards/max": 1.0}
+    assert flat.look({**learned, "batch/constant_groups": 3.0, "batch/groups": 16.0}) is None
+
+
+def test_an_episodes_age_is_told_by_its_youngest_and_by_its_oldest_token() -> None:
+    metrics = batch_metrics(job(), 6, [group([(3, 4), (5,)], [(4, 4)])])
+    assert {name: value for name, value in metrics.items() if name.startswith(AGE)} == {
+        f"{AGE}/mean": 0.5, f"{AGE}/min": 0.0, f"{AGE}/max": 1.0, f"{AGE}_worst/mean": 1.5, f"{AGE}_worst/min": 1.0,
+        f"{AGE}_worst/max": 2.0,
+    }  # fmt: skip
+
+
+def test_answers_that_a_limit_cut_are_counted_as_clipped_and_can_be_masked() -> None:
+    made = group([(0, 0), (0,)], [(0,), (0,)])
+    first = made.ended[0]
+    made.ended[0] = replace(first, nodes=(replace(first.nodes[0], cut=True), *first.nodes[1:]))
+    metrics = batch_metrics(job(), 1, [made])
+    assert metrics["response_length/clip_ratio"] == 0.25
+    assert metrics["tokens/trained"] == 5
+    for merged in (True, False):
+        batches = [make_batch(1, made.ended, merged=merged, mask_cut=mask) for mask in (False, True)]
+        assert [sum(sum(row.sampled) for each in batch.episodes for row in each.rows) for batch in batches] == [5, 3]
+        assert [each.reward for each in batches[1].episodes] == [0.0, 1.0]
+
+
+def of_stream(stream: str, *rewards: float, success: bool | None = None) -> Group:
+    node = Node(0, None, (1,), (2, 3), (-0.1, -0.1), (0, 0), "", Drift.START)
+    samples = [
+        Sample(f"{stream}-{n}", "t", stream, "me", f"{stream}#1", reward, success, 1.0, (node,))
+        for n, reward in enumerate(rewards)
+    ]
+    return Group(f"{stream}#1", "t", stream, 0.0, ended=samples)
+
+
+def test_each_stream_has_its_own_curves() -> None:
+    groups = [of_stream("math", 1.0, 0.0, success=True), of_stream("math", 1.0, 1.0), of_stream("web", 0.5, 0.5)]
+    found = batch_metrics(job(), 1, groups, ["math", "web"])
+    assert {name: value for name, value in found.items() if name.startswith("stream/math/")} == {
+        "stream/math/groups": 2, "stream/math/episodes": 4, "stream/math/share": pytest.approx(2 / 3),
+        "stream/math/reward/mean": 0.75, "stream/math/success/mean": 1.0, "stream/math/response_length/mean": 2.0,
+        "stream/math/num_turns/mean": 1.0, "stream/math/tokens/trained": 8.0,
+    }  # fmt: skip
+    assert found["stream/web/reward/mean"] == 0.5
+    assert "stream/web/success/mean" not in found, "nobody said whether it succeeded"
+    assert found["batch/constant_groups"] == 2
+
+
+def test_streams_beyond_those_that_have_curves_are_one_together() -> None:
+    groups = [of_stream(f"s{number}", 1.0, 0.0) for number in range(5)]
+    found = batch_metrics(job(), 1, groups, ["s0", "s1"])
+    assert {name.split("/")[1] for name in found if name.startswith("stream/")} == {"s0", "s1", "others+"}
+    assert found["stream/others+/groups"] == 3
+
+
+def test_sampling_is_averaged_over_the_last_seconds_alone() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    assert pace.sampled_per_s is None
+    for second in range(int(3 * WINDOW_S)):
+        pace.sampled(1000 * second if second < 2 * WINDOW_S else int(1000 * 2 * WINDOW_S))
+        clock.now += 1
+    assert pace.sampled_per_s == pytest.approx(0, abs=1000 / WINDOW_S)
+
+
+def test_a_step_takes_what_lies_between_the_ends_of_the_last_ones() -> None:
+    clock = Clock()
+    pace = Pace(clock)
+    pace.step()
+    assert pace.step_s is None
+    for seconds in [100.0] * 5 + [2.0] * STEPS:
+        clock.now += seconds
+        pace.step()
+    assert pace.step_s == 2.0
+
+
+def test_idle_parts_are_shares_of_the_whole_step() -> None:
+    clock, work = Clock(), EngineWork(2.0, 5)
+    watch = Stopwatch(lambda: work, clock)
+    clock.now += 3.0
+    work = EngineWork(5.0, 12)
+    watch.lap("gen")
+    clock.now += 1.0
+    watch.lap("update_actor")
+    assert watch.metrics() == {
+        "timing_s/gen": 3.0, "timing_s/update_actor": 1.0, "timing_s/step": 4.0, "trainer/idle_ratio": 0.75,
+        "rollouter/idle_ratio": 0.25, "tokens/generated": 7.0,
+    }  # fmt: skip
+
+
+def test_a_step_that_is_learned_again_counts_its_rollout_of_before() -> None:
+    clock, work = Clock(), EngineWork(2.0, 5)
+    spent = {
+        "timing_s/gen": 3.0, "timing_s/settle": 1.0, "timing_s/update_actor": 7.0, "timing_s/step": 11.0,
+        "rollouter/idle_ratio": 1 - 2.2 / 11, "tokens/generated": 40.0,
+    }  # fmt: skip
+    watch = Stopwatch(lambda: work, clock, spent)
+    clock.now += 2.0
+    watch.lap("update_actor")
+    found = watch.metrics()
+    assert (found["timing_s/gen"], found["timing_s/settle"], found["timing_s/update_actor"]) == (3.0, 1.0, 2.0)
+    assert (found["timing_s/step"], found["tokens/generated"]) == (6.0, 40.0)
+    assert found["rollouter/idle_ratio"] == pytest.approx(1 - 2.2 / 6)
+
+
+async def test_calls_at_once_make_the_engine_busy_once() -> None:
+    clock = Clock()
+    gate = Gate(clock)
+    gate.open()
+    await gate.enter()
+    clock.now += 1.0
+    await gate.enter()
+    clock.now += 1.0
+    gate.leave()
+    clock.now += 1.0
+    assert gate.busy_s == pytest.approx(3.0)
+    gate.leave()
+    clock.now += 5.0
+    assert gate.busy_s == pytest.approx(3.0)
+
+
+class Knot:
+    """Refers to itself, so that only the collector frees it."""
+
+    def __init__(self) -> None:
+        self.me = self
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("worth", "left"), [(0, False), (10**9, True)])
+def test_a_quiet_moment_frees_old_cycles_where_enough_came_to_be(
+    monkeypatch: pytest.MonkeyPatch, worth: int, left: bool
+) -> None:
+    monkeypatch.setattr(loop, "WORTH", worth)
+    knot = Knot()
+    gc.collect()  # it is old now
+    gc.disable()
+    try:
+        seen = weakref.ref(knot)
+        del knot
+        loop.quiet()
+        assert (seen() is not None) == left
+    finally:
+        gc.enable()
+        gc.collect()
+
+
+LOAD = """
+import gc
+from swarm.training.loop import collect_rarely
+collect_rarely()
+looks = []
+gc.callbacks.append(lambda phase, info: looks.append(info["generation"]))
+kept = [[number] for number in range(1_000_000)]
+print(*sorted(set(looks)))
+"""
+
+
+@pytest.mark.slow
+def test_without_a_quiet_moment_only_younger_objects_are_looked_at() -> None:
+    said = subprocess.run([sys.executable, "-c", LOAD], capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["0", "1"]
