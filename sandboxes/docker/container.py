@@ -218,7 +218,7 @@ def _write_atomic(path: Path, data: bytes) -> None:
 
 OVERDUE_S = launch.GRACE_S + 30.0
 """A container still running so long after its time limit has a PID 1 that does not do its work."""
-LAST_WORDS_S = 5.0
+LAST_WORDS_S = 15.0
 KILL_WAIT_S = 20.0
 GOES_S = 5.0
 """Within so long a container that is being removed is seen to be."""

@@ -254,7 +254,7 @@ def test_it_is_written_in_the_oldest_python_that_it_promises(module: Path) -> No
 def test_it_ends_with_whoever_holds_its_door(workspace: Path) -> None:
     """The command would sleep for ten minutes; nobody listens any more at the socket it is tied to."""
     code = "import time; time.sleep(600)"
-    before = "import tie; tie.GONE_S = 0.2"
+    before = "init.GONE_S = 0.2"
     process = in_namespace(workspace, code, before, tied=str(workspace / "door"))
     end, _, _ = ended(process)
     assert (end["exit"], end["code"]) == ("stopped", -signal.SIGTERM)
